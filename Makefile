@@ -1,0 +1,52 @@
+# Everything runs in .venv, made on first use; versions are those of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test quick slow soak lint bench docs clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[examples]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[dev,ray]'
+	@touch $@ $(VENV)/.base
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+demo: $(VENV)/.base  ## install, and train a grid of 16 models on real data
+	@rm -rf runs/demo
+	$(BIN)/shoal run examples/digits.py --storage runs/demo
+
+test: lint quick  ## what must hold before every commit
+
+quick: $(VENV)/.dev
+	$(BIN)/pytest
+
+slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too
+	$(BIN)/pytest -m slow
+
+soak: $(VENV)/.dev  ## hours of killing and churn
+	$(BIN)/pytest -m soak --timeout 14400
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check shoal tests benchmarks examples
+	$(BIN)/ruff format --check shoal tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
+	for file in sim hop plan tune_grid; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site *.egg-info

@@ -1,0 +1,34 @@
+"""The mechanism under which Table 3's figures come out: who runs is drawn by lot, again every ten minutes."""
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from shoal.core.plan import Plan
+from shoal.core.ports import Policy
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+
+
+@dataclass(frozen=True)
+class Lottery:
+    """The policy, over the trials in an order drawn by lot for each stretch of `seconds`; new ones draw at once."""
+
+    policy: Policy[Any]
+    seconds: Seconds = 600.0
+    seed: int = 0
+
+    def start(self) -> list[Any]:
+        return [-1, self.policy.start()]
+
+    def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
+        tick = int(view.now // self.seconds)
+
+        def lot(trial: TrialId) -> bytes:
+            return blake2b(f"{self.seed}/{tick}/{trial}".encode(), digest_size=8).digest()
+
+        plan, inner = self.policy.decide(
+            replace(view, trials={t: view.trials[t] for t in sorted(view.trials, key=lot)}), memory[1]
+        )
+        wakes = [at for at in (plan.wake_at, (tick + 1) * self.seconds if view.trials else None) if at is not None]
+        return Plan(plan.gangs, min(wakes, default=None)), [tick, inner]

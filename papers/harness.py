@@ -1,0 +1,140 @@
+"""Runs a policy over given arrivals through the ordinary engine and `sim`, and keeps what the papers' tables need."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.backend.sim import Sim
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Entry, Planned
+from shoal.core.plan import Proposal
+from shoal.core.ports import Policy, Profile
+from shoal.core.state import State, View
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.profile.table import Table
+
+Arrival = tuple[Seconds, Trial]
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A searcher: these trials at these times."""
+
+    arrivals: Sequence[Arrival]
+
+    def start(self) -> int:
+        return 0
+
+    def propose(self, view: View, came: int) -> tuple[Proposal, int]:
+        first = came
+        while came < len(self.arrivals) and self.arrivals[came][0] <= view.now:
+            came += 1
+        wake = self.arrivals[came][0] if came < len(self.arrivals) else None
+        return Proposal(tuple(trial for _, trial in self.arrivals[first:came]), wake_at=wake), came
+
+
+@dataclass
+class Outcome:
+    """What a run came to. `ends`: when each trial ended; `peak`: most trials with work left at once; `busy`: slot-seconds."""
+
+    came: dict[TrialId, Seconds]
+    ends: dict[TrialId, Seconds] = field(default_factory=dict)
+    starts: dict[TrialId, Seconds] = field(default_factory=dict)
+    plans: list[tuple[Seconds, Planned]] = field(default_factory=list)
+    peak: int = 0
+    busy: float = 0.0
+
+    @property
+    def makespan(self) -> Seconds:
+        return max(self.ends.values())
+
+    @property
+    def mean_hours(self) -> float:
+        """Mean time from arrival to end, in hours."""
+        return sum(end - self.came[t] for t, end in self.ends.items()) / len(self.ends) / 3600
+
+    @property
+    def changes(self) -> float:
+        """Changes of slots per trial, after its first start."""
+        started: set[TrialId] = set()
+        count = 0
+        for _, plan in self.plans:
+            for gang in plan.start:
+                count += sum(trial in started for trial in gang.trials)
+                started.update(gang.trials)
+        return count / len(self.came)
+
+    @property
+    def stays(self) -> list[dict[TrialId, Seconds]]:
+        """For each gang in the order in which they began: how long each of its trials ran in it."""
+        stops = {gang.since: at for at, plan in self.plans for gang in plan.stop}
+        return [
+            {t: min(self.ends[t], stops.get(gang.since, self.ends[t])) - at for t in gang.trials}
+            for at, plan in self.plans
+            for gang in plan.start
+        ]
+
+
+def nodes(count: int, per_node: int) -> tuple[Slot, ...]:
+    """So many GPUs, so many to a node."""
+    return tuple(Slot(SlotId(f"g{i:03d}"), node=f"n{i // per_node:03d}", kind="gpu") for i in range(count))
+
+
+def simulate(
+    policy: Policy[Any],
+    arrivals: Sequence[Arrival],
+    slots: Sequence[Slot],
+    truth: Table,
+    own_pace: bool = False,
+    believe: Callable[[Profile], Profile] = lambda profile: profile,
+) -> Outcome:
+    """Run to the end. The policy believes what `believe` makes of the truth. `own_pace`: as in `OwnPace`."""
+    outcome = Outcome({trial.id: time for time, trial in arrivals})
+    before = (0.0, 0)  # when, and slots busy since
+
+    def watch(now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        nonlocal before
+        outcome.busy += before[1] * (now - before[0])
+        before = now, len(state.busy)
+        outcome.peak = max(outcome.peak, len(state.trials))
+        for trial in state.running:
+            outcome.starts.setdefault(trial, now)
+        for trial in state.ended.keys() - outcome.ends.keys():
+            outcome.ends[trial] = now
+        outcome.plans += [(now, entry) for entry in entries if isinstance(entry, Planned)]
+
+    def profile(known: Any) -> Profile:
+        table = truth.of(known)
+        return OwnPace(table) if own_pace else table
+
+    backend = Sim(profile, slots, checkpoint_every=0)
+    run(Arrivals(arrivals), policy, backend, lambda state: believe(profile(state.known)), _Forgetful(), watch=[watch])
+    return outcome
+
+
+class _Forgetful(Journal):
+    """Nothing is read back, so nothing is kept."""
+
+    def append(self, time: Seconds, entry: Entry) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class OwnPace:
+    """A table in whose gangs each lane has its own pace: queues between the lanes are taken to even them out."""
+
+    table: Table
+
+    def rates(self, gang: Any) -> dict[TrialId, float]:
+        return {lane.trial: self.table.curve(lane.trial, len(lane.slots))[-1] for lane in gang.lanes}
+
+    def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
+        return self.table.curve(trial, upto)
+
+    def cost(self, trial: TrialId) -> Any:
+        return self.table.cost(trial)
+
+    def switch(self, before: Any, after: Any) -> Seconds:
+        return self.table.switch(before, after)

@@ -1,0 +1,1 @@
+"""The only place with side effects, and the only owner of time: `sim`, `local`, `ray`."""

@@ -1,0 +1,421 @@
+"""Many slots, on this machine or on a Ray cluster: one process per slot, and states that go from slot to slot."""
+
+import os
+import pickle
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from shoal.backend import ray_cluster, ray_data
+from shoal.backend.course import EPS, Course, Position, Run
+from shoal.backend.ray_fleet import Berth, Call, Fleet
+from shoal.backend.ray_inbox import Inbox
+from shoal.backend.ray_slot import Broken, Cut, Lost, Outcome, Setup, Trained
+from shoal.backend.ray_states import Resident, States
+from shoal.core.check import PlanError
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.event import Ended, Event, Joined
+from shoal.core.plan import Gang
+from shoal.core.ports import Moment
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
+from shoal.train.data import Data
+from shoal.train.recipe import Recipe
+from shoal.train.unit import TrialError
+
+DEPTH = 2  # units of a whole-data gang that its slot is given at once, so that none waits for the driver
+POLL = 3.0  # seconds between two looks at a cluster's nodes
+PATIENCE = 60.0  # seconds that slots which are ready at the start wait for the others
+
+
+class Ray:
+    """Slots as processes of a Ray cluster; states go from one to the other through its object store, never through here.
+
+    Without `address`: in the cluster that this process has joined already, else in one started here, with `slots` slots (default:
+    one per GPU; without GPUs, as many as CPUs allow). With it: as many as fit the cluster's nodes, which may come and go.
+    `checkpoints`: URL, good on every node; `logs`: folder for what trials print; `cache`: each node's folder for its copy of the
+    data. `copies`: slots that hold each shard. `state_memory_gb`: per slot, for models at rest there, and as much again in the
+    object store. `since`: the time of the study at which this run begins. `pace`: see `Station`.
+
+    Raises:
+        ValueError: no node has room for a slot.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        course: Course,
+        checkpoints: str,
+        *,
+        run: int,
+        slots: int | None = None,
+        address: str | None = None,
+        threads: int = 1,
+        cpus_per_slot: float | None = None,
+        gpus_per_slot: float | None = None,
+        copies: int = 1,
+        since: Seconds = 0.0,
+        metric: str | None = None,
+        checkpoint_every: Seconds = 30.0,
+        data_memory_gb: GiB = 2.0,
+        state_memory_gb: GiB = 2.0,
+        pace: Callable[[Any, Samples], Seconds] | None = None,
+        logs: str | os.PathLike[str] | None = None,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.course = course
+        self._zero = monotonic() - since
+        self._own, limit = ray_cluster.join(address, slots, threads, state_memory_gb * (slots or os.cpu_count() or 1))
+        try:
+            share = ray_cluster.share_of(cpus_per_slot, gpus_per_slot, threads, limit if self._own else None)
+            setup = Setup(
+                user=ray_cluster.packed(recipe, pace),
+                checkpoints=checkpoints,
+                run=run,
+                seed=course.seed,
+                threads=threads,
+                gpus=share.gpus,
+                metric=metric,
+                checkpoint_every=checkpoint_every,
+                data_memory_gb=data_memory_gb,
+                state_memory_gb=state_memory_gb,
+                fingerprint=data.fingerprint,
+                token=secrets.token_hex(4),
+                cache=None if cache is None else os.fspath(cache),
+                logs=None if logs is None else os.fspath(logs),
+            )
+            self._elastic = address is not None
+            self._look_at = monotonic() + POLL
+            self._inbox = Inbox()
+            self._fleet = Fleet(setup, data.shards, share, copies, limit, self._inbox.put, self._on_loss)
+            self._wake_at: Seconds | None = None
+            self._waiting: dict[SlotId, Run] = {}  # gangs whose slot or trial is still at work
+            self._active: set[TrialId] = set()
+            self._unfinished: set[TrialId] = set()
+            self._states = States(course, self._fleet, state_memory_gb, self._active)
+            self._ahead = Course(
+                course.seed, course.sizes, course.validate_every
+            )  # where trials will be after the units given out
+            self._numbers = count()
+            self.moved = 0  # bytes of states that went from slot to slot
+            self._shelf = ray_data.place(setup.token, ray_cluster.here(), setup.cache)
+            self._man(data, limit)
+        except BaseException:
+            ray_cluster.leave(self._own)
+            raise
+
+    def _man(self, data: Data, limit: int | None) -> None:
+        """Start the slots."""
+        here = ray_cluster.here()
+        if self._own:
+            for _ in range(limit or 1):
+                self._fleet.start(here)
+        else:
+            self._fleet.look()
+        if not self._fleet.berths:
+            raise ValueError("no node of the Ray cluster has room for a slot: lower cpus_per_slot or gpus_per_slot, or add nodes")
+        if any(berth.node == here for berth in self._fleet.berths.values()):  # this process has the data already
+            ray_data.prepare(self._shelf, os.getpid())
+            ray_data.shelve(data, self._shelf)
+
+    # -- the protocol --------------------------------------------------------------------------------------------------
+
+    def now(self) -> Seconds:
+        return monotonic() - self._zero
+
+    def tell(self, event: Event) -> None:
+        """Have this happen at the next moment (a stop, say); safe to call from a signal handler or another thread."""
+        self._inbox.put(lambda: [event])
+
+    def submit(self, trial: Trial) -> None:
+        self.course.submit(trial)
+        self._unfinished.add(trial.id)
+
+    def wake(self, at: Seconds | None) -> None:
+        self._wake_at = at
+
+    def change(self, before: Gang | None, after: Gang | None) -> None:
+        if after is not None and (len(after.lanes) > 1 or len(after.slots) > 1):
+            raise PlanError(f"the ray backend runs one trial on one slot each; got lanes {after.lanes}: use another policy")
+        if before is not None:
+            self._stop(before)
+        if after is not None and _slot_of(after) in self._fleet.berths:
+            self._waiting[_slot_of(after)] = Run.of(after)
+        self._begin()
+
+    def moments(self) -> Iterator[Moment]:
+        events = self._assemble()
+        yield self.now(), tuple(events)
+        while True:
+            events = self._gather(self._patience())
+            if not events and not self._due():
+                if self._going() or self._wake_at is not None:
+                    continue
+                events = self._states.flush()
+                if not events:
+                    return
+            yield self.now(), tuple(events)
+
+    def add_slots(self, n: int) -> None:
+        """Start so many more slots, where there is room for them; they join when they are ready."""
+        self._inbox.put(partial(self._add, n))
+
+    def remove_slots(self, slots: Iterable[SlotId]) -> None:
+        """Have these slots leave after the units they are at, once what only they hold is durable.
+
+        Raises:
+            ValueError: there is no such slot.
+        """
+        gone = list(slots)
+        unknown = sorted(set(gone) - set(self._fleet.berths))
+        if unknown:
+            raise ValueError(f"no slot {', '.join(unknown)}; there are {', '.join(sorted(self._fleet.berths))}")
+        self._inbox.put(partial(self._remove, gone))
+
+    def pids(self) -> dict[SlotId, int]:
+        """The slots that are ready, and their processes."""
+        return {berth.id: berth.pid for berth in self._fleet.ready}
+
+    def close(self) -> None:
+        """End the slots' processes, and the cluster if it was started here."""
+        if ray.is_initialized():
+            self._fleet.close()
+            ray_cluster.leave(self._own)
+        shutil.rmtree(self._shelf, ignore_errors=True)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _assemble(self) -> list[Event]:
+        """Wait for the slots that were started."""
+        until, events = monotonic() + PATIENCE, list[Event]()
+        while self._fleet.opening and not (self._fleet.ready and monotonic() > until):
+            events += self._gather(1.0)
+        return [Joined(self._fleet.assembled()), *events]
+
+    def _patience(self) -> Seconds | None:
+        """How long to wait for something to happen; None: as long as it takes."""
+        if not self._going() and self._wake_at is None:
+            return 0.0
+        ends = [] if self._wake_at is None else [self._wake_at - self.now()]
+        if self._elastic:
+            ends.append(self._look_at - monotonic())
+        return max(0.0, min(ends)) if ends else None
+
+    def _gather(self, wait: Seconds | None) -> list[Event]:
+        """All that happened meanwhile."""
+        events = self._inbox.gather(wait)
+        if self._elastic and monotonic() >= self._look_at:
+            self._look_at = monotonic() + POLL
+            self._fleet.look()
+        return events
+
+    def _due(self) -> bool:
+        if self._wake_at is None or self.now() < self._wake_at:
+            return False
+        self._wake_at = None
+        return True
+
+    def _going(self) -> bool:
+        """Whether anything is under way."""
+        at_work = any(berth.calls for berth in self._fleet.berths.values())
+        return at_work or bool(self._waiting or self._states.saving) or (self._fleet.opening and bool(self._unfinished))
+
+    # -- gangs ---------------------------------------------------------------------------------------------------------
+
+    def _stop(self, gang: Gang) -> None:
+        """The unit under way is made to its end, but with a quota it is void; those given out after it are called off."""
+        slot = _slot_of(gang)
+        if slot in self._waiting and self._waiting[slot].gang == gang:
+            del self._waiting[slot]
+            return
+        berth = self._fleet.berths.get(slot)
+        if berth is None or berth.run is None or berth.run.gang != gang or berth.stopping:
+            return
+        berth.stopping = True
+        if gang.quota is None:
+            self._call_off(berth)
+        else:
+            for call in berth.calls:
+                call.void = True
+                berth.call("control", "halt", call.number)
+
+    def _call_off(self, berth: Berth) -> None:
+        for call in berth.calls[1:]:
+            berth.call("control", "call_off", call.number)
+
+    def _begin(self) -> None:
+        """Start the gangs that need not wait any more."""
+        for slot, run in list(self._waiting.items()):
+            berth, trial = self._fleet.berths[slot], _trial_of(run.gang)
+            if berth.slot is not None and berth.run is None and trial not in self._active:
+                del self._waiting[slot]
+                self._active.add(trial)
+                berth.run, berth.stopping = run, False
+                self._fill(berth)
+
+    def _fill(self, berth: Berth) -> None:
+        """Give the slot its gang's next units."""
+        run = berth.run
+        assert run is not None, "only of a berth at work"
+        depth = 1 if _carries(run) else DEPTH
+        while len(berth.calls) < depth and not (berth.stopping or berth.leaving):
+            if berth.calls and (berth.calls[-1].unit.last or berth.calls[-1].dropped):
+                return
+            self._give(berth, run)
+
+    def _give(self, berth: Berth, run: Run) -> None:
+        trial = _trial_of(run.gang)
+        at = self.course.positions[trial]
+        parcel: list[Any] = []
+        origin = None
+        if berth.calls:
+            visits = (*at.visits, *(self._made(call.unit.visit) for call in berth.calls))
+            samples = at.samples + sum(visit.samples for visit in visits[len(at.visits) :])
+            self._ahead.positions[trial] = Position(at.trial, visits, samples)
+            unit = self._ahead.unit(run, None, carry=False)
+        else:
+            stored = self._states.source(trial, berth, void=_carries(run))
+            if stored is not None:
+                parcel, origin = [stored.ref], stored.slot
+            name = at.kept.name if at.kept is not None and at.kept.visits == len(at.visits) else None
+            unit = self.course.unit(run, name, _carries(run))
+        call = Call(next(self._numbers), unit, origin)
+        told = pickle.dumps(unit)  # many visits: ten times as fast as Ray's own pickling
+        report, call.state = berth.call("train", "train", call.number, told, parcel, results=2)
+        berth.calls.append(call)
+        self._fleet.follow(report, partial(self._reported, berth, call))
+
+    def _made(self, visit: Visit) -> Visit:
+        return visit._replace(samples=self.course.sizes[visit.shard])
+
+    # -- what comes back -----------------------------------------------------------------------------------------------
+
+    def _reported(self, berth: Berth, call: Call, future: Any) -> list[Event]:
+        if self._fleet.berths.get(berth.id) is not berth or call not in berth.calls:
+            return []
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self._fleet.died(berth, error)
+        berth.calls.remove(call)
+        assert berth.run is not None, "it has calls"
+        events = self._settle(berth, berth.run, call, future.result())
+        self._fill(berth)
+        if not berth.calls:
+            self._active.discard(call.unit.trial.id)
+            berth.run = None
+        if berth.leaving and not berth.calls:
+            events += self._depart(berth)
+        self._begin()
+        self._states.spill()
+        return events
+
+    def _settle(self, berth: Berth, run: Run, call: Call, outcome: Outcome) -> list[Event]:
+        trial = call.unit.trial.id
+        match outcome:
+            case Broken(error):
+                raise error
+            case _ if call.void:
+                return [self.course.abandon(trial)]
+            case _ if call.dropped:
+                return []
+            case Trained():
+                return self._trained(berth, run, call, outcome)
+            case TrialError():
+                self._drop(berth)
+                berth.stopping = True
+                self._unfinished.discard(trial)
+                self.course.positions[trial].carried = None
+                return [self.course.fail(trial, outcome)]
+            case Lost():
+                return self._lost(berth, run, trial)
+            case Cut():
+                return []
+
+    def _trained(self, berth: Berth, run: Run, call: Call, outcome: Trained) -> list[Event]:
+        trial = call.unit.trial.id
+        at = self.course.positions[trial]
+        moved = outcome.fetched if call.origin != berth.id else 0
+        self.moved += moved
+        events = self.course.done(run, call.unit, outcome.done, outcome.values, moved)
+        finished = at.samples >= at.trial.samples - EPS
+        if finished and outcome.done.kept is not None:
+            at.carried = None
+        elif call.unit.carry:
+            self._states.store(trial, call.state, outcome.size, berth.id)
+        else:
+            at.carried = Resident(berth)
+        if finished:
+            self._unfinished.discard(trial)
+        if finished or run.over:
+            berth.stopping = True
+        return events
+
+    def _lost(self, berth: Berth, run: Run, trial: TrialId) -> list[Event]:
+        """The state was on a node that is gone. The shards of a gang may be wrong for its trial now: the policy decides anew."""
+        self._drop(berth)
+        events: list[Event] = [self.course.fall(trial)]
+        if run.left is not None:
+            berth.stopping = True
+            events.append(Ended(run.gang))
+        return events
+
+    def _drop(self, berth: Berth) -> None:
+        for call in berth.calls:
+            call.dropped = True
+        self._call_off(berth)
+
+    # -- slots that go and come ----------------------------------------------------------------------------------------
+
+    def _on_loss(self, berth: Berth) -> list[Event]:
+        """What the trials lose with this slot: those at work there their unit, those resident there what is not durable."""
+        self._waiting.pop(berth.id, None)
+        trial = None if berth.run is None else _trial_of(berth.run.gang)
+        self._active.discard(trial) if trial is not None else None
+        berth.run, berth.calls = None, []
+        events = self._states.lose(berth, trial)
+        self._begin()
+        return events
+
+    def _add(self, n: int) -> list[Event]:
+        places = [ray_cluster.here()] * n if self._own else self._fleet.room()[:n]
+        for node in places:
+            self._fleet.start(node)
+        return []
+
+    def _remove(self, slots: list[SlotId]) -> list[Event]:
+        events: list[Event] = []
+        for berth in [self._fleet.berths[slot] for slot in slots if slot in self._fleet.berths]:
+            berth.leaving = True
+            self._call_off(berth)
+            if not berth.calls:
+                events += self._depart(berth)
+        return events
+
+    def _depart(self, berth: Berth) -> list[Event]:
+        try:
+            events = self._states.secure(berth)
+        except RayError as error:
+            return self._fleet.died(berth, error)
+        return events + self._fleet.part(berth)
+
+
+def _slot_of(gang: Gang) -> SlotId:
+    return gang.lanes[0].slots[0]
+
+
+def _trial_of(gang: Gang) -> TrialId:
+    return gang.lanes[0].trial
+
+
+def _carries(run: Run) -> bool:
+    """Whether the trial may go on at another slot after each unit, so that its state must be returned."""
+    return run.left is not None or run.quota is not None

@@ -1,0 +1,203 @@
+"""The slots' processes: started, followed, replaced when they die, and the shards registered with them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnschedulableError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.backend.course import Run
+from shoal.backend.ray_cluster import Node, Share, mend, nodes, spread
+from shoal.backend.ray_slot import GROUPS, Broken, Hello, Host, Setup
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Event, Joined, Left
+from shoal.train.unit import Unit
+
+TRIES = 3  # times that a slot's process may die while it starts
+Then = Callable[[Any], list[Event]]  # what to do about a future that is done
+Post = Callable[[Callable[[], list[Event]]], None]
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A unit given to a slot, and not yet reported."""
+
+    number: int
+    unit: Unit
+    origin: SlotId | None  # the slot that made the state it goes on from
+    state: Any = None  # reference to the state it returns
+    void: bool = False  # whatever comes of it does not count
+    dropped: bool = False  # it came after one that failed: it comes to nothing
+
+
+@dataclass(eq=False, slots=True)
+class Berth:
+    """A slot's process. What replaces it after its death is another one, of the same slot."""
+
+    id: SlotId
+    node: str
+    actor: Any
+    tries: int = 1
+    slot: Slot | None = None  # once it is ready
+    pid: int = 0
+    run: Run | None = None  # the gang at work
+    calls: list[Call] = field(default_factory=list)
+    stopping: bool = False  # the gang, after the unit under way
+    leaving: bool = False  # the slot, after the unit under way
+
+    def call(self, group: str, method: str, *arguments: Any, results: int = 1) -> Any:
+        """A reference to the method's result, or to each of them. `group`: the threads that run it."""
+        return getattr(self.actor, method).options(concurrency_group=group, num_returns=results).remote(*arguments)
+
+
+class Fleet:
+    """All slots of a backend. What happens to them is posted, and comes back as events.
+
+    `on_loss`: what else follows when a slot died or left, asked before its shards are registered elsewhere.
+    `limit`: the most slots.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        shards: tuple[ShardId, ...],
+        share: Share,
+        copies: int,
+        limit: int | None,
+        post: Post,
+        on_loss: Callable[[Berth], list[Event]],
+    ) -> None:
+        self._setup = ray.put(setup)
+        self._shards, self._share, self._copies, self._limit = shards, share, copies, limit
+        self._post, self._on_loss = post, on_loss
+        self._numbers = count()
+        self._nodes: dict[str, Node] = {}
+        self._assembled = False
+        self.berths: dict[SlotId, Berth] = {}
+
+    @property
+    def ready(self) -> list[Berth]:
+        return [berth for berth in self.berths.values() if berth.slot is not None]
+
+    @property
+    def opening(self) -> bool:
+        return any(berth.slot is None for berth in self.berths.values())
+
+    def follow(self, ref: Any, then: Then) -> None:
+        """When the reference's value is there, or will never be: post `then` of its future."""
+        ref.future().add_done_callback(lambda future: self._post(partial(then, future)))
+
+    # -- coming --------------------------------------------------------------------------------------------------------
+
+    def look(self) -> list[Event]:
+        """See which nodes are there, and start slots on new ones."""
+        seen = nodes(self._share)
+        fresh = [node for name, node in seen.items() if name not in self._nodes]
+        self._nodes = seen
+        for turn in range(max((node.room for node in fresh), default=0)):
+            for node in fresh:
+                if turn < node.room and (self._limit is None or len(self.berths) < self._limit):
+                    self.start(node.id)
+        return []
+
+    def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
+        """Start a process there, of a new slot or of one that lost its own."""
+        name = slot or SlotId(f"slot{next(self._numbers)}")
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        cpus, gpus = self._share.cpus, self._share.gpus
+        made = ray.remote(concurrency_groups=GROUPS)(Host).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=where)
+        berth = self.berths[name] = Berth(name, node, made.remote(self._setup), tries)
+        self.follow(berth.call("watch", "watch"), partial(self._ended, berth))
+        self.follow(berth.call("train", "open"), partial(self._opened, berth))
+        return name
+
+    def room(self) -> list[str]:
+        """The nodes that have room for more slots, once for each."""
+        used = [berth.node for berth in self.berths.values()]
+        return [node.id for node in nodes(self._share).values() for _ in range(node.room - used.count(node.id))]
+
+    def _opened(self, berth: Berth, future: Any) -> list[Event]:
+        if self.berths.get(berth.id) is not berth:
+            return []
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.died(berth, error)
+        hello: Hello | Broken = future.result()
+        if isinstance(hello, Broken):
+            raise hello.error
+        berth.pid = hello.pid
+        berth.slot = Slot(berth.id, hello.host, hello.kind, hello.memory)
+        return self.register([berth]) if self._assembled else []
+
+    def assembled(self) -> tuple[Slot, ...]:
+        """The slots that are ready at the start; from now on others join as they come."""
+        self._assembled = True
+        placed = spread(self._shards, [berth.id for berth in self.ready], self._copies)
+        for berth in self.ready:
+            berth.slot = replace(_slot(berth), shards=placed[berth.id])
+        return tuple(_slot(berth) for berth in self.ready)
+
+    def register(self, fresh: Iterable[Berth] = ()) -> list[Event]:
+        """Put every shard at enough slots, evenly, without taking it from where it is being read; tell what changed."""
+        ready = self.ready
+        busy = {(b.id, call.unit.visit.shard) for b in ready if b.run is not None and b.run.left is not None for call in b.calls}
+        placed = mend(self._shards, {b.id: _slot(b).shards for b in ready}, self._copies, busy)
+        news = [b for b in ready if b in fresh or placed[b.id] != _slot(b).shards]
+        for berth in news:
+            berth.slot = replace(_slot(berth), shards=placed[berth.id])
+        return [Joined(tuple(_slot(berth) for berth in news))] if news else []
+
+    # -- going ---------------------------------------------------------------------------------------------------------
+
+    def _ended(self, berth: Berth, future: Any) -> list[Event]:
+        error = future.exception()
+        return [] if error is None else self.died(berth, error)
+
+    def died(self, berth: Berth, error: BaseException) -> list[Event]:
+        """Its process is gone; where its node is still there, another one takes its place.
+
+        Raises:
+            OSError: it died while it started, time and again.
+        """
+        if self.berths.get(berth.id) is not berth:
+            return []
+        del self.berths[berth.id]
+        here = not isinstance(error, ActorUnschedulableError) and berth.node in nodes(self._share)
+        events = [] if berth.slot is None else self._without(berth, died=True)
+        tries = berth.tries + 1 if berth.slot is None else 1
+        if tries > TRIES:
+            raise OSError(f"{berth.id} died {TRIES} times while it started: {error}")
+        if here and not berth.leaving:
+            self.start(berth.node, berth.id, tries)
+        return events
+
+    def part(self, berth: Berth) -> list[Event]:
+        """Let go of a slot that has nothing left to do."""
+        del self.berths[berth.id]
+        berth.call("control", "leave", False)
+        ray.kill(berth.actor)
+        return [] if berth.slot is None else self._without(berth, died=False)
+
+    def _without(self, berth: Berth, died: bool) -> list[Event]:
+        return [Left(frozenset((berth.id,)), died), *self._on_loss(berth), *self.register()]
+
+    def close(self) -> None:
+        """End all processes, and clear the nodes of their copies of the data."""
+        self.berths, berths = {}, self.berths
+        one_each = {berth.node: berth for berth in berths.values() if berth.slot is not None}
+        refs = [berth.call("control", "leave", True) for berth in one_each.values()]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=2.0)
+        for berth in berths.values():
+            ray.kill(berth.actor)
+
+
+def _slot(berth: Berth) -> Slot:
+    assert berth.slot is not None, "only of a berth that is ready"
+    return berth.slot

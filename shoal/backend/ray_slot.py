@@ -1,0 +1,315 @@
+"""What runs in a slot's process: one Station, trained in a thread of its own, so that calls reach it meanwhile."""
+
+import io
+import os
+import pickle
+import platform
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from shoal.backend import ray_data
+from shoal.core.cluster import GiB
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds, TrialId, Visit
+from shoal.train.unit import Done, Tree, TrialError, Unit
+
+if TYPE_CHECKING:
+    from shoal.train.checkpoint import Vault
+    from shoal.train.station import Station
+
+GROUPS = {"train": 1, "control": 2, "watch": 1}  # threads: units one after another, and beside them what must not wait
+# What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond, it stays in the object store.
+FILL = np.zeros(128 * 1024, dtype=np.uint8)
+Parcel = tuple[Tree, Any]  # a state, and filling
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a slot has to know of the study."""
+
+    user: bytes  # (recipe, pace), pickled with their code
+    checkpoints: str
+    run: int
+    seed: int
+    threads: int
+    gpus: float  # the slot's share of them
+    metric: str | None
+    checkpoint_every: Seconds
+    data_memory_gb: GiB
+    state_memory_gb: GiB
+    fingerprint: str  # of the data
+    token: str  # names this run's copies of the data
+    cache: str | None  # where they lie
+    logs: str | None  # folder for what the trials' code prints
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The slot is ready."""
+
+    host: str
+    kind: str
+    memory: GiB
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The unit was made; its state travels apart from this."""
+
+    done: Done
+    values: dict[str, Sum]
+    fetched: int  # bytes of state read from the object store for it
+    size: int  # bytes of the state returned
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The unit was not made: halted, or called off before it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The state it was to go on from is nowhere any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Disk, data or Shoal itself failed, not the trial: the study must pause."""
+
+    error: BaseException
+
+
+Outcome = Trained | Cut | Lost | TrialError | Broken
+
+
+class _GoneError(Exception):
+    """The state is not held here any more."""
+
+
+class Host:
+    """A slot's process. Of its methods `open`, `train`, `give` and `keep` run one after another in the thread that trains."""
+
+    def __init__(self, setup: Setup) -> None:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before torch is imported
+            os.environ[name] = str(setup.threads)
+        self._setup = setup
+        self._shelf = ray_data.place(setup.token, ray.get_runtime_context().get_node_id(), setup.cache)
+        self._left = threading.Event()
+        self._void: set[int] = set()  # units to halt
+        self._off: set[int] = set()  # units to call off, unless they began
+        self._made: dict[TrialId, tuple[tuple[Visit, ...], Seconds]] = {}  # visits and age after each trial's last unit here
+        self._station: Station
+        self._vault: Vault
+
+    # -- the thread that trains ----------------------------------------------------------------------------------------
+
+    def open(self) -> Hello | Broken:
+        """Get the data, make the station."""
+        try:
+            return self._open()
+        except BaseException as error:  # noqa: BLE001 the driver raises it
+            return Broken(_portable(error))
+
+    def _open(self) -> Hello:
+        from shoal.train.checkpoint import Vault
+        from shoal.train.device import memory_of
+        from shoal.train.station import Station
+
+        at = self._setup
+        recipe, pace = pickle.loads(at.user)
+        data = ray_data.shared(self._shelf, os.getppid(), recipe.data, at.fingerprint)
+        self._vault = Vault(at.checkpoints, at.run)
+        device = "cuda" if at.gpus > 0 else "cpu"
+        self._station = Station(
+            recipe,
+            data,
+            self._vault,
+            seed=at.seed,
+            run=at.run,
+            device=device,
+            kind=device,
+            threads=at.threads,
+            checkpoint_every=at.checkpoint_every,
+            data_memory_gb=at.data_memory_gb,
+            state_memory_gb=at.state_memory_gb,
+            pace=pace,
+            metric=at.metric,
+        )
+        share = at.gpus if 0 < at.gpus < 1 else 1.0
+        return Hello(platform.node(), device, memory_of(device) * share, os.getpid())
+
+    def train(self, number: int, told: bytes, parcel: Sequence[Any]) -> tuple[Outcome, Parcel | None]:
+        """Make the unit, which is `told` pickled. Its first result is small; the second, the state, stays in the object store.
+
+        `parcel`: a reference to the state before it, looked at only if that is not held here.
+        """
+        unit: Unit = pickle.loads(told)
+        with self._printing(unit.trial.id):
+            try:
+                return self._train(number, unit, parcel)
+            except TrialError as error:
+                return error, None
+            except SystemExit as error:
+                return TrialError(f"SystemExit: {error}", "the recipe's code called sys.exit()"), None
+            except (RayError, _GoneError):
+                return Lost(), None
+            except BaseException as error:  # noqa: BLE001 the driver raises it
+                return Broken(_portable(error)), None
+
+    def _train(self, number: int, unit: Unit, parcel: Sequence[Any]) -> tuple[Outcome, Parcel | None]:
+        from shoal.train.tree import size_of
+
+        if number in self._off or number in self._void:
+            return Cut(), None
+        self._off.add(number)  # too late from now on
+        unit, fetched = self._located(unit, parcel)
+        made = self._make(number, unit)
+        if made is None:
+            return Cut(), None
+        done, values = made
+        self._made[unit.trial.id] = (*unit.visits, done.visit), done.age
+        size = size_of(done.state) if done.state is not None else 0
+        small = replace(done, state=None)
+        return Trained(small, values, fetched, size), None if done.state is None else _parcel(done.state, size)
+
+    def _located(self, unit: Unit, parcel: Sequence[Any]) -> tuple[Unit, int]:
+        """The unit, with its source where the state is not held here, and the bytes fetched for that."""
+        from shoal.train.tree import size_of
+
+        trial = unit.trial.id
+        visits, age = self._made.get(trial, ((), 0.0))
+        if unit.visits[: len(visits)] != visits:  # what is held here became void
+            self._station.forget(trial)
+        elif unit.visits and visits == unit.visits and self._station.holds(trial, len(visits)):
+            return replace(unit, source=None, age=age), 0
+        if not parcel:
+            if unit.visits and unit.source is None:
+                raise _GoneError(trial)
+            return unit, 0
+        state, _ = ray.get(parcel[0])
+        return replace(unit, source=state), size_of(state)
+
+    def _make(self, number: int, unit: Unit) -> tuple[Done, dict[str, Sum]] | None:
+        """Train part by part; None if halted between two."""
+        values: dict[str, Sum] = {}
+        spent: dict[str, Seconds] = {}
+        parts = self._station.train(unit)
+        while number not in self._void:
+            try:
+                part = next(parts)
+            except StopIteration as stop:
+                done: Done = stop.value
+                _add_seconds(spent, done.spent)
+                return replace(done, spent=spent), values
+            _add_seconds(spent, part.spent)
+            for name, (total, count) in part.values.items():
+                before = values.get(name, (0.0, 0.0))
+                values[name] = before[0] + total, before[1] + count
+        parts.close()
+        return None
+
+    def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
+        """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere only."""
+        from shoal.train.tree import size_of
+
+        state = self._station.state(trial)
+        if forget:
+            self._station.forget(trial)
+        size = size_of(state)
+        return size, _parcel(state, size)
+
+    def keep(self, trial: TrialId) -> str:
+        """Make the trial's state here durable; the checkpoint's name."""
+        return self._station.keep(trial)
+
+    # -- beside it -----------------------------------------------------------------------------------------------------
+
+    def save(self, trial: TrialId, visits: int, parcel: Sequence[Any]) -> str:
+        """Make a state that lies in the object store durable; the checkpoint's name."""
+        name = self._vault.name(trial, visits)
+        self._vault.save(name, ray.get(parcel[0])[0])
+        return name
+
+    def halt(self, number: int) -> None:
+        """Stop the unit between two of its parts; it is void."""
+        self._void.add(number)
+
+    def call_off(self, number: int) -> None:
+        """Leave the unit out, unless it has begun."""
+        self._off.add(number)
+
+    def watch(self) -> None:
+        """Return when the slot leaves in good order; fail when its process dies."""
+        self._left.wait()
+
+    def leave(self, clear: bool) -> None:
+        """Let `watch` return; `clear`: nobody needs this node's copy of the data any more."""
+        if clear:
+            shutil.rmtree(self._shelf, ignore_errors=True)
+        self._left.set()
+
+    @contextmanager
+    def _printing(self, trial: TrialId) -> Iterator[None]:
+        """What the trial's code prints goes to its log."""
+        prints = _Prints(Path(self._setup.logs or os.devnull) / trial / "log.txt" if self._setup.logs else None)
+        try:
+            with redirect_stdout(prints), redirect_stderr(prints):
+                yield
+        finally:
+            prints.close()
+
+
+class _Prints(io.TextIOBase):
+    """A text file, made when something is written to it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: Any = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._path is None or self.closed:
+            return len(text)
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", buffering=1)
+        return int(self._file.write(text))
+
+    def flush(self) -> None:
+        if self._file is not None and not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+
+def _parcel(state: Tree, size: int) -> Parcel:
+    return state, FILL if size <= FILL.nbytes else None
+
+
+def _add_seconds(total: dict[str, Seconds], more: Any) -> None:
+    for name, seconds in more.items():
+        total[name] = total.get(name, 0.0) + seconds
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The exception, or its text where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 whatever its class does when copied
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,159 @@
+"""Where the newest states of trials are, and how those that are only in memory become durable."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, cycle
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from shoal.backend.course import Course, Position
+from shoal.backend.ray_cluster import store_room
+from shoal.backend.ray_fleet import Berth, Fleet
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.event import Event, Kept
+from shoal.core.trial import Samples, TrialId, Visit
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A trial's newest state lies in the object store."""
+
+    ref: Any
+    size: int  # bytes
+    slot: SlotId  # where it was made
+    number: int  # counts up: the smallest was stored longest ago
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A trial's newest state is in the memory of a slot's process, and nowhere else."""
+
+    berth: Berth
+
+
+class States:
+    """Of each trial `Position.carried`: `Stored`, `Resident`, or None where its newest state is durable or it has none.
+
+    `room_gb`: of the object store, for each slot, that states at rest may take up. `active`: the trials at work, as they change.
+    """
+
+    def __init__(self, course: Course, fleet: Fleet, room_gb: GiB, active: Set[TrialId]) -> None:
+        self._course, self._fleet, self._room_gb, self._active = course, fleet, room_gb, active
+        self._numbers = count()
+        self.saving: set[TrialId] = set()
+
+    def durable(self, trial: TrialId) -> bool:
+        return _durable(self._course.positions[trial])
+
+    def store(self, trial: TrialId, ref: Any, size: int, slot: SlotId) -> Stored:
+        """It was returned by a unit."""
+        stored = Stored(ref, size, slot, next(self._numbers))
+        self._course.positions[trial].carried = stored
+        return stored
+
+    def source(self, trial: TrialId, berth: Berth, void: bool) -> Stored | None:
+        """What a unit at that berth goes on from; None: from what is there, or durable, or from nothing.
+
+        A state that is resident elsewhere, or that is needed again should the unit be `void`, is put into the object store.
+        """
+        at = self._course.positions[trial].carried
+        if isinstance(at, Resident) and (void or at.berth is not berth):
+            _, ref = at.berth.call("train", "give", trial, at.berth is not berth, results=2)
+            return self.store(trial, ref, 0, at.berth.id)
+        return at if isinstance(at, Stored) else None
+
+    def lose(self, berth: Berth, at_work: TrialId | None) -> list[Event]:
+        """The berth is gone: the trial at work there lost its unit, those resident there what is not durable."""
+        events: list[Event] = []
+        for name, at in self._course.positions.items():
+            here = isinstance(at.carried, Resident) and at.carried.berth is berth
+            if here and not _durable(at):
+                events.append(self._course.fall(name))
+            elif name == at_work:
+                events.append(self._course.abandon(name))
+            if here:
+                at.carried = None
+        return events
+
+    def secure(self, berth: Berth) -> list[Event]:
+        """Make durable what is only at this berth.
+
+        Raises:
+            RayError: its process died meanwhile.
+            OSError: the storage failed.
+        """
+        places = ((name, at) for name, at in self._course.positions.items() if not _durable(at))
+        mine = [name for name, at in places if isinstance(at.carried, Resident) and at.carried.berth is berth]
+        return [self._course.keep(name, _got(berth.call("train", "keep", name))) for name in mine]
+
+    def spill(self) -> None:
+        """Make states durable that lie idle in the object store, those stored longest ago first, until the rest has room."""
+        stored = [(at.carried, trial, at) for trial, at in self._course.positions.items() if isinstance(at.carried, Stored)]
+        excess = sum(state.size for state, _, _ in stored) - store_room(self._room_gb * len(self._fleet.ready))
+        if excess <= 0:
+            return
+        for state, trial, at in sorted(stored, key=lambda item: item[0].number):
+            if excess > 0 and trial not in self._active:
+                excess -= state.size
+                if _durable(at):
+                    at.carried = None
+                elif trial not in self.saving:
+                    self.saving.add(trial)
+                    then = partial(self._saved, trial, at.visits, at.samples)
+                    self._fleet.follow(self._save(trial, at, self._fleet.ready), then)
+
+    def _save(self, trial: TrialId, at: Position, berths: Iterable[Berth]) -> Any:
+        berth = next((b for b in berths if b.id == at.carried.slot), None) or next(iter(berths))
+        return berth.call("control", "save", trial, len(at.visits), [at.carried.ref])
+
+    def _saved(self, trial: TrialId, visits: tuple[Visit, ...], samples: Samples, future: Any) -> list[Event]:
+        self.saving.discard(trial)
+        error = future.exception()
+        if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
+            raise error.cause
+        if error is not None:
+            return []  # its slot died: if need be, another one is asked
+        at = self._course.positions[trial]
+        name = future.result()
+        if at.visits[: len(visits)] != visits or (at.kept is not None and at.kept.visits >= len(visits)):
+            return []
+        at.kept = Kept(trial, len(visits), samples, name)
+        if len(at.visits) == len(visits):
+            at.age = 0.0
+            if trial not in self._active:
+                at.carried = None
+        return [at.kept]
+
+    def flush(self) -> list[Event]:
+        """Nothing runs any more: make durable what is only in memory."""
+        refs: dict[TrialId, Any] = {}
+        berths = self._fleet.ready
+        turns = cycle(berths)
+        for trial, at in self._course.positions.items():
+            if at.visits and not _durable(at):
+                if isinstance(at.carried, Resident):
+                    refs[trial] = at.carried.berth.call("train", "keep", trial)
+                elif isinstance(at.carried, Stored) and berths:
+                    refs[trial] = self._save(trial, at, [next(turns)])
+        events: list[Event] = []
+        for trial, ref in refs.items():
+            try:
+                events.append(self._course.keep(trial, _got(ref)))
+            except RayError:
+                continue  # its slot died: what was not durable is trained again
+        return events
+
+
+def _durable(at: Position) -> bool:
+    return at.kept is not None and at.kept.visits == len(at.visits)
+
+
+def _got(ref: Any) -> Any:
+    """The reference's value, or what its method raised."""
+    try:
+        return ray.get(ref)
+    except RayTaskError as error:
+        raise error.cause from None

@@ -1,0 +1,303 @@
+"""The command line: parse, wire, print."""
+
+import ast
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.study import Study
+    from shoal.train.recipe import Recipe
+
+app = typer.Typer(
+    name="shoal",
+    help="Train many models as one job: searches and ensembles on one GPU, a few, or a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+File = Annotated[str, typer.Argument(metavar="FILE.py[:Recipe]", help="a Python file with a shoal.Recipe in it")]
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="the study's folder")]
+AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+Storage = Annotated[Path | None, typer.Option(help="the study's folder [default: runs/<recipe>]")]
+Space = Annotated[
+    list[str] | None,
+    typer.Option("--space", help="a dimension, e.g. 'lr=loguniform(1e-4,1e-1)' or 'width=grid([64,128])'; repeat"),
+]
+Samples = Annotated[int | None, typer.Option(help="configurations to draw")]
+Epochs = Annotated[int | None, typer.Option(help="epochs of each trial")]
+PolicyName = Annotated[str, typer.Option(help="auto, fifo, hop, hop-lrw or hop-random")]
+BackendName = Annotated[str, typer.Option(help="local (this process) or ray")]
+Slots = Annotated[int | None, typer.Option(help="slots of the ray backend")]
+Threads = Annotated[int, typer.Option(help="threads of each slot")]
+Device = Annotated[str, typer.Option(help="of the local backend: auto, cpu, cuda, mps")]
+ProfileFile = Annotated[Path | None, typer.Option(help="given speeds (TOML) instead of measured ones")]
+Seed = Annotated[int, typer.Option(help="the study's seed")]
+Timeout = Annotated[float | None, typer.Option(help="stop after so many seconds; run again to go on")]
+Concurrent = Annotated[int | None, typer.Option(help="trials under way at once")]
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """One clear line instead of a traceback, for what a user can mend."""
+    from shoal.core.check import PlanError
+    from shoal.engine.journal import JournalError
+    from shoal.engine.run import Stalled
+    from shoal.folder import StudyError
+    from shoal.study import StudyPaused
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        typer.echo(f"warning: {message}", err=True)
+
+    warnings.showwarning = show
+    try:
+        yield
+    except (StudyError, StudyPaused, JournalError, PlanError, Stalled, ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def run(
+    file: File,
+    storage: Storage = None,
+    space: Space = None,
+    num_samples: Samples = None,
+    max_epochs: Epochs = None,
+    policy: PolicyName = "auto",
+    backend: BackendName = "local",
+    slots: Slots = None,
+    threads: Threads = 1,
+    device: Device = "auto",
+    address: Annotated[str | None, typer.Option(help="of a running Ray cluster")] = None,
+    copies: Annotated[int, typer.Option(help="slots that hold each shard")] = 1,
+    metric: Annotated[str | None, typer.Option(help="what to rank by")] = None,
+    mode: Annotated[str | None, typer.Option(help="min or max")] = None,
+    max_concurrent: Concurrent = None,
+    timeout: Timeout = None,
+    checkpoint_every: Annotated[float, typer.Option(help="seconds of training between durable states; 0: every unit")] = 30.0,
+    max_checkpoint_gb: Annotated[float | None, typer.Option(help="limit for all checkpoints")] = None,
+    validate_every: Annotated[int, typer.Option(help="epochs between evaluations")] = 1,
+    profile: ProfileFile = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Train a search; the same command goes on with it where it was stopped or killed."""
+    with errors():
+        study = open_study(file, storage, space, metric, mode, seed)
+        study.optimize(
+            policy=policy,
+            num_samples=num_samples or getattr(study.recipe, "num_samples", None),
+            max_epochs=max_epochs,
+            max_concurrent=max_concurrent,
+            timeout=timeout,
+            profile=profile,
+            progress=not as_json,
+            backend=backend,
+            slots=slots,
+            threads=threads,
+            device=device,
+            address=address,
+            copies=copies,
+            checkpoint_every=checkpoint_every,
+            max_checkpoint_gb=max_checkpoint_gb,
+            validate_every=validate_every,
+        )
+        conclude(study, as_json)
+
+
+@app.command()
+def resume(directory: Dir, timeout: Timeout = None, as_json: AsJson = False) -> None:
+    """Go on with a study that was stopped or killed, as its last run was set up."""
+    from shoal.study import load_study
+
+    with errors():
+        study = load_study(directory)
+        study.resume(timeout=timeout, progress=not as_json)
+        conclude(study, as_json)
+
+
+@app.command()
+def status(directory: Dir, as_json: AsJson = False) -> None:
+    """Say how a study stands, also while it runs."""
+    from shoal import report
+    from shoal.folder import Folder, StudyError
+
+    with errors():
+        lines = Folder(directory).lines()
+        if not lines:
+            raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+        show(report.summary(lines), as_json, report.status_lines)
+
+
+@app.command()
+def plan(
+    file: File,
+    space: Space = None,
+    num_samples: Samples = None,
+    max_epochs: Epochs = None,
+    policy: Annotated[list[str] | None, typer.Option(help="policies to compare [default: fifo, hop, hop-lrw]")] = None,
+    backend: BackendName = "local",
+    slots: Slots = None,
+    threads: Threads = 1,
+    device: Device = "auto",
+    profile: ProfileFile = None,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="write each simulated journal and report there")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict how long a search would take under each policy, after a short probe."""
+    from shoal.forecast import forecast, forecast_lines
+
+    with errors():
+        study = open_study(file, None, space, None, None, seed)
+        wanted = tuple(policy or ("fifo", "hop", "hop-lrw"))
+        samples = num_samples or getattr(study.recipe, "num_samples", None)
+        options = {"backend": backend, "slots": slots, "threads": threads, "device": device}
+        found = forecast(study, wanted, samples, max_epochs, profile, options, out)
+        show(found, as_json, forecast_lines)
+
+
+@app.command()
+def check(file: File, space: Space = None, as_json: AsJson = False) -> None:
+    """Train three steps of a recipe alone and beside another model, and compare."""
+    from shoal.train.verify import check_recipe
+    from shoal.wiring import data_of, first_config
+
+    with errors():
+        recipe, chosen = recipe_of(file), parse_space(space)
+        config = first_config(chosen or getattr(recipe, "search_space", None))
+        found = check_recipe(recipe, data_of(recipe), config)
+        show(found, as_json, lambda x: [f"{'ok  ' if passed else 'FAIL'}  {name}: {text}" for name, passed, text in x["checks"]])
+        if not found["ok"]:
+            raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    directory: Dir,
+    trial: Annotated[list[str] | None, typer.Option(help="only these trials; repeat")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train each trial again, alone, over its recorded visits, and compare the checkpoints."""
+    from shoal.study import load_study
+
+    with errors():
+        found = load_study(directory).replay(trial)
+        show({"trials": found}, as_json, replay_lines)
+        if not all(row["equal"] for row in found):
+            raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    directory: Dir,
+    out: Annotated[Path | None, typer.Option(help="the HTML file [default: DIR/report.html]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report, one HTML file that opens offline."""
+    from shoal.study import load_study
+
+    with errors():
+        path = load_study(directory).report(out)
+        show({"report": str(path)}, as_json, lambda x: [f"report: {x['report']}"])
+
+
+def open_study(
+    file: str, storage: Path | None, space: list[str] | None, metric: str | None, mode: str | None, seed: int
+) -> "Study":
+    """The study of a recipe's file; new, or going on in its folder."""
+    from shoal.study import create_study
+
+    return create_study(
+        recipe_of(file),
+        storage=storage,
+        metric=metric,
+        mode=mode,
+        search_space=parse_space(space),
+        load_if_exists=True,
+        seed=seed,
+    )
+
+
+def recipe_of(file: str) -> "Recipe":
+    """An instance of the recipe that FILE.py[:NAME] names."""
+    from shoal.folder import load_module, recipe_class
+
+    path, name = file, None
+    if ":" in file and not Path(file).exists():
+        path, _, name = file.rpartition(":")
+    return recipe_class(load_module(Path(path)), name)()
+
+
+def parse_space(given: list[str] | None) -> dict[str, Any] | None:
+    """A search space from "name=domain(arguments)" or "name=value"; nothing is executed.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    from shoal.search import space
+
+    if not given:
+        return None
+    domains = {name: getattr(space, name) for name in ("uniform", "loguniform", "randint", "choice", "grid")}
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            node = ast.parse(value.strip(), mode="eval").body
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in domains:
+                found[name] = domains[node.func.id](*(ast.literal_eval(x) for x in node.args))
+            else:
+                found[name] = ast.literal_eval(node)
+        except (SyntaxError, TypeError) as error:
+            raise ValueError(
+                f"--space takes name=domain(arguments), domains {', '.join(domains)}; got {text!r} ({error})"
+            ) from error
+    return found
+
+
+def conclude(study: "Study", as_json: bool) -> None:
+    """What came out, where the report is, and what to do next."""
+    from shoal import report
+
+    path = study.report()
+    found = report.summary(study.lines()) | {"report": str(path)}
+    show(found, as_json, report.status_lines)
+    if not as_json:
+        folder = study.folder.path
+        typer.echo(f"\nreport:  {path}")
+        typer.echo(f"next:    shoal replay {folder}   trains every trial again over its recorded visits and compares the weights")
+        typer.echo(f"         shoal.load_study({str(folder)!r}).best_model()   gives the best model in Python")
+        if found.get("stopped"):
+            typer.echo(f"         shoal resume {folder}   goes on where this run stopped")
+
+
+def replay_lines(found: dict[str, Any]) -> list[str]:
+    """The comparison, a line a trial."""
+    rows = found["trials"]
+    lines = []
+    for row in rows:
+        verdict = "equal bit for bit" if row["equal"] else f"DIFFERS by up to {row['difference']:.3g}"
+        lines.append(f"{row['trial']}: {verdict} after {row['visits']} visits")
+    return [*lines, f"{sum(row['equal'] for row in rows)} of {len(rows)} trials equal"]
+
+
+def show(found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:
+    """Figures as JSON, or as lines for people."""
+    typer.echo(json.dumps(found, indent=2, default=str) if as_json else "\n".join(lines(found)))
+
+
+def main() -> None:
+    """The entry point `shoal`."""
+    app(prog_name="shoal")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What a study would take under each policy: a short probe of its trials, then the simulator with the ordinary engine."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isnan, nan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from shoal import wiring
+from shoal.backend.sim import Sim
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Finished, Joined, Measured, Opened, Planned
+from shoal.core.ports import Policy, Profile, Searcher
+from shoal.core.state import State, fold
+from shoal.core.trial import Seconds
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.profile.measure import Believer
+from shoal.profile.table import Table
+
+if TYPE_CHECKING:
+    from shoal.study import Study
+    from shoal.train.data import Data
+
+RAY_START = 4.0  # seconds until slots of a new local Ray cluster have joined, as seen on small machines
+
+
+def forecast(
+    study: "Study",
+    policies: tuple[str, ...],
+    num_samples: int | None,
+    max_epochs: int | None,
+    profile: str | Path | None,
+    options: Mapping[str, Any],
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
+
+    Without a given profile each kind of trial is probed here for at most 48 batches. `out`: a folder for the
+    simulated journals and their reports.
+
+    Raises:
+        StudyError: as `Study.optimize`.
+    """
+    chosen = wiring.Options.of(**options)
+    data = wiring.data_of(study.recipe)
+    epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
+    searcher = wiring.default_searcher(study.search_space, num_samples, epochs, None, study.seed)
+    rules = {name: wiring.policy_of(name, chosen, data, study.seed) for name in policies}
+    begin = perf_counter()
+    given = wiring.profile_of(profile)
+    believe: Any = given.believe if isinstance(given, Table) else (lambda state: given)
+    state = _trials(searcher, data)
+    if given is None:
+        state = _probed(study, chosen, data, state)
+        believe = _Frozen(state)
+    took = perf_counter() - begin
+    rows = [_row(study, name, rule, searcher, chosen, data, believe(state), out) for name, rule in rules.items()]
+    return {"policies": rows, "trials": len(state.known), "probe_s": took, "kinds": len(state.figures)}
+
+
+class _Frozen:
+    """The belief made of the probe, whatever a simulation measures."""
+
+    def __init__(self, probed: State) -> None:
+        self.probed = probed
+        self.believer = Believer()
+
+    def __call__(self, state: State) -> Profile:
+        return self.believer(replace(self.probed, known={**self.probed.known, **state.known}))
+
+
+def _trials(searcher: Searcher[Any], data: "Data") -> State:
+    """Every trial that the searcher would submit, found by simulating it with made-up speeds."""
+    sim = Sim(Table().of, [_slot(0, data)], shards=data.sizes)
+    journal = Journal()
+    state = fold(State(), [Opened(1, data.sizes)])
+    from shoal.policy import Fifo
+
+    return replace(run(searcher, Fifo(), sim, Table().believe, journal, state), figures={}, signature={})
+
+
+def _probed(study: "Study", options: wiring.Options, data: "Data", state: State) -> State:
+    from shoal.train.checkpoint import Vault
+    from shoal.train.device import device_of
+    from shoal.train.station import Station
+
+    device = device_of(options.device)
+    with TemporaryDirectory() as folder:
+        vault = Vault(folder, 1)
+        threads, metric = options.threads, study.metric
+        station = Station(
+            study.recipe, data, vault, seed=study.seed, run=1, device=device, kind=device, threads=threads, metric=metric
+        )
+        return fold(state, (Measured(trial.id, *station.probe(trial)) for trial in state.known.values()))
+
+
+def _slot(number: int, data: "Data", slots: int = 1) -> Slot:
+    """Slot `number` of so many, with every `slots`-th shard."""
+    return Slot(SlotId(f"slot{number}" if slots > 1 else "local"), shards=frozenset(data.shards[number::slots]))
+
+
+def _row(
+    study: "Study",
+    name: str,
+    rule: Policy[Any],
+    searcher: Searcher[Any],
+    options: wiring.Options,
+    data: "Data",
+    truth: Profile,
+    out: Path | None,
+) -> dict[str, Any]:
+    count = options.slots or wiring.slots_here() if options.backend == "ray" else 1
+    start = RAY_START if options.backend == "ray" else 0.0
+    script = [(start, Joined(tuple(_slot(i, data, count) for i in range(count))))]
+    sim = Sim(
+        truth,
+        script=script,
+        shards=data.sizes,
+        seed=study.seed,
+        checkpoint_every=options.checkpoint_every,
+        validate_every=options.validate_every,
+    )
+    path = None
+    if out is not None:
+        (out / name).mkdir(parents=True, exist_ok=True)
+        path = out / name / "journal.jsonl"
+        path.unlink(missing_ok=True)
+    journal = Journal(path)
+    head = wiring.head(study, data, searcher, rule, options) | {
+        "simulated": True,
+        "study": f"plan of {type(study.recipe).__name__} under {name}",
+    }
+    opened = Opened(1, data.sizes, head)
+    journal.append(0.0, opened)
+    end = _Ends()
+    run(searcher, rule, sim, lambda state: truth, journal, fold(State(), [opened]), watch=[end])
+    journal.close()
+    row: dict[str, Any] = {"policy": name, "slots": count, "seconds": end.last, "training_s": end.last - end.first}
+    if path is not None and out is not None:
+        from shoal import report
+
+        row["report"] = str(report.write(path, out / name / "report.html"))
+    return row
+
+
+class _Ends:
+    """Notes when the first plan was made and when the last trial was done."""
+
+    def __init__(self) -> None:
+        self.first: Seconds = nan
+        self.last: Seconds = 0.0
+
+    def __call__(self, now: Seconds, entries: tuple[Any, ...], state: State) -> None:
+        for entry in entries:
+            if isinstance(entry, Planned) and isnan(self.first):
+                self.first = now
+            if isinstance(entry, Finished):
+                self.last = now
+
+
+def forecast_lines(found: dict[str, Any]) -> list[str]:
+    """The prediction for people, the fastest policy first."""
+    lines = [f"{found['trials']} trials of {found['kinds']} kinds, probed in {found['probe_s']:.1f} s", ""]
+    lines.append(f"{'policy':12} {'slots':>5} {'seconds':>9}")
+    for row in sorted(found["policies"], key=lambda x: x["seconds"]):
+        lines.append(f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}   {row.get('report', '')}".rstrip())
+    return lines

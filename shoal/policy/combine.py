@@ -1,0 +1,113 @@
+"""Policies made of policies."""
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from shoal.core.plan import Gang, Plan
+from shoal.core.ports import Policy
+from shoal.core.state import View
+from shoal.core.trial import Seconds
+from shoal.policy.doubling import check_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """At most so many trials at a time, first come first served; the policy sees no others.
+
+    Raises:
+        ValueError: most below 1.
+    """
+
+    most: int
+    policy: Policy[Any]
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"at least one trial must be admitted; got {self.most!r}")
+
+    def start(self) -> Any:
+        return self.policy.start()
+
+    def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
+        if len(view.trials) <= self.most:
+            return self.policy.decide(view, memory)
+        return self.policy.decide(replace(view, trials=dict(islice(view.trials.items(), self.most))), memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What the first policy leaves over, slots and trials, goes to the other. Their memories are kept side by side."""
+
+    policy: Policy[Any]
+    other: Policy[Any]
+
+    def start(self) -> list[Any]:
+        return [self.policy.start(), self.other.start()]
+
+    def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
+        first, mine = self.policy.decide(view, memory[0])
+        second, others = self.other.decide(_rest(view, first), memory[1])
+        wakes = [at for at in (first.wake_at, second.wake_at) if at is not None]
+        return Plan(first.gangs | second.gangs, min(wakes, default=None)), [mine, others]
+
+
+def _rest(view: View, plan: Plan) -> View:
+    """The view without the plan's slots and trials."""
+    slots = {slot for gang in plan.gangs for slot in gang.slots}
+    trials = {trial for gang in plan.gangs for trial in gang.trials}
+
+    def free(gang: Gang) -> bool:
+        return slots.isdisjoint(gang.slots) and trials.isdisjoint(gang.trials)
+
+    gangs = frozenset(gang for gang in view.plan.gangs if free(gang))
+    return replace(
+        view,
+        slots={name: slot for name, slot in view.slots.items() if name not in slots},
+        trials={name: trial for name, trial in view.trials.items() if name not in trials},
+        plan=Plan(gangs),
+        busy={slot: gang for slot, gang in view.busy.items() if gang in gangs},
+        running={trial: gang for trial, gang in view.running.items() if gang in gangs},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The policy is asked at multiples of so many seconds only; in between, what runs goes on and what comes waits.
+
+    Raises:
+        ValueError: the interval is not positive.
+    """
+
+    seconds: Seconds
+    policy: Policy[Any]
+
+    def __post_init__(self) -> None:
+        check_interval(self.seconds)
+
+    def start(self) -> list[Any]:
+        return [0.0, self.policy.start()]
+
+    def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
+        due, inner = memory
+        if view.now < due:
+            return Plan(view.plan.gangs, due if view.trials else None), memory
+        plan, inner = self.policy.decide(view, inner)
+        due = (view.now // self.seconds + 1) * self.seconds
+        wakes = [at for at in (plan.wake_at, due if view.trials else None) if at is not None]
+        return Plan(plan.gangs, min(wakes, default=None)), [due, inner]
+
+
+def admit(most: int, policy: Policy[Any]) -> Admit:
+    """The policy, over the first so many trials with work left."""
+    return Admit(most, policy)
+
+
+def fallback(policy: Policy[Any], other: Policy[Any]) -> Fallback:
+    """The policy, and another one for what it leaves over."""
+    return Fallback(policy, other)
+
+
+def every(seconds: Seconds, policy: Policy[Any]) -> Every:
+    """The policy, asked at intervals only."""
+    return Every(seconds, policy)

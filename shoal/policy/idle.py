@@ -1,0 +1,33 @@
+"""What a policy asks first: which slots and trials wait, and whether one fits the other."""
+
+from collections.abc import Iterable
+from math import inf
+
+from shoal.core.cluster import Slot
+from shoal.core.plan import Gang, Plan
+from shoal.core.state import View
+from shoal.core.trial import TrialId
+
+
+def idle_slots(view: View) -> list[Slot]:
+    """The slots in no gang, in the order in which they joined."""
+    if len(view.busy) == len(view.slots):
+        return []
+    return [slot for name, slot in view.slots.items() if name not in view.busy]
+
+
+def idle_trials(view: View) -> list[TrialId]:
+    """The trials with work left that are in no gang, oldest first."""
+    running = view.running
+    return [trial for trial in view.trials if trial not in running]
+
+
+def fits(view: View, trial: TrialId, slot: Slot) -> bool:
+    """The trial can run on this slot alone, and fits its memory as far as the profile knows."""
+    return view.trials[trial].widths[0] == 1 and (slot.memory == inf or view.profile.cost(trial).memory <= slot.memory)
+
+
+def with_more(view: View, gangs: Iterable[Gang]) -> Plan:
+    """What runs now, and these gangs as well; the plan of now itself when there are none."""
+    more = frozenset(gangs)
+    return Plan(view.plan.gangs | more) if more else view.plan

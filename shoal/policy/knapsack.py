@@ -1,0 +1,290 @@
+"""How many slots each trial should have: the allocation problem of BFTrainer, solved exactly over counts.
+
+Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes", 2021, section 3. Its
+node-level MILP depends on the map of nodes only through how many each trial has (shrinking trials keep any of theirs,
+growing ones take any free node: nothing migrates), so that it is a multiple-choice knapsack: choose a column of each
+row of a gain table, the columns adding up to no more than the slots there are. `best_counts_dp` is the textbook
+max-plus recursion; `best_counts` gives the same optimum from the Lagrangian dual and a small core (ALGORITHMS E.4).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+FORBIDDEN = -1e30  # gain of a count that a trial cannot have
+EXACT = 1e-12  # what counts as equal, against the size of the optimum
+PAIRS = 64  # choices of which all pairs are tried
+
+
+def gains(curve: Table, held: Counts, up: Table, down: Table, horizon: float) -> Table:
+    """Equation (16): what each trial gains in `horizon` seconds from each count, less the cost of getting there.
+
+    `curve[j, n]`: objective per second of trial j on n slots, 0 at n = 0, FORBIDDEN where it cannot run. `held[j]`:
+    slots it has now, perhaps too few to run. `up`, `down`: seconds that its slots stand still when it grows or shrinks,
+    charged at the present rate, so that a start is free.
+    """
+    n = np.arange(curve.shape[1])
+    rate = np.maximum(curve[np.arange(len(held)), np.minimum(held, curve.shape[1] - 1)], 0.0)
+    table = curve * horizon
+    table -= np.where(n > held[:, None], (up * rate)[:, None], 0.0)
+    table -= np.where(n < held[:, None], (down * rate)[:, None], 0.0)
+    np.maximum(table, FORBIDDEN, out=table)
+    table[curve <= FORBIDDEN] = FORBIDDEN
+    return table
+
+
+def value(gain: Table, counts: Counts) -> float:
+    """The sum of what these counts gain."""
+    return float(gain[np.arange(len(counts)), counts].sum())
+
+
+def best_counts_dp(gain: Table, free: int) -> Counts:
+    """An optimum by dynamic programming over the trials: the reference, in time (trials x slots x widths)."""
+    best = np.zeros(free + 1)
+    choices = []
+    for row in gain:
+        fresh = np.full(free + 1, -np.inf)
+        choice = np.zeros(free + 1, np.int64)
+        for n in np.flatnonzero(row[: free + 1] > FORBIDDEN):
+            with_n = best[: free + 1 - n] + row[n]
+            better = with_n > fresh[n:]
+            fresh[n:][better] = with_n[better]
+            choice[n:][better] = n
+        best = fresh
+        choices.append(choice)
+    counts = np.zeros(len(gain), np.int64)
+    left = free
+    for j in range(len(gain) - 1, -1, -1):
+        counts[j] = choices[j][left]
+        left -= counts[j]
+    return counts
+
+
+def best_counts(gain: Table, free: int) -> Counts:
+    """An optimum: `counts[j]` with the largest sum of `gain[j, counts[j]]` and at most `free` in all.
+
+    `gain[j, n]` is FORBIDDEN or lower where trial j cannot have n; every trial can have none. Relaxing the limit with a
+    price per slot gives a bound and a base solution that leaves a few slots over; only choices whose reduced loss is
+    below the gap between them can be in a better one, and a recursion over those few settles it.
+    """
+    counts: Counts = gain.argmax(1)
+    if int(counts.sum()) <= free:
+        return counts
+    price, base, over = _dual(gain, free, counts)
+    slack = _take_ties(base, over, free - int(base.sum()))
+    if slack:
+        rows, moves = _repair(gain, base, price, slack)
+        base[rows] += moves
+    return base
+
+
+# -- the dual: a price per slot at which the demand is what there is -------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """The dual near a price: `height + price * rise`; and the counts demanded there."""
+
+    height: float
+    rise: int  # slots left over at this price
+    counts: Counts
+
+
+class _Rows:
+    """Rows of the table, asked what they demand at a price."""
+
+    def __init__(self, gain: Table, free: int) -> None:
+        self.gain, self.free = gain, free
+        self.columns = np.arange(float(gain.shape[1]))
+        self.starts = np.arange(len(gain)) * gain.shape[1]
+        self.reduced = np.empty_like(gain)
+
+    def at(self, price: float) -> _Line:
+        return self.line(np.subtract(self.gain, price * self.columns, out=self.reduced).argmax(1))
+
+    def line(self, counts: Counts) -> _Line:
+        return _Line(float(self.gain.take(counts + self.starts).sum()), self.free - int(counts.sum()), counts)
+
+
+def _dual(gain: Table, free: int, most: Counts) -> tuple[float, Counts, Counts]:
+    """The best price; counts demanded there that leave slots over or none, and such that are too many.
+
+    `most`: what is demanded for nothing. The dual is convex and piecewise linear: the next price is where the tangents on
+    both sides meet, until the dual lies on them.
+    """
+    rows = _Rows(gain, free)
+    price, low, high = _bracket(rows, most)
+    moving = np.flatnonzero(low.counts != high.counts)  # the others have made up their minds
+    if high.rise == 0:
+        return price, high.counts, high.counts
+    part = _Rows(gain[moving], int(high.counts[moving].sum()) + high.rise)
+    base, over = high.counts, low.counts
+    low, high = part.line(over[moving]), part.line(base[moving])
+    while True:
+        price = (high.height - low.height) / (low.rise - high.rise)
+        line = part.at(price)
+        if not low.rise < line.rise < high.rise:  # on one of the tangents, or beyond by rounding
+            break
+        low, high = (low, line) if line.rise >= 0 else (line, high)
+        if line.rise == 0:
+            break
+    base[moving], over[moving] = high.counts, low.counts
+    return price, base, over
+
+
+def _bracket(rows: _Rows, most: Counts) -> tuple[float, _Line, _Line]:
+    """A price, and the dual near two prices, as close as can be guessed: one with too much demand, one without."""
+    guess = _guess(rows.gain, rows.free)
+    line = rows.at(guess)
+    low, high = (line, None) if line.rise < 0 else (None, line)
+    step, price = 0.02, guess
+    while low is None or high is None:
+        price = guess * (1.0 + step if high is None else 1.0 - step)
+        line = rows.at(price) if price > 0.0 else rows.line(most)
+        if line.rise < 0:
+            low = line
+        else:
+            high = line
+        step *= 5.0
+    return price, low, high
+
+
+def _guess(gain: Table, free: int) -> float:
+    """About the price at which the demand is met, from every eighth column or so."""
+    width = gain.shape[1] - 1
+    steps = min(8, width)
+    columns = np.arange(steps + 1) * width // steps
+    coarse = np.maximum(gain[:, columns], 0.0)
+    slopes = ((coarse[:, 1:] - coarse[:, :-1]) / np.diff(columns)).ravel()
+    met = max(0, len(slopes) - 1 - free * steps // width)
+    guess = float(np.partition(slopes, met)[met])
+    return guess if guess > 0.0 else float(coarse.max()) / width
+
+
+def _take_ties(base: Counts, over: Counts, slack: int) -> int:
+    """Give, in place, what is left to trials that gain as much with more at this price; return what is then left."""
+    if slack == 0:
+        return 0
+    more = over - base
+    tied = np.flatnonzero(more > 0)
+    tied = tied[more[tied].argsort(kind="stable")]
+    taken = np.cumsum(more[tied])
+    fits = int(np.searchsorted(taken, slack, side="right"))
+    base[tied[:fits]] = over[tied[:fits]]
+    return slack - int(taken[fits - 1]) if fits else slack
+
+
+# -- the core: what could still be better than the base ---------------------------------------------------------------------
+
+
+class _Core(NamedTuple):
+    """Moves away from the base that could be in a better solution. A move: that row has so many slots more, or fewer."""
+
+    rows: Counts
+    moves: Counts
+    losses: Table  # of the relaxed objective, >= 0
+    price: float
+    slack: int
+
+    def below(self, gap: float) -> "_Core":
+        near = np.flatnonzero(self.losses < gap)
+        return self._replace(rows=self.rows[near], moves=self.moves[near], losses=self.losses[near])
+
+
+Moves = tuple[Counts, Counts]  # rows, and slots more or fewer
+
+
+def _repair(gain: Table, base: Counts, price: float, slack: int) -> Moves:
+    """What to change so that the base becomes an optimum."""
+    starts = np.arange(len(base)) * gain.shape[1]
+    gap, moves = _one_row(gain, base, price, slack, starts)
+    enough = EXACT * price * float(base.sum() + slack)
+    if gap <= enough:
+        return moves
+    reduced = gain - price * np.arange(float(gain.shape[1]))
+    top = reduced.take(base + starts)
+    flat = np.flatnonzero(reduced > (top - gap)[:, None])
+    rows = flat // gain.shape[1]
+    step = flat - starts[rows] - base[rows]
+    losses = np.maximum(top[rows] - reduced.take(flat), 0.0)
+    losses[step == 0] = np.inf
+    core = _Core(rows, step, losses, price, slack).below(gap)
+    gap, moves = _two_rows(core, gap, moves)
+    return moves if gap <= enough else _settled(core.below(gap), gap, moves)
+
+
+def _one_row(gain: Table, base: Counts, price: float, slack: int, starts: Counts) -> tuple[float, Moves]:
+    """All that is left to one trial, where that gains most; the gap that remains, and the move."""
+    more = np.minimum(base + slack, gain.shape[1] - 1)
+    profit = gain.take(more + starts) - gain.take(base + starts)
+    best = int(profit.argmax())
+    if profit[best] <= 0:
+        none = np.zeros(0, np.int64)
+        return price * slack, (none, none)
+    return price * slack - float(profit[best]), (np.array([best]), (more - base)[[best]])
+
+
+def _two_rows(core: _Core, gap: float, moves: Moves) -> tuple[float, Moves]:
+    """The best change of one or two rows, among the likeliest; the gap that remains, and the change."""
+    many = len(core.rows) > PAIRS
+    likely = np.argpartition(core.losses, PAIRS)[:PAIRS] if many else np.arange(len(core.rows))
+    if len(likely) == 0:
+        return gap, moves
+    rows, steps, losses = core.rows[likely], core.moves[likely], core.losses[likely]
+    left = core.slack - (steps[:, None] + steps)
+    total = losses[:, None] + losses + core.price * left
+    total[(left < 0) | (rows[:, None] == rows)] = np.inf
+    alone = losses + core.price * (core.slack - steps)
+    alone[steps > core.slack] = np.inf
+    total.ravel()[:: len(likely) + 1] = alone  # a row and itself: the row alone
+    best = int(total.argmin())
+    if total.ravel()[best] >= gap:
+        return gap, moves
+    pair = np.unique(np.array(divmod(best, len(likely))))
+    return float(total.ravel()[best]), (rows[pair], steps[pair])
+
+
+def _settled(core: _Core, gap: float, moves: Moves) -> Moves:
+    """The best change of any number of rows, if one leaves less than `gap`; else `moves`.
+
+    A recursion over rows: the least loss for each deviation from the slots of the base, as far as below the gap.
+    """
+    groups = np.split(np.arange(len(core.rows)), np.flatnonzero(np.diff(core.rows)) + 1) if len(core.rows) else []
+    losses, origin, stages = np.zeros(1), 0, []
+    for group in groups:
+        stages.append((losses, origin))
+        losses, origin = _stage(losses, origin, core.moves[group], core.losses[group], gap)
+    deviation = np.arange(len(losses)) - origin
+    total = losses + core.price * (core.slack - deviation)
+    total[deviation > core.slack] = np.inf
+    end = int(total.argmin())
+    if total[end] >= gap:
+        return moves
+    picks, at = [], int(deviation[end])
+    afters = [*stages[1:], (losses, origin)]
+    for group, (before, zero), after in zip(reversed(groups), reversed(stages), reversed(afters), strict=True):
+        wanted = after[0][at + after[1]]
+        if 0 <= at + zero < len(before) and before[at + zero] == wanted:
+            continue
+        for i in group:
+            came = at - int(core.moves[i])
+            if 0 <= came + zero < len(before) and before[came + zero] + core.losses[i] == wanted:
+                picks.append(i)
+                at = came
+                break
+    return core.rows[picks], core.moves[picks]
+
+
+def _stage(losses: Table, origin: int, moves: Counts, costs: Table, gap: float) -> tuple[Table, int]:
+    """One row more: least losses by deviation, `origin` being the index of none; trimmed to those below the gap."""
+    least, most = min(0, int(moves.min())), max(0, int(moves.max()))
+    fresh = np.full(len(losses) + most - least, np.inf)
+    fresh[-least : -least + len(losses)] = losses
+    for move, cost in zip(moves.tolist(), costs.tolist(), strict=True):
+        to = fresh[move - least : move - least + len(losses)]
+        np.minimum(to, losses + cost, out=to)
+    alive = np.flatnonzero(fresh < gap)
+    return fresh[alive[0] : alive[-1] + 1], origin - least - int(alive[0])

@@ -1,0 +1,186 @@
+"""Packing: several trials on one slot, over one stream of data.
+
+Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020, section 5; the
+groupings are in `policy.grouping`. Ours (ALGORITHMS D): exact grouping by length, company across rungs and
+brackets, and lanes that are filled again when a trial ends.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, Literal, get_args
+
+from shoal.core.cluster import Slot
+from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId, Value
+from shoal.policy.grouping import Groups, Member, at_random, cheapest, equal_length, nearest
+from shoal.policy.idle import fits, idle_slots, idle_trials
+
+Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A free slot takes a pack of waiting trials that fit its memory together, the one that takes longest first.
+
+    `grouping`: "contiguous" is the cheapest by the profile, and packs only what gains by it; "nearest" (kNN),
+    "random" and "batch_size" are the paper's, and fill the memory. `most`: trials in a pack. `same`: names in the
+    configuration that make the model's graph; trials that differ in one are not packed. `batch`: the name of the
+    batch size. `refill`: a trial that waits joins a running pack that has room, where the profile says that all
+    together then go faster.
+    Packs are no larger than it takes to give every idle slot one.
+
+    Raises:
+        ValueError: no such grouping, or packs of less than one.
+    """
+
+    grouping: Grouping = "contiguous"
+    most: int = 8
+    same: Sequence[str] = ()
+    batch: str = "batch_size"
+    refill: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.grouping not in get_args(Grouping):
+            raise ValueError(f"a pack's grouping is one of {', '.join(get_args(Grouping))}; got {self.grouping!r}")
+        if self.most < 1:
+            raise ValueError(f"a pack has at least one trial; got most={self.most!r}")
+        object.__setattr__(self, "same", tuple(self.same))
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+        waits = idle_trials(view)
+        if not waits:
+            return view.plan, memory
+        packs = _Packs(view, self)
+        gangs = set(view.plan.gangs)
+        for slot, trials in packs.on_idle(waits):
+            gangs.add(_gang(view, slot, trials))
+            waits = [t for t in waits if t not in trials]
+        if self.refill:
+            for before, after in packs.joined(sorted(gangs, key=lambda g: (g.since, g.trials)), waits):
+                gangs.remove(before)
+                gangs.add(after)
+        return (Plan(frozenset(gangs)) if gangs != view.plan.gangs else view.plan), memory
+
+
+def _gang(view: View, slot: Slot, trials: Sequence[TrialId]) -> Gang:
+    return Gang(tuple(Lane(t, (slot.id,)) for t in trials), since=view.turn)
+
+
+@dataclass(slots=True)
+class _Packs:
+    """One decision: what is known of the trials, looked up once."""
+
+    view: View
+    rule: Pack
+    spans: dict[tuple[TrialId, ...], Seconds] = field(default_factory=dict)
+
+    def on_idle(self, waits: Sequence[TrialId]) -> Iterator[tuple[Slot, list[TrialId]]]:
+        """A pack for each idle slot, longest first; slots with the most memory choose first."""
+        slots = sorted(idle_slots(self.view), key=lambda s: (-s.memory, s.id))
+        left = list(waits)
+        for number, slot in enumerate(slots):
+            here = [t for t in left if fits(self.view, t, slot)]
+            if not here:
+                continue
+            most = min(self.rule.most, ceil(len(here) / (len(slots) - number)))
+            packs = [pack for alike in self._alike(here) for pack in self._groups(alike, slot, most)]
+            chosen = max(packs, key=lambda pack: self._span(slot, pack))
+            while sum(map(self._memory, chosen)) > slot.memory:  # by a rounding error
+                chosen.pop()
+            left = [t for t in left if t not in chosen]
+            yield slot, chosen
+
+    def joined(self, gangs: Sequence[Gang], waits: Sequence[TrialId]) -> Iterator[tuple[Gang, Gang]]:
+        """Packs with those that may join them, the most work left first."""
+        view, left = self.view, sorted(waits, key=lambda t: -self._left(t))
+        for gang in gangs:
+            slots = gang.slots
+            if gang.quota is not None or gang.shards or len(slots) != 1:
+                continue
+            slot, lanes = view.slots[next(iter(slots))], list(gang.trials)
+            for trial in [t for t in left if self._graph(t) == self._graph(lanes[0])]:
+                if len(lanes) < self.rule.most and self._gains(slot, lanes, trial):
+                    lanes.append(trial)
+                    left.remove(trial)
+            if len(lanes) > len(gang.lanes):
+                yield gang, _gang(view, slot, lanes)
+
+    def _alike(self, trials: Sequence[TrialId]) -> list[list[TrialId]]:
+        kinds: dict[tuple[Value, ...], list[TrialId]] = {}
+        for t in trials:
+            kinds.setdefault(self._graph(t), []).append(t)
+        return list(kinds.values())
+
+    def _graph(self, trial: TrialId) -> tuple[Value, ...]:
+        return tuple(self.view.trials[trial].config.get(name) for name in self.rule.same)
+
+    def _groups(self, trials: Sequence[TrialId], slot: Slot, most: int) -> list[list[TrialId]]:
+        rule, seed = self.rule, (self.rule.seed, self.view.turn)
+        groups: Groups
+        if rule.grouping == "contiguous":
+            members = [Member(self._memory(t), self._steps(t)) for t in trials]
+            groups = cheapest(members, slot.memory, most, lambda g: self._span(slot, [trials[i] for i in sorted(g)]))
+        elif rule.grouping == "nearest":
+            groups = nearest(self._placed(trials), slot.memory, most, seed)
+        elif rule.grouping == "random":
+            groups = at_random([Member(self._memory(t)) for t in trials], slot.memory, most, seed)
+        else:
+            groups = equal_length([Member(self._memory(t), self._batch(t)) for t in trials], slot.memory, most)
+        return [[trials[i] for i in group] for group in groups]
+
+    def _placed(self, trials: Sequence[TrialId]) -> list[Member]:
+        """Each with its place: the index of each number among all values that the study has of it; texts as they are."""
+        names = sorted({name for t in trials for name in self.view.trials[t].config})
+        seen = {n: sorted({_number(t.config[n]) for t in self.view.known.values() if n in t.config} - {None}) for n in names}
+        index = {n: {v: i for i, v in enumerate(values)} for n, values in seen.items()}
+        configs = [self.view.trials[t].config for t in trials]
+        places = [tuple(index[n].get(_number(c.get(n)), repr(c.get(n))) for n in names) for c in configs]
+        return [Member(self._memory(t), place=place) for t, place in zip(trials, places, strict=True)]
+
+    def _gains(self, slot: Slot, lanes: Sequence[TrialId], trial: TrialId) -> bool:
+        """It fits, and the pack does more with it, each sample weighed by what it takes the trial alone."""
+        if sum(map(self._memory, (*lanes, trial))) > slot.memory:
+            return False
+        return self._speed(slot, (*lanes, trial)) > self._speed(slot, lanes) * (1 + 1e-6)
+
+    def _speed(self, slot: Slot, trials: Sequence[TrialId]) -> float:
+        rates = self.view.profile.rates(_gang(self.view, slot, trials))
+        return sum(rate / self.view.profile.curve(t, 1)[0] for t, rate in rates.items())
+
+    def _span(self, slot: Slot, trials: Sequence[TrialId]) -> Seconds:
+        """How long the pack takes, all of it: whoever is through leaves, and the others go on."""
+        key = (TrialId(slot.id), *trials)
+        if key not in self.spans:
+            profile, left, spent = self.view.profile, {t: self._left(t) for t in trials}, 0.0
+            while left:
+                gang = _gang(self.view, slot, list(left))
+                rates = profile.rates(gang)
+                first = min(samples / rates[t] for t, samples in left.items())
+                left = {t: rest for t, samples in left.items() if (rest := samples - first * rates[t]) > 1e-6 * samples}
+                spent += first + (profile.switch(gang, _gang(self.view, slot, list(left))) if left else 0.0)
+            self.spans[key] = spent
+        return self.spans[key]
+
+    def _left(self, trial: TrialId) -> float:
+        return self.view.trials[trial].samples - self.view.done[trial]
+
+    def _memory(self, trial: TrialId) -> float:
+        return self.view.profile.cost(trial).memory
+
+    def _batch(self, trial: TrialId) -> float:
+        batch = self.view.trials[trial].config.get(self.rule.batch, 1)
+        return float(batch) if isinstance(batch, (int, float)) and batch > 0 else 1.0
+
+    def _steps(self, trial: TrialId) -> float:
+        return self._left(trial) / self._batch(trial)
+
+
+def _number(value: Value) -> Any:
+    """The value, if it has an order; else None."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,150 @@
+"""On which slots: as few nodes a lane as possible, and what is held is kept.
+
+Guan et al., "FLEET", MLSys 2020, section 4.3.2, eq. 4 and algorithms 3-4 (with the corrections of ALGORITHMS C.4): `assign`,
+for an empty cluster of equal nodes. `place` is for clusters at work: best fit, largest first.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice, permutations
+from math import inf
+
+from shoal.core.cluster import SlotId
+from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.state import View
+from shoal.core.trial import TrialId
+from shoal.policy.ask import Widths
+from shoal.profile.ring import is_power_of_two
+
+ORDERS = 1024  # of the lanes that are left in algorithm 3
+Held = Mapping[TrialId, tuple[SlotId, ...]]
+
+
+def assign(widths: Sequence[int], per_node: int) -> list[range]:
+    """The places 0, 1, … that each width gets, `per_node` to a node (algorithm 3).
+
+    First the widths that fill whole nodes, then pairs that do together, then the best order of the rest by eq. 4 among
+    the first 1024.
+    """
+    given: dict[int, range] = {}
+    at = 0
+
+    def take(i: int) -> None:
+        nonlocal at
+        given[i] = range(at, at + widths[i])
+        at += widths[i]
+
+    for i, width in enumerate(widths):
+        if width % per_node == 0:
+            take(i)
+    waiting: dict[int, list[int]] = {}  # by what they leave over of a node
+    for i in [i for i in range(len(widths)) if i not in given]:
+        partners = waiting.get(-widths[i] % per_node)
+        if partners:
+            take(i)
+            take(partners.pop(0))
+        else:
+            waiting.setdefault(widths[i] % per_node, []).append(i)
+    rest = [i for i in range(len(widths)) if i not in given]
+    orders = islice(permutations(rest), ORDERS)
+    for i in min(orders, key=lambda order: _spread_of(order, widths, at, per_node)):
+        take(i)
+    return [given[i] for i in range(len(widths))]
+
+
+def spread(places: Iterable[range], per_node: int) -> float:
+    """Eq. 4: the nodes of each lane divided by its slots, summed; less is better."""
+    return sum((p[-1] // per_node - p[0] // per_node + 1) / len(p) for p in places)
+
+
+def _spread_of(order: Sequence[int], widths: Sequence[int], at: int, per_node: int) -> float:
+    total = 0.0
+    for i in order:
+        end = at + widths[i]
+        total += ((end - 1) // per_node - at // per_node + 1) / widths[i]
+        at = end
+    return round(total, 9)
+
+
+def place(view: View, wanted: Widths) -> Plan:
+    """Each trial alone on so many slots; gangs that have them go on, others keep what they can, and all else stops.
+
+    Units that end by themselves go on. Where memory is short a trial gets fewer slots than wanted, or none.
+    """
+    locked = [gang for gang in view.plan.gangs if gang.quota is not None]
+    free = [slot for slot in view.slots if slot not in view.busy or view.busy[slot].quota is None]
+    gangs = []
+    for trial, slots in seats(view, wanted, free, _held(view, wanted)).items():
+        now = view.running.get(trial)
+        if now is not None and now.lanes == (Lane(trial, slots),) and not now.shards:
+            gangs.append(now)
+        else:
+            gangs.append(Gang((Lane(trial, slots),), since=view.turn))
+    return Plan(frozenset((*locked, *gangs)))
+
+
+def _held(view: View, wanted: Widths) -> dict[TrialId, tuple[SlotId, ...]]:
+    held = {}
+    for trial in wanted:
+        gang = view.running.get(trial)
+        if gang is not None and gang.quota is None:
+            held[trial] = next(lane.slots for lane in gang.lanes if lane.trial == trial)
+    return held
+
+
+def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> dict[TrialId, tuple[SlotId, ...]]:
+    """The slots of each trial that gets some, among these. What it holds it keeps, as far as it is still wanted."""
+    nodes: dict[str, list[SlotId]] = {}
+    for slot in free:
+        nodes.setdefault(view.slots[slot].node, []).append(slot)
+    found: dict[TrialId, tuple[SlotId, ...]] = {}
+    for trial, slots in held.items():
+        mine = tuple(s for s in slots if s in nodes.get(view.slots[s].node, ()))
+        found[trial] = mine if len(mine) <= wanted[trial] else _fewest_nodes(view, mine, wanted[trial])
+        for slot in found[trial]:
+            nodes[view.slots[slot].node].remove(slot)
+    limited = any(slot.memory < inf for slot in view.slots.values())
+    memory = {t: view.profile.cost(t).memory if limited else 0.0 for t in wanted}
+    need = {t: width - len(found.get(t, ())) for t, width in wanted.items()}
+    for trial in sorted((t for t in need if need[t]), key=lambda t: (-memory[t], -need[t])):
+
+        def fits(slot: SlotId, least: float = memory[trial]) -> bool:
+            return not limited or view.slots[slot].memory >= least
+
+        got = found.get(trial, ())
+        got = (*got, *_nearest(view, got, need[trial], nodes, fits))
+        found[trial] = got[: _usable(len(got), wanted[trial])]
+        for slot in got:
+            if slot in nodes[view.slots[slot].node] and slot in found[trial]:
+                nodes[view.slots[slot].node].remove(slot)
+    return {t: slots for t, slots in found.items() if slots and len(slots) >= view.trials[t].widths[0]}
+
+
+def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[SlotId, ...]:
+    """So many of them, on the nodes where most of them are."""
+    many: dict[str, int] = {}
+    for slot in slots:
+        many[view.slots[slot].node] = many.get(view.slots[slot].node, 0) + 1
+    keep = set(sorted(slots, key=lambda s: (-many[view.slots[s].node], view.slots[s].node))[:width])
+    return tuple(s for s in slots if s in keep)
+
+
+def _nearest(
+    view: View, held: Sequence[SlotId], need: int, nodes: Mapping[str, list[SlotId]], fits: Callable[[SlotId], bool]
+) -> list[SlotId]:
+    """So many more: at nodes where it is; then a node that just holds the rest; else the emptiest one, and again."""
+    offers = {node: [s for s in slots if fits(s)] for node, slots in nodes.items() if slots}
+    home = {view.slots[s].node for s in held}
+    got: list[SlotId] = []
+    for node in sorted(home & offers.keys(), key=lambda n: -len(offers[n])):
+        got += offers.pop(node)[: need - len(got)]
+    while len(got) < need and any(offers.values()):
+        more = need - len(got)
+        enough = [n for n, slots in offers.items() if len(slots) >= more]
+        node = min(enough, key=lambda n: len(offers[n])) if enough else max(offers, key=lambda n: len(offers[n]))
+        got += offers.pop(node)[:more]
+    return got
+
+
+def _usable(got: int, wanted: int) -> int:
+    """Where a power of two was wanted and is not to be had, the one below."""
+    return 1 << (got.bit_length() - 1) if 0 < got < wanted and is_power_of_two(wanted) else got

@@ -1,0 +1,137 @@
+"""Elastic water-fill for ensembles: the least time until the last trial ends, by widths alone.
+
+ALGORITHMS C.3; after FLEET (Guan et al., MLSys 2020), whose rounds it does without: slots that come free are
+used at once, and a slot that would lower a trial's rate (past the maximum of FLEET's eq. 5) is never given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.core.plan import Plan
+from shoal.core.state import View
+from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.policy.ask import Ask, Widths, all_widths, asks, left_of, room
+from shoal.policy.doubling import again, check_interval
+from shoal.policy.place import place
+
+LONGER = 1.3  # a waiting trial takes the place of a running one, at a tick, if it has so many times as long to go
+
+
+def rising(widths: Sequence[int], rates: Sequence[float]) -> tuple[list[int], list[float]]:
+    """The widths that are faster than all narrower ones, with their rates."""
+    steps: list[int] = []
+    best: list[float] = []
+    for width, rate in zip(widths, rates, strict=True):
+        if not best or rate > best[-1]:
+            steps.append(width)
+            best.append(rate)
+    return steps, best
+
+
+def level(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
+    """The widths with which all end by the earliest time T possible; slots left over go to those that would end last.
+
+    Their fewest slots must fit. Found by bisection on T, over the widths that are faster than all narrower ones.
+    """
+    curves = [rising(ask.widths, ask.rates) for ask in wanting]
+
+    def needed(time: Seconds) -> list[int] | None:
+        """The rung of each with which it ends by then."""
+        rungs = []
+        for ask, (_, rates) in zip(wanting, curves, strict=True):
+            rung = next((k for k, rate in enumerate(rates) if ask.left / rate <= time), None)
+            if rung is None:
+                return None
+            rungs.append(rung)
+        return rungs if sum(c[0][k] for c, k in zip(curves, rungs, strict=True)) <= capacity else None
+
+    times = [sorted((ask.left / rate for rate in rates), reverse=True) for ask, (_, rates) in zip(wanting, curves, strict=True)]
+    marks = sorted({t for each in times for t in each})  # T is one of these
+    low, high = 0, len(marks) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if needed(marks[middle]) is not None else (middle + 1, high)
+    rungs = needed(marks[low]) if marks else []
+    assert rungs is not None  # the last mark is the longest trial's time at its fewest slots
+    return _left_over(wanting, curves, rungs, capacity)
+
+
+def _left_over(
+    wanting: Sequence[Ask], curves: Sequence[tuple[list[int], list[float]]], rungs: list[int], capacity: int
+) -> dict[TrialId, int]:
+    free = capacity - sum(c[0][k] for c, k in zip(curves, rungs, strict=True))
+    open_ = set(range(len(wanting)))
+    while open_ and free:
+        i = max(open_, key=lambda i: (wanting[i].left / curves[i][1][rungs[i]], -i))
+        widths = curves[i][0]
+        if rungs[i] + 1 < len(widths) and widths[rungs[i] + 1] - widths[rungs[i]] <= free:
+            free -= widths[rungs[i] + 1] - widths[rungs[i]]
+            rungs[i] += 1
+        else:
+            open_.discard(i)
+    return {ask.trial: c[0][k] for ask, c, k in zip(wanting, curves, rungs, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class WaterFill:
+    """More trials than slots: each at its fewest, the longest first, and none is turned out for another but at a tick.
+
+    Fewer: widths that even out their ends; changed only if the last end comes earlier by more than `gain` of it and what
+    the change costs. `expect`: samples that a trial is taken to need where its own are not to be trusted (trials
+    that stop when they converge): what is left is then `expect` minus what it did, a quarter of it at least.
+    `every`: seconds between ticks.
+
+    Raises:
+        ValueError: gain below 0, expect or every not positive.
+    """
+
+    gain: float = 0.02
+    expect: Samples | None = None
+    every: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        check_interval(self.every)
+        if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
+            raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {self.gain!r}, {self.expect!r}")
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+        wanting, capacity = asks(view, all_widths, self._left), room(view)
+        crowded = sum(ask.least for ask in wanting) >= capacity
+        widths = self._crowded(wanting, capacity) if crowded else self._level(view, wanting, capacity)
+        return again(view, place(view, widths), self.every), memory
+
+    def _left(self, view: View, trial: TrialId) -> Samples:
+        return left_of(view, trial) if self.expect is None else max(self.expect - view.done[trial], self.expect / 4)
+
+    def _crowded(self, wanting: Sequence[Ask], capacity: int) -> Widths:
+        bonus = 1.0 if self.every is None else 1.0 / LONGER
+
+        def rank(ask: Ask) -> tuple[bool, float]:
+            runs = ask.held > 0
+            return (not runs and self.every is None), -ask.seconds() / (bonus if runs else 1.0)
+
+        given = {}
+        for ask in sorted(wanting, key=rank):
+            if ask.least <= capacity:
+                given[ask.trial] = ask.least
+                capacity -= ask.least
+        return given
+
+    def _level(self, view: View, wanting: Sequence[Ask], capacity: int) -> Widths:
+        new = level(wanting, capacity)
+        now = {ask.trial: ask.held for ask in wanting}
+        if not all(held in ask.widths for ask, held in zip(wanting, now.values(), strict=True)) or sum(now.values()) > capacity:
+            return new  # one waits, or lost slots below its fewest
+        cost = max((_cost(view, ask) for ask in wanting if new[ask.trial] != ask.held), default=0.0)
+        return new if _end(wanting, new) + cost < _end(wanting, now) * (1.0 - self.gain) else now
+
+
+def _cost(view: View, ask: Ask) -> Seconds:
+    return view.profile.switch(None, view.running[ask.trial])
+
+
+def _end(wanting: Sequence[Ask], widths: Widths) -> Seconds:
+    return max((ask.left / ask.rates[ask.widths.index(widths[ask.trial])] for ask in wanting), default=0.0)

@@ -1,0 +1,183 @@
+"""A given profile: numbers per configuration, from code or from a TOML file."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.plan import Gang, Lane
+from shoal.core.ports import Cost
+from shoal.core.state import State
+from shoal.core.trial import Seconds, Trial, TrialId, Value
+from shoal.profile.pace import lockstep, only_shrinks
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Figures of all trials whose configuration has these values (none: of every trial).
+
+    `rates`: samples/s at widths 1, 2, …; wider goes no faster than the last. `switch`: seconds to load a
+    state at another slot. `up`, `down`: seconds that a trial stands still when it gets more slots, or fewer
+    (`switch`, if not given). The rest as in `core.ports.Cost`.
+
+    Raises:
+        ValueError: no rate, one that is not positive and finite, or a cost below 0.
+    """
+
+    rates: tuple[float, ...] = (1000.0,)
+    config: Mapping[str, Value] = field(default_factory=dict)
+    memory: GiB = 0.0
+    build: Seconds = 0.0
+    evaluate: Seconds = 0.0
+    save: Seconds = 0.0
+    switch: Seconds = 0.0
+    first: Seconds = 0.0
+    up: Seconds | None = None
+    down: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rates, (int, float)):
+            object.__setattr__(self, "rates", (float(self.rates),))
+        object.__setattr__(self, "rates", tuple(map(float, self.rates)))
+        if not self.rates or not all(isfinite(r) and r > 0 for r in self.rates):
+            raise ValueError(f"a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; got {self.rates!r}")
+        for name in ("memory", "build", "evaluate", "save", "switch", "first", "up", "down"):
+            if not (getattr(self, name) or 0.0) >= 0:
+                raise ValueError(f"a profile's {name} must be >= 0; got {getattr(self, name)!r}")
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.memory, self.build, self.evaluate, self.save, self.first)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures by configuration: a trial has those of the first row that its configuration matches.
+
+    `speeds`: how fast each slot is against the others (1 if not listed); a lane keeps the pace of its slowest slot.
+    `known`: the trials it is asked about; `of` and `believe` give it new ones. A trial not in it has the figures of
+    the first row without a configuration.
+
+    Raises:
+        ValueError: no rows, or a speed that is not positive.
+    """
+
+    rows: Sequence[Row] = (Row(),)
+    speeds: Mapping[SlotId, float] = field(default_factory=dict)
+    known: Mapping[TrialId, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise ValueError("a profile needs a row of figures; got none: Row(rates=(samples/s,)) is enough")
+        for slot, speed in self.speeds.items():
+            if not speed > 0:
+                raise ValueError(f"slot {slot}: a speed must be > 0; got {speed!r}")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Table":
+        """Read a TOML file: [[rows]] with the fields of `Row`, and [speeds] with slots' names.
+
+        Raises:
+            ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
+        """
+        try:
+            data = tomllib.loads(Path(path).read_text())
+            if data.keys() - {"rows", "speeds"}:
+                raise ValueError(f"it may hold [[rows]] and [speeds]; got {', '.join(data.keys() - {'rows', 'speeds'})}")
+            return cls(tuple(_row(row) for row in data.get("rows", [{}])), data.get("speeds", {}))
+        except ValueError as error:
+            raise ValueError(f"profile {path}: {error}") from error
+
+    def of(self, known: Mapping[TrialId, Trial]) -> "Table":
+        """The same figures, for these trials."""
+        if known is self.known:
+            return self
+        made = Table(self.rows, self.speeds, known)
+        made.__dict__["_index"] = self._index
+        return made
+
+    def believe(self, state: State) -> "Table":
+        """What deciders see: this table, whatever was measured; the same object while no trial is submitted."""
+        last: Table | None = self.__dict__.get("_last")
+        if last is None or last.known is not state.known:
+            last = self.__dict__["_last"] = self.of(state.known)
+        return last
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, ...], dict[tuple[Value, ...], int]]:
+        """Row numbers by the keys of their configurations, and by the values there."""
+        index: dict[tuple[str, ...], dict[tuple[Value, ...], int]] = {}
+        for number, row in enumerate(self.rows):
+            keys = tuple(sorted(row.config))
+            index.setdefault(keys, {}).setdefault(tuple(row.config[k] for k in keys), number)
+        return index
+
+    @cached_property
+    def _found(self) -> dict[TrialId, Row]:
+        return {}
+
+    @cached_property
+    def _costs(self) -> dict[TrialId, Cost]:
+        return {}
+
+    def row(self, trial: TrialId) -> Row:
+        """The figures of this trial.
+
+        Raises:
+            ValueError: no row matches it.
+        """
+        found = self._found.get(trial)
+        if found is not None:
+            return found
+        config = self.known[trial].config if trial in self.known else {}
+        numbers = [table.get(tuple(config[k] for k in keys)) for keys, table in self._index.items() if config.keys() >= set(keys)]
+        best = min((n for n in numbers if n is not None), default=None)
+        if best is None:
+            raise ValueError(f"the profile has no row for trial {trial}, {dict(config)!r}: add one for the others")
+        if trial in self.known:
+            self._found[trial] = self.rows[best]
+        return self.rows[best]
+
+    def _alone(self, lane: Lane) -> float:
+        rates = self.row(lane.trial).rates
+        rate = rates[min(len(lane.slots), len(rates)) - 1]
+        return rate * min(self.speeds.get(slot, 1.0) for slot in lane.slots) if self.speeds else rate
+
+    def rates(self, gang: Gang) -> Mapping[TrialId, float]:
+        return lockstep(gang, self._alone)
+
+    def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
+        rates = self.row(trial).rates
+        if upto == len(rates):
+            return rates
+        return rates[:upto] + (rates[-1],) * (upto - len(rates))
+
+    def cost(self, trial: TrialId) -> Cost:
+        found = self._costs.get(trial)
+        if found is None:
+            found = self.row(trial).cost
+            if trial in self.known:
+                self._costs[trial] = found
+        return found
+
+    def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
+        if after is None or only_shrinks(before, after):
+            return 0.0
+        if before is not None and len(before.lanes) == len(after.lanes) == 1 and before.trials == after.trials:
+            row, wider = self.row(after.trials[0]), len(after.lanes[0].slots) - len(before.lanes[0].slots)
+            resize = row.up if wider > 0 else row.down if wider < 0 else None
+            return row.switch if resize is None else resize
+        return max(self.row(trial).switch for trial in after.trials)
+
+
+def _row(data: Mapping[str, Any]) -> Row:
+    known = [f.name for f in fields(Row)]
+    wrong = sorted(data.keys() - set(known))
+    if wrong:
+        raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")
+    config = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("config", {}).items()}
+    return Row(**{**data, "config": config})

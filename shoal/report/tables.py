@@ -1,0 +1,169 @@
+"""The tables of the report's page, as HTML. Every text that comes from the journal is escaped."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from shoal.report.format import config, count, duration, number, plural, score, share, size, value
+from shoal.report.metrics import Account, TrialRow
+from shoal.report.palette import painted_by
+from shoal.report.params import Parameter
+
+SHOWN = 20  # rows shown at once: of trials the best, of others all or, folded away, more
+UNITS = {"rate": "samples/s"}
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = False) -> str:
+    """A table. A cell is a text, or (what is shown, what it sorts by), or (HTML, key, "html"). Columns of numbers stand right."""
+    body = [[cell if isinstance(cell, tuple) else (cell, cell) for cell in row] for row in rows]
+    right = [all(not isinstance(row[n][1], str) for row in body) for n in range(len(heads))]
+    top = "".join(f'<th scope="col"{_side(right[n])}>{escape(text)}</th>' for n, text in enumerate(heads))
+    lines = "".join(f"<tr>{''.join(_cell(cell, right[n]) for n, cell in enumerate(row))}</tr>" for row in body)
+    kind = ' class="sortable"' if sortable else ""
+    return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _side(right: bool) -> str:
+    return ' class="r"' if right else ""
+
+
+def _cell(cell: Sequence[Any], right: bool) -> str:
+    text = cell[0] if len(cell) > 2 else escape(str(cell[0]))
+    key = "" if cell[1] is None else escape(str(cell[1]))
+    return f'<td{_side(right)} data-k="{key}">{text}</td>'
+
+
+def trials(account: Account, varying: Sequence[Parameter], same: Mapping[str, str]) -> str:
+    """The best trials, and all of them folded away."""
+    if not account.trials:
+        return "<p>No trial was submitted.</p>"
+    ranked = account.ranked()
+    note = f"<p>The same in all trials: {escape(config(same))}.</p>" if same and len(account.trials) > 1 else ""
+    names = [parameter.name for parameter in varying] + ([] if len(account.trials) > 1 else list(same))
+    first = _trial_table(account, ranked[:SHOWN], names)
+    if len(ranked) <= SHOWN:
+        return note + first
+    return f"{note}{first}<details><summary>all {len(ranked):,} trials</summary>{_trial_table(account, ranked, names)}</details>"
+
+
+def _trial_table(account: Account, rows: Sequence[TrialRow], names: Sequence[str]) -> str:
+    painted = painted_by(account)
+    place = {row.id: n for n, row in enumerate(account.ranked(), 1)}
+    scored = [account.metric, "best", "at epoch"] if account.metric else []
+    heads = ["#", "trial", *scored, *names, "epochs", "training", "from", "status"]
+    return table(heads, [_trial_cells(account, row, names, painted[row.id], place[row.id]) for row in rows], sortable=True)
+
+
+def _trial_cells(account: Account, row: TrialRow, names: Sequence[str], colour: str, place: int) -> list[Any]:
+    scores = [(score(row.last), row.last), (score(row.best), row.best), (number(row.best_epoch, 3), row.best_epoch)]
+    missing = object()
+    values = [row.config.get(name, missing) for name in names]
+    return [
+        (str(place), place),
+        (f'<i class="dot" style="background:{colour}"></i>{escape(row.id)}', str(row.id), "html"),
+        *(scores if account.metric else []),
+        *(("–", None) if item is missing else _config_cell(item) for item in values),
+        (_done(row), row.epochs),
+        (duration(row.spent.get("train")), row.spent.get("train")),
+        (duration(row.start), row.start),
+        (f'<span class="chip {row.status}">{row.status}</span>', row.status, "html"),
+    ]
+
+
+def _config_cell(item: Any) -> tuple[str, Any]:
+    plain = isinstance(item, (int, float)) and not isinstance(item, bool)
+    return (number(item), item) if plain else (value(item), value(item))
+
+
+def _done(row: TrialRow) -> str:
+    if row.epochs is None:
+        return f"{count(row.samples)} samples"
+    if row.status in ("running", "waiting") and row.samples:
+        return f"{number(row.epochs, 3)} of {number(row.epochs * row.asked / row.samples, 3)}"
+    return number(row.epochs, 3)
+
+
+def failures(account: Account) -> str:
+    """Which trials failed, and why; equal reasons together. Nothing if none did."""
+    failed = [row for row in account.trials if row.status == "failed"]
+    if not failed:
+        return ""
+    reasons: dict[str, list[TrialRow]] = {}
+    for row in failed:
+        reasons.setdefault(row.why or "no reason given", []).append(row)
+    lines = "".join(
+        f"<li><b>{escape(plural(len(rows), 'trial'))}</b>: <code>{escape(why)}</code></li>"
+        for why, rows in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    )
+    cells = [
+        [
+            row.id,
+            row.why or "no reason given",
+            (number(row.epochs, 3), row.epochs),
+            (duration(row.end), row.end),
+            config(row.config, 90),
+        ]
+        for row in failed
+    ]
+    whole = table(["trial", "why", "epochs", "at", "configuration"], cells, sortable=True)
+    title = plural(len(failed), "failed trial")
+    return f'<ul class="reasons">{lines}</ul><details{_open(len(failed))}><summary>{title}</summary>{whole}</details>'
+
+
+def _open(rows: int) -> str:
+    return " open" if rows <= SHOWN else ""
+
+
+def repeated(account: Account) -> str:
+    """What was trained and then lost, trial by trial. Nothing if nothing was."""
+    rows = [row for row in account.trials if row.repeated.falls]
+    if not rows:
+        return ""
+    total = sum(row.repeated.samples for row in rows)
+    text = (
+        f"<p>{escape(plural(len(rows), 'trial'))} went back to a durable state: {count(total)} samples, "
+        f"{share(total, account.trained)} of all that was trained, were void.</p>"
+    )
+    cells = [
+        [
+            row.id,
+            (str(v.falls), v.falls),
+            (str(v.visits), v.visits),
+            (count(v.samples), v.samples),
+            (duration(v.seconds), v.seconds),
+        ]
+        for row in sorted(rows, key=lambda row: -row.repeated.samples)
+        for v in [row.repeated]
+    ]
+    body = table(["trial", "times", "visits void", "samples void", "slot time void"], cells, sortable=True)
+    return f"{text}<details{_open(len(rows))}><summary>by trial</summary>{body}</details>"
+
+
+def measured(account: Account) -> str:
+    """The figures of the profile, a line for each signature."""
+    if not account.figures:
+        return ""
+    order = ("rate", "step", "memory", "build", "first", "evaluate", "save", "switch")
+    seen = {name for figures in account.figures.values() for name in figures}
+    names = [name for name in order if name in seen] + sorted(seen - set(order))
+    rows = []
+    for signature, figures in account.figures.items():
+        having = [row for row in account.trials if row.signature == signature]
+        example = config(having[0].config, 60) if having else ""
+        cells = [(_figure(name, figures.get(name)), figures.get(name)) for name in names]
+        rows.append(
+            [(f"<code>{escape(signature[:12])}</code>", signature, "html"), (str(len(having)), len(having)), example, *cells]
+        )
+    heads = ["signature", "trials", "for example", *(f"{name} ({UNITS[name]})" if name in UNITS else name for name in names)]
+    text = "<p>Trials of one signature (model, optimizer, batch size, precision) share these figures.</p>"
+    if len(rows) <= SHOWN:
+        return text + table(heads, rows, sortable=True)
+    return f"{text}<details><summary>all {len(rows):,} signatures</summary>{table(heads, rows, sortable=True)}</details>"
+
+
+def _figure(name: str, figure: float | None) -> str:
+    if "bytes" in name and figure is not None:
+        return size(figure)
+    if name == "memory" and figure is not None:
+        return size(figure * 2**30)
+    return count(figure) if name in UNITS or figure is None else duration(figure)

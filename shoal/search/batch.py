@@ -1,0 +1,50 @@
+"""What grid and random search share: a list of configurations, submitted in order, so many at a time."""
+
+from collections.abc import Callable
+
+from shoal.core.plan import Proposal
+from shoal.core.state import View
+from shoal.core.trial import Samples, Trial, TrialId
+from shoal.search.space import Config
+
+
+def trial_id(index: int, count: int) -> TrialId:
+    """t000, t001, …: as many digits as the last one needs, three at least, so that names sort as numbers."""
+    return TrialId(f"t{index:0{max(3, len(str(count - 1)))}d}")
+
+
+def whole_epochs(view: View, epochs: float) -> Samples:
+    """Samples in so many epochs of the study's data.
+
+    Raises:
+        ValueError: the study has no data (its `Opened` names the shards).
+    """
+    if not view.shards:
+        raise ValueError("a searcher needs the sizes of the study's shards to say how long to train; got none")
+    return epochs * float(sum(view.shards.values()))
+
+
+def next_batch(
+    view: View, came: int, count: int, config: Callable[[int], Config], epochs: float, most: int | None
+) -> tuple[Proposal, int]:
+    """Submit trials `came`, `came + 1`, … of `count`, as many as keep at most `most` with work left.
+
+    With it, how many have come by then. Trials that are known came already: a journal torn in the middle of a moment has
+    them, but not the memory of it.
+    """
+    while came < count and trial_id(came, count) in view.known:
+        came += 1
+    room = count - came if most is None else min(count - came, most - len(view.trials))
+    if room <= 0:
+        return Proposal(), came
+    samples, shards = whole_epochs(view, epochs), frozenset(view.shards)
+    trials = tuple(Trial(trial_id(i, count), samples, config(i), shards=shards) for i in range(came, came + room))
+    return Proposal(trials), came + room
+
+
+def check_counts(max_epochs: float, max_concurrent: int | None) -> None:
+    """Raise ValueError unless both are positive."""
+    if not max_epochs > 0:
+        raise ValueError(f"max_epochs must be > 0; got {max_epochs!r}")
+    if max_concurrent is not None and max_concurrent < 1:
+        raise ValueError(f"max_concurrent must be >= 1, or None for no limit; got {max_concurrent!r}")

@@ -1,0 +1,1 @@
+"""Training: recipes, data, and what one slot does. The only package that imports torch."""

@@ -1,0 +1,65 @@
+"""What a unit's seconds went to, and whose fault it is when something raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds
+from shoal.train.checkpoint import StaleRun
+from shoal.train.columns import DataError
+from shoal.train.lane import Diverged
+from shoal.train.unit import TrialError
+
+
+class Spent:
+    """Seconds by what they were spent on: by the clock, or, not `clocked`, only those that are added."""
+
+    def __init__(self, clocked: bool) -> None:
+        self._clocked = clocked
+        self._open: dict[str, Seconds] = {}
+        self.worked: Seconds = 0.0  # what the loss of the state would cost again
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """The seconds spent within count as `name`."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            if self._clocked:
+                self.add(name, perf_counter() - begin)
+
+    def add(self, name: str, seconds: Seconds) -> None:
+        """Count these as `name`."""
+        self._open[name] = self._open.get(name, 0.0) + seconds
+        if name in ("data", "train"):
+            self.worked += seconds
+
+    def take(self) -> dict[str, Seconds]:
+        """Those since the last call."""
+        spent, self._open = self._open, {}
+        return spent
+
+
+@contextmanager
+def blaming() -> Iterator[None]:
+    """What the recipe's code raises, as the trial's error; what concerns the whole study passes."""
+    try:
+        yield
+    except (DataError, StaleRun, TrialError):
+        raise
+    except Exception as error:  # the recipe's own, whatever it is
+        told = str(error).strip().split("\n")[0]
+        why = told if isinstance(error, Diverged) else f"{type(error).__name__}: {told}" if told else type(error).__name__
+        raise TrialError(why, traceback.format_exc()) from error
+
+
+def add(totals: dict[str, Sum], values: Mapping[str, Sum]) -> None:
+    """Add the sums to the totals."""
+    for name, (total, count) in values.items():
+        before, counted = totals.get(name, (0.0, 0.0))
+        totals[name] = (before + total, counted + count)

@@ -1,0 +1,285 @@
+"""One trial at work on one slot: model, optimizer, schedule and random states, and the steps they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from hashlib import blake2b
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from shoal.core.event import Sum
+from shoal.core.trial import Visit
+from shoal.train import columns as cols
+from shoal.train import tree
+from shoal.train.columns import Columns
+from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
+from shoal.train.rng import Rng
+
+EVALUATION_BATCHES = 4  # without gradients a batch of so many training batches fits where one of those does
+
+
+class Diverged(Exception):  # noqa: N818
+    """The loss was not finite for more steps in a row than the recipe's patience."""
+
+
+class Lane:
+    """A trial's model in training.
+
+    `epoch`: samples to an epoch, for schedules. `kind`: of the device, as signatures tell it. What runs the recipe's code in
+    training (`feed`, `flush`, `end_epoch`) is to be called within `with lane.rng`.
+    """
+
+    def __init__(
+        self, recipe: Recipe, config: Mapping[str, Any], *, seed: int, device: torch.device, epoch: float, kind: str = "cpu"
+    ) -> None:
+        self.settings = settings(recipe, config)
+        self.visits: tuple[Visit, ...] = ()
+        self.rng = Rng(seed, device)
+        self._recipe, self._device, self._epoch, self._kind = recipe, device, epoch, kind
+        with self.rng:
+            self.model: nn.Module = recipe.configure_model(config).to(device)
+            self.optimizer, self.scheduler = optimizing(recipe.configure_optimizers(self.model, config))
+        self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._rest: Columns | None = None  # an incomplete batch
+        self._grouped = 0  # samples in the gradient so far
+        self._batches = 0  # batches in it
+        self._passed = 0.0  # samples taken, in all visits
+        self._noted: dict[str, list[tuple[int, Any]]] = {}
+        self._samples = 0  # taken, and not yet reported
+        self._bad = 0  # steps in a row whose loss was not finite
+
+    @cached_property
+    def signature(self) -> str:
+        """Equal for trials that cost the same: parameters, optimizer, batch size, precision and kind of device."""
+        s = self.settings
+        shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self.model.named_parameters()]
+        what = (shapes, type(self.optimizer).__qualname__, s.batch_size, s.precision, self._kind)
+        return blake2b(repr(what).encode(), digest_size=8).hexdigest()
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def begin(self, samples: int) -> None:
+        """Start a pass over so many samples, after the visits made.
+
+        Raises:
+            ValueError: all of them would be dropped.
+        """
+        if self.settings.drop_last and samples < self.settings.batch_size:
+            raise ValueError(
+                f"drop_last leaves nothing to train: the shard has {samples} samples, a batch {self.settings.batch_size}; "
+                "use fewer shards or a smaller batch_size"
+            )
+        self._rest, self._grouped, self._batches, self._samples = None, 0, 0, 0
+        self._passed = float(sum(visit.samples for visit in self.visits))
+        self._noted = {}
+
+    def feed(self, chunk: Columns) -> Iterator[int]:
+        """Train on the chunk, batch by batch: the samples of each as it is done. What is left over waits for the next chunk."""
+        size, start, count = self.settings.batch_size, 0, cols.rows(chunk)
+        if self._rest is not None:
+            start = min(size - cols.rows(self._rest), count)
+            batch = cols.combine([self._rest, cols.cut(chunk, 0, start)], torch.cat)
+            self._rest = None
+            if cols.rows(batch) < size:
+                self._rest = batch
+                return
+            yield self._step(batch, size)
+        for at in range(start, count - size + 1, size):
+            yield self._step(cols.cut(chunk, at, at + size), size)
+        left = start + (count - start) // size * size
+        if left < count:
+            self._rest = cols.apply(chunk, lambda column: column[left:].clone())
+
+    def flush(self) -> Iterator[int]:
+        """End the pass: train (or drop) the smaller last batch, and take the step of an incomplete group."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            count = cols.rows(rest)
+            if self.settings.drop_last:
+                self._samples += count
+                self._passed += count
+            else:
+                yield self._step(rest, count)
+        if self._batches:
+            self._apply()
+
+    def _step(self, batch: Any, count: int) -> int:
+        s = self.settings
+        if self._batches == 0:
+            self.optimizer.zero_grad()
+        if s.precision == "bf16":
+            with self._casting():
+                outcome = self._recipe.training_step(self.model, batch)
+        else:
+            outcome = self._recipe.training_step(self.model, batch)
+        loss = self._note(outcome, count)
+        if s.accumulate_grad_batches > 1:
+            loss = loss * (count / (s.accumulate_grad_batches * s.batch_size))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._batches += 1
+        self._grouped += count
+        if self._batches == s.accumulate_grad_batches:
+            self._apply()
+        self._samples += count
+        return count
+
+    def _apply(self) -> None:
+        """The step of a group of batches. A group cut short gets the mean over the samples it has."""
+        s = self.settings
+        full = s.accumulate_grad_batches * s.batch_size
+        if s.accumulate_grad_batches > 1 and self._grouped != full:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(full / self._grouped)
+        if s.gradient_clip_val is not None:
+            clip_grad_norm_(self._parameters, s.gradient_clip_val)
+        if isinstance(self.scheduler, LRSchedule):
+            self._set_rates(self.scheduler)
+        self.optimizer.step()
+        self._passed += self._grouped
+        self._batches = self._grouped = 0
+
+    def _set_rates(self, schedule: LRSchedule) -> None:
+        progress = self._passed / self._epoch if schedule.unit == "epochs" else self._passed
+        factor = schedule.factor(progress)
+        for group, base in zip(self.optimizer.param_groups, self._bases, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(base * factor)
+            else:
+                group["lr"] = base * factor
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self.settings.precision == "bf16" else nullcontext()
+
+    # -- what it reports -----------------------------------------------------------------------------------------------
+
+    def _note(self, outcome: Any, count: int) -> Tensor:
+        if isinstance(outcome, Tensor):
+            outcome = {"loss": outcome}
+        elif not isinstance(outcome, Mapping) or not isinstance(outcome.get("loss"), Tensor):
+            got = type(outcome).__name__
+            raise TypeError(f'training_step must return the loss or {{"loss": loss, …}}, the loss a tensor; got {got}')
+        loss: Tensor = outcome["loss"]
+        if loss.dim():
+            raise ValueError(f"training_step must return one number, the mean loss over the batch; got shape {tuple(loss.shape)}")
+        for name, value in outcome.items():
+            noted = value.detach() if isinstance(value, Tensor) else float(value)
+            self._noted.setdefault(name, []).append((count, noted))  # read only in `taken`: here it would wait for the device
+        return loss
+
+    def taken(self) -> tuple[int, dict[str, Sum]]:
+        """Samples taken since the last call (dropped ones included), and the sums of the values noted.
+
+        Raises:
+            Diverged: too many steps in a row had a loss that is not finite.
+        """
+        noted, self._noted = self._noted, {}
+        sums = {}
+        for name, items in noted.items():
+            values = _numbers([value for _, value in items])
+            if name == "loss":
+                self._watch(values)
+            sums[name] = (sum(n * v for (n, _), v in zip(items, values, strict=True)), float(sum(n for n, _ in items)))
+        samples, self._samples = self._samples, 0
+        return samples, sums
+
+    def _watch(self, losses: list[float]) -> None:
+        for loss in losses:
+            self._bad = 0 if isfinite(loss) else self._bad + 1
+            if self._bad > self.settings.nan_patience:
+                raise Diverged(f"diverged: loss was not finite for {self._bad} steps")
+
+    # -- around the visits ---------------------------------------------------------------------------------------------
+
+    def evaluate(self, chunks: Iterable[Columns]) -> dict[str, float]:
+        """The means of the validation step's values. Changes no parameter, buffer, random state or training flag."""
+        flags = [(module, module.training) for module in self.model.modules()]
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        totals: dict[str, list[float]] = {}
+        try:
+            self.model.eval()
+            with self.rng.untouched(), torch.no_grad():
+                for chunk in chunks:
+                    self._validate(chunk, totals)
+        finally:
+            for module, flag in flags:
+                module.training = flag
+            with torch.no_grad():
+                for buffer, was in buffers:
+                    buffer.copy_(was)
+        return {name: total / count for name, (total, count) in totals.items()}
+
+    def _validate(self, chunk: Columns, totals: dict[str, list[float]]) -> None:
+        size = EVALUATION_BATCHES * self.settings.batch_size
+        for at in range(0, cols.rows(chunk), size):
+            batch = cols.cut(chunk, at, at + size)
+            count = cols.rows(batch)
+            with self._casting():
+                scores = self._recipe.validation_step(self.model, batch)
+            for name, values in scores.items():
+                if not isinstance(values, Tensor) or tuple(values.shape) != (count,):
+                    got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+                    rule = f"validation_step must return a value for each of the {count} samples, shape ({count},)"
+                    raise ValueError(f"{rule}; {name}: got {got}")
+                total = totals.setdefault(name, [0.0, 0])
+                total[0] += float(values.double().sum())
+                total[1] += count
+
+    def end_epoch(self, metric: float | None) -> None:
+        """Step torch's scheduler. ReduceLROnPlateau waits for an epoch with a metric."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if metric is not None:
+                self.scheduler.step(metric)
+        elif self.scheduler is not None and not isinstance(self.scheduler, LRSchedule):
+            self.scheduler.step()
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that its further training depends on. The arrays are views: they change when the lane trains on."""
+        own = self.scheduler
+        return {
+            "model": tree.to_numpy(self.model.state_dict()),
+            "optimizer": tree.to_numpy(self.optimizer.state_dict()),
+            "scheduler": None if own is None or isinstance(own, LRSchedule) else tree.to_numpy(own.state_dict()),
+            "rng": tree.to_numpy(self.rng.state()),
+            "visits": [list(visit) for visit in self.visits],
+            "bad": self._bad,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Become that state. Its arrays are copied, in place where this lane has memory of their shape.
+
+        Raises:
+            ValueError: it is the state of another model.
+        """
+        tree.load_model(self.model, state["model"])
+        tree.load_optimizer(self.optimizer, state["optimizer"])
+        if state["scheduler"] is not None and self.scheduler is not None and not isinstance(self.scheduler, LRSchedule):
+            self.scheduler.load_state_dict(tree.to_torch(state["scheduler"]))
+        self.rng.load(state["rng"])
+        self.visits = tuple(Visit(*visit) for visit in state["visits"])
+        self._bad = state["bad"]
+
+    @property
+    def bytes(self) -> int:
+        """Memory held: parameters, buffers, gradients, optimizer."""
+        grads = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
+        own = sum(t.nbytes for t in [*self.model.parameters(), *self.model.buffers()])
+        return grads + own + tree.size_of([dict(state) for state in self.optimizer.state.values()])
+
+
+def _numbers(values: list[Any]) -> list[float]:
+    """Tensors on a device are fetched at once."""
+    if all(isinstance(value, Tensor) for value in values):
+        fetched: list[float] = torch.stack([value.reshape(()) for value in values]).tolist()
+        return fetched
+    return [float(value) for value in values]

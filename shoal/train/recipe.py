@@ -1,0 +1,180 @@
+"""The user's code: how to build data, a model, its optimizer, and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+if TYPE_CHECKING:
+    from shoal.train.data import Data
+
+Shuffle = Literal["once", "each"]
+Precision = Literal["32", "bf16"]
+Samples = Any  # whole columns as NumPy arrays: a tuple, or a dict when the data's columns have names
+
+
+class Recipe:
+    """How to train one model, given a configuration; subclass it. It holds no trial's state.
+
+    The attributes are defaults; a key of the same name in a trial's config goes before. What the methods get:
+    `config` is the trial's, a batch is a tuple of tensors (a dict where the data's columns have names), first axis samples.
+    `configure_*` run under the trial's seed (`config["seed"]`, otherwise the study's), and all of a trial's methods under
+    random states of its own: draw from torch, NumPy or `random` as if the trial were alone.
+    """
+
+    batch_size: int = 32
+    shuffle: Shuffle = "once"  # "once": a fixed random order; "each": another one in each pass
+    drop_last: bool = False  # leave out the smaller batch at the end of a shard's pass
+    gradient_clip_val: float | None = None  # largest 2-norm of the whole gradient
+    accumulate_grad_batches: int = 1  # batches to a step; the gradient is the mean over all their samples
+    precision: Precision = "32"  # "bf16": autocast
+    nan_patience: int = 10  # steps in a row whose loss may be infinite or NaN before the trial is set aside
+
+    search_space: ClassVar[Mapping[str, Any] | None] = None  # these five: for the command line
+    metric: ClassVar[str | None] = None
+    mode: ClassVar[Literal["min", "max"] | None] = None
+    max_epochs: ClassVar[int | None] = None
+    num_samples: ClassVar[int | None] = None
+
+    def data(self) -> Data:
+        """The training and validation data of the study; called once per node."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method data(self) -> shoal.Data")
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        """A new model; Shoal moves it to its device."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method configure_model(self, config) -> torch.nn.Module")
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        """An optimizer, (optimizer, scheduler), or {"optimizer": …, "lr_scheduler": …}.
+
+        The scheduler is a torch one, stepped at the end of each epoch (ReduceLROnPlateau with the study's metric), or an
+        `LRSchedule`.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a method configure_optimizers(self, model, config) -> torch.optim.Optimizer"
+        )
+
+    def training_step(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Any]:
+        """The loss, a scalar: the mean over the batch; or {"loss": loss, name: another mean over the batch, …}."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method training_step(self, model, batch) -> loss")
+
+    def validation_step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        """{name: values of shape (n,), one for each of the n samples}; Shoal averages them over the validation data.
+
+        Runs without gradients, with the model in evaluation mode. Not defined: nothing is validated.
+        """
+        return {}
+
+    def prepare(self, samples: Samples) -> Samples:
+        """The columns as they are to be trained on; a function of its argument alone, for its result is kept."""
+        return samples
+
+    def augment(self, samples: Samples, rng: np.random.Generator) -> Samples:
+        """Prepared columns, varied; called in each pass, its result is not kept. Draws from `rng` only."""
+        return samples
+
+
+def overrides(recipe: Recipe, method: str) -> bool:
+    """Whether the recipe brings its own version of the method."""
+    return getattr(getattr(recipe, method), "__func__", None) is not getattr(Recipe, method)
+
+
+@dataclass(frozen=True, slots=True)
+class LRSchedule:
+    """The learning rate as a function of progress alone: base * factor(progress), set before every step.
+
+    Progress is in epochs (with fractions) or in samples, so the same schedule holds for every batch size.
+
+    Raises:
+        ValueError: a unit other than those two.
+    """
+
+    factor: Callable[[float], float]
+    unit: Literal["epochs", "samples"] = "epochs"
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("epochs", "samples"):
+            raise ValueError(f'LRSchedule: unit must be "epochs" or "samples"; got {self.unit!r}')
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The recipe's attributes as they hold for one trial.
+
+    Raises:
+        ValueError: one of them out of range.
+    """
+
+    batch_size: int
+    shuffle: Shuffle
+    drop_last: bool
+    gradient_clip_val: float | None
+    accumulate_grad_batches: int
+    precision: Precision
+    nan_patience: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("accumulate_grad_batches", 1), ("nan_patience", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}")
+        if self.shuffle not in ("once", "each"):
+            raise ValueError(f'shuffle must be "once" or "each"; got {self.shuffle!r}')
+        if self.precision not in ("32", "bf16"):
+            raise ValueError(f'precision must be "32" or "bf16"; got {self.precision!r}')
+        if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
+            raise ValueError(f"gradient_clip_val must be > 0, or None for no clipping; got {self.gradient_clip_val!r}")
+
+
+def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
+    """The recipe's attributes with the config's values put over them.
+
+    Raises:
+        ValueError: one of them out of range.
+    """
+    values = {f.name: config.get(f.name, getattr(recipe, f.name)) for f in fields(Settings)}
+    whole = ("batch_size", "accumulate_grad_batches", "nan_patience")
+    for name in whole:  # a searcher may give 32.0
+        if isinstance(values[name], float | np.integer) and values[name] == int(values[name]):
+            values[name] = int(values[name])
+    values["drop_last"] = bool(values["drop_last"])
+    values["precision"] = str(values["precision"])
+    return Settings(**values)
+
+
+def seed_of(config: Mapping[str, Any], study: int) -> int:
+    """The trial's seed: `config["seed"]` where it is set, otherwise the study's.
+
+    Raises:
+        ValueError: it is not a whole number.
+    """
+    seed = config.get("seed", study)
+    if isinstance(seed, bool) or not isinstance(seed, int | float) or seed != int(seed):
+        raise ValueError(f"seed must be a whole number; got {seed!r}")
+    return int(seed)
+
+
+def optimizing(made: Any) -> tuple[Optimizer, Any]:
+    """The optimizer, and its scheduler or None, out of what `configure_optimizers` gave.
+
+    Raises:
+        TypeError: it is none of the forms described there.
+    """
+    if isinstance(made, Optimizer):
+        return made, None
+    if isinstance(made, Mapping) and "optimizer" in made and not set(made) - {"optimizer", "lr_scheduler"}:
+        made = (made["optimizer"], made.get("lr_scheduler"))
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Optimizer):
+        scheduler = made[1]
+        if scheduler is None or isinstance(scheduler, LRSchedule | LRScheduler):
+            return made[0], scheduler
+    raise TypeError(
+        "configure_optimizers must return an optimizer, (optimizer, scheduler) or "
+        f'{{"optimizer": …, "lr_scheduler": …}}; got {type(made).__name__}: {str(made)[:80]}'
+    )

@@ -1,0 +1,235 @@
+"""A slot's data: prepared once, kept in memory up to a limit, offered as chunks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from hashlib import blake2b
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.cluster import ShardId
+from shoal.train import columns as cols
+from shoal.train.columns import Columns
+from shoal.train.data import Data
+from shoal.train.recipe import Recipe, overrides
+
+_ORDER, _EACH = 1, 2  # which draw: the order within a shard, the order of one pass
+
+
+def stable(shard: ShardId) -> int:
+    """A number for the shard, the same on every machine."""
+    return int.from_bytes(blake2b(shard.encode(), digest_size=8).digest(), "big")
+
+
+class Shelf:
+    """Prepared chunks by shard, within a limit of bytes. Room is made by dropping the shard used longest ago."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._held: OrderedDict[ShardId, dict[int, Columns]] = OrderedDict()
+        self._sizes: dict[ShardId, int] = {}
+        self._lock = Lock()
+
+    @property
+    def total(self) -> int:
+        return sum(self._sizes.values())
+
+    def get(self, shard: ShardId, number: int) -> Columns | None:
+        with self._lock:
+            if shard not in self._held:
+                return None
+            self._held.move_to_end(shard)
+            return self._held[shard].get(number)
+
+    def drop(self, shard: ShardId) -> None:
+        with self._lock:
+            self._held.pop(shard, None)
+            self._sizes.pop(shard, None)
+
+    def put(self, shard: ShardId, number: int, chunk: Columns) -> None:
+        """Keep the chunk if there is room, or other shards can make room. A shard larger than the limit is kept in part."""
+        size = cols.nbytes(chunk)
+        with self._lock:
+            self._held.setdefault(shard, {})
+            self._held.move_to_end(shard)
+            while self.total + size > self._limit and len(self._held) > 1:
+                self._sizes.pop(self._held.popitem(last=False)[0], None)
+            if self.total + size <= self._limit:
+                self._held[shard][number] = chunk
+                self._sizes[shard] = self._sizes.get(shard, 0) + size
+
+
+class _Blocks:
+    """The raw blocks of one part; it is read when the first is asked for. No seed: in the order of the data."""
+
+    def __init__(self, data: Data, part: ShardId, seed: int | None) -> None:
+        self._data, self.part, self._seed = data, part, seed
+        self._raw: Columns | None = None
+        self._order: np.ndarray[Any, Any] | None = None
+        self.count = -(-data.size(part) // data.chunk)
+
+    def load(self) -> Columns:
+        if self._raw is None:
+            self._raw = self._data.read(self.part)
+            if self._seed is not None:
+                self._order = _draw(_ORDER, self._seed, self.part).permutation(self._data.size(self.part))
+        return self._raw
+
+    def block(self, number: int) -> Columns:
+        raw = self.load()
+        chosen: Any = slice(number * self._data.chunk, (number + 1) * self._data.chunk)
+        if self._order is not None:
+            chosen = self._order[chosen]
+        return cols.apply(raw, lambda column: column[chosen])
+
+
+class Stream:
+    """Chunks of one recipe's data, on the device.
+
+    The samples of a shard are put in a random order once, a function of (seed, shard); its chunks are consecutive blocks
+    of that. shuffle="each" draws for every pass, from (seed, shard, turn), an order of the chunks and of the samples inside each.
+    `augment` draws from `default_rng([seed, stable(shard), turn, number of the chunk])`.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float) -> None:
+        self._recipe, self._data, self._seed, self._device = recipe, data, seed, device
+        self._prepares, self._augments = overrides(recipe, "prepare"), overrides(recipe, "augment")
+        self._shelf = Shelf(memory_gb * 2**30)
+        self._aside: ThreadPoolExecutor | None = None
+        self._copies: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def chunks(self, shard: ShardId, turn: int, shuffle: str = "once") -> Generator[Columns, None, None]:
+        """One pass over a training shard. The next chunk is made while the one before is in use.
+
+        Raises:
+            DataError: the shard cannot be read.
+        """
+        blocks = _Blocks(self._data, shard, self._seed)
+        order = list(range(blocks.count))
+        if shuffle == "each":
+            order = _draw(_EACH, self._seed, shard, turn).permutation(blocks.count).tolist()
+
+        def make(number: int) -> Columns:
+            chunk = self._prepared(blocks, number, move=not self._augments)
+            if shuffle == "each":
+                chunk = _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
+            return self._augmented(chunk, shard, turn, number) if self._augments else chunk
+
+        return self._ahead(blocks, order, make, self._augments)
+
+    def validation(self) -> Iterator[Columns]:
+        """All validation samples, in the order of the data, prepared, never augmented.
+
+        Raises:
+            DataError: a part cannot be read.
+        """
+        for part in self._data.validation:
+            yield from self._plain(_Blocks(self._data, part, None))
+
+    def _plain(self, blocks: _Blocks) -> Iterator[Columns]:
+        return self._ahead(blocks, list(range(blocks.count)), lambda k: self._prepared(blocks, k, move=True), False)
+
+    def _ahead(
+        self, blocks: _Blocks, order: list[int], make: Callable[[int], Columns], always: bool
+    ) -> Generator[Columns, None, None]:
+        """Chunks in order, each begun when the one before is handed out; `always`: even what is on the shelf takes time."""
+        pending: list[Future[Columns]] = []
+
+        def begin(number: int) -> Callable[[], Columns]:
+            if len(order) == 1 or (not always and self._shelf.get(blocks.part, number) is not None):
+                return lambda: make(number)
+            if self._data.serial:
+                blocks.load()
+            pending[:] = [*pending[-1:], self._beside(make, number)]
+            return pending[-1].result
+
+        try:
+            coming = begin(order[0])
+            for following in order[1:]:
+                ready, coming = coming, begin(following)
+                yield from self._guarded(blocks.part, ready())
+            yield from self._guarded(blocks.part, coming())
+        finally:  # left early: what was begun must not go on beside what comes next
+            wait(pending)
+
+    def _guarded(self, part: ShardId, chunk: Columns) -> Iterator[Columns]:
+        """The chunk; once it was used, make sure that it is still what it was: it may be on the shelf, and others' too."""
+        before = [column._version for column in cols.parts(chunk)]
+        try:
+            yield chunk
+        finally:
+            written = [column._version for column in cols.parts(chunk)] != before
+            if written:
+                self._shelf.drop(part)
+        if written:
+            raise ValueError("a step wrote into its batch, which trials share: make a new tensor (x = x / 255, not x /= 255)")
+
+    def _beside(self, make: Callable[[int], Columns], number: int) -> Future[Columns]:
+        if self._aside is None:
+            self._aside = ThreadPoolExecutor(1, "shoal-chunks")
+        return self._aside.submit(make, number)
+
+    def _prepared(self, blocks: _Blocks, number: int, move: bool) -> Columns:
+        chunk = self._shelf.get(blocks.part, number)
+        if chunk is None:
+            chunk = blocks.block(number)
+            if self._prepares:
+                chunk = _checked(self._recipe.prepare(chunk), cols.rows(chunk), "prepare")
+            if move:
+                chunk = self._moved(chunk)
+            self._shelf.put(blocks.part, number, chunk)
+        return chunk
+
+    def _augmented(self, chunk: Columns, shard: ShardId, turn: int, number: int) -> Columns:
+        rng = np.random.default_rng([self._seed, stable(shard), turn, number])
+        given = cols.apply(chunk, _locked)
+        return self._moved(_checked(self._recipe.augment(given, rng), cols.rows(chunk), "augment"))
+
+    def _moved(self, chunk: Columns) -> Columns:
+        chunk = cols.apply(chunk, _tensor)
+        if self._copies is None:
+            return chunk if self._device.type == "cpu" else cols.apply(chunk, lambda column: column.to(self._device))
+        with torch.cuda.stream(self._copies):
+            chunk = cols.apply(chunk, lambda column: column.pin_memory().to(self._device, non_blocking=True))
+        self._copies.synchronize()
+        for column in cols.parts(chunk):  # its memory is free again only when training, on the main stream, is through with it
+            column.record_stream(torch.cuda.default_stream(self._device))
+        return chunk
+
+
+def _draw(what: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:
+    return np.random.default_rng([what, seed, stable(shard), *more])
+
+
+def _taken(chunk: Columns, order: np.ndarray[Any, Any]) -> Columns:
+    index = torch.from_numpy(order)
+    return cols.apply(chunk, lambda column: column[index.to(column.device)] if isinstance(column, Tensor) else column[order])
+
+
+def _locked(column: Any) -> Any:
+    """The column as an array that cannot be written to, so that what is kept stays as it was prepared."""
+    if isinstance(column, np.ndarray):
+        column = column.view()
+        column.flags.writeable = False
+    return column
+
+
+def _tensor(column: Any) -> Tensor:
+    if isinstance(column, Tensor):
+        return column
+    array = np.asarray(column)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _checked(made: Any, rows: int, hook: str) -> Columns:
+    columns = cols.form(made)
+    got = {len(column) for column in cols.parts(columns)}
+    if got != {rows}:
+        raise ValueError(f"{hook} must return columns with as many samples as it got, {rows}; got {sorted(got)}")
+    return columns

@@ -1,0 +1,180 @@
+"""Training again, and comparing: what makes the promise of equal results checkable."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from math import inf, isnan
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.core.trial import Trial, Visit
+from shoal.train import columns as cols
+from shoal.train.columns import Columns
+from shoal.train.data import Data
+from shoal.train.lane import Lane
+from shoal.train.recipe import Recipe, overrides, seed_of
+from shoal.train.station import Station
+from shoal.train.stream import Stream
+from shoal.train.tree import load_model
+from shoal.train.unit import Tree, Unit
+
+STEPS = 3  # that `check_recipe` takes
+
+
+class Comparison(NamedTuple):
+    """Of two states: equal to the last bit, and the largest absolute difference (infinite where they have no common form)."""
+
+    equal: bool
+    difference: float
+
+
+def compare(one: Any, other: Any) -> Comparison:
+    """Two states, or parts of states."""
+    gaps = [gap for _, gap in differences(one, other)]
+    return Comparison(not gaps, max(gaps, default=0.0))
+
+
+def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Where two states are not equal to the last bit, and by how much; "optimizer.state.0.exp_avg", say."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {**one, **other}:
+            name = f"{path}.{key}" if path else str(key)
+            if key in one and key in other:
+                yield from differences(one[key], other[key], name)
+            else:
+                yield name, inf
+    elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            yield path, inf
+        elif one.tobytes() != other.tobytes():
+            gaps = np.abs(one.astype(np.complex128 if one.dtype.kind == "c" else np.float64) - other)
+            yield path, float(np.nanmax(gaps)) if not np.isnan(gaps).all() else inf
+    elif isinstance(one, int | float) and isinstance(other, int | float):
+        if one != other and not (isnan(one) and isnan(other)):
+            yield path, abs(one - other)
+    elif one != other:
+        yield path, inf
+
+
+def retrain(
+    recipe: Recipe,
+    data: Data,
+    trial: Trial,
+    visits: tuple[Visit, ...],
+    seed: int,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    metric: str | None = None,
+) -> Tree:
+    """The state after these visits, from the beginning, alone. `metric`: the study's, where ReduceLROnPlateau follows it.
+
+    Raises:
+        TrialError: the recipe raised or the loss diverged.
+        DataError: a shard cannot be read.
+    """
+    station = Station(recipe, data, None, seed=seed, run=0, device=device, threads=threads, checkpoint_every=inf, metric=metric)
+    shards = len(trial.shards or data.shards)
+    for done, visit in enumerate(visits):
+        evaluate = metric is not None and (done + 1) % shards == 0
+        for _ in station.train(Unit(trial, tuple(visits[:done]), visit._replace(samples=0), evaluate=evaluate)):
+            pass
+    if not visits:
+        own = seed_of(trial.config, seed)
+        return Lane(recipe, trial.config, seed=own, device=torch.device(device), epoch=float(data.samples)).state()
+    return station.state(trial.id)
+
+
+def model_from(recipe: Recipe, config: Mapping[str, Any], seed: int, state: Tree, device: str = "cpu") -> nn.Module:
+    """The trained model of a state, in evaluation mode.
+
+    Raises:
+        ValueError: the state is that of another model.
+    """
+    lane = Lane(recipe, config, seed=seed_of(config, seed), device=torch.device(device), epoch=1.0)
+    load_model(lane.model, state["model"])
+    return lane.model.eval()
+
+
+def check_recipe(recipe: Recipe, data: Data, config: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Take three steps alone, and again in ways that must make no difference.
+
+    Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …]}; a recipe that raises fails the check "trains".
+    """
+    try:
+        alone = _Bench(recipe, data, config, seed)
+        first = alone.train(alone.lane(), lambda lane: lane)
+    except Exception as error:  # noqa: BLE001
+        return {"ok": False, "steps": 0, "checks": [("trains", False, f"{type(error).__name__}: {error}")]}
+    checks = [("trains", True, f"{len(alone.batches)} steps")]
+    for name, between in alone.ways().items():
+        try:
+            found = list(differences(first, alone.train(alone.lane(), between)))
+            text = ", ".join(f"{where} differs by {gap:.3g}" for where, gap in found[:3]) or "equal to the last bit"
+            checks.append((name, not found, text))
+        except Exception as error:  # noqa: BLE001
+            checks.append((name, False, f"{type(error).__name__}: {error}"))
+    return {"ok": all(passed for _, passed, _ in checks), "steps": len(alone.batches), "checks": checks}
+
+
+class _Bench:
+    """A few batches, and lanes to train on them with something between the steps."""
+
+    def __init__(self, recipe: Recipe, data: Data, config: Mapping[str, Any], seed: int) -> None:
+        self._recipe, self._data, self._config = recipe, data, config
+        self._seed = seed_of(config, seed)
+        stream = Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
+        size, shard = self.lane().settings.batch_size, data.shards[0]
+        chunks = stream.chunks(shard, 0, self.lane().settings.shuffle)
+        chunk = next(chunks)
+        chunks.close()
+        count = min(STEPS, max(1, cols.rows(chunk) // size))
+        self.batches = [cols.cut(chunk, i * size, (i + 1) * size) for i in range(count)]
+        self._checked = list(stream.validation())[:1] if overrides(recipe, "validation_step") else []
+
+    def lane(self, shift: int = 0) -> Lane:
+        config = {**self._config, "seed": self._seed + shift} if shift else self._config
+        epoch = float(self._data.samples)
+        return Lane(self._recipe, config, seed=self._seed + shift, device=torch.device("cpu"), epoch=epoch)
+
+    def train(self, lane: Lane, between: Callable[[Lane], Lane]) -> Tree:
+        """The state after the steps; `between` gives the lane that takes the next one."""
+        lane.begin(self._data.sizes[self._data.shards[0]])
+        for batch in self.batches:
+            self.step(lane, batch)
+            lane = between(lane)
+        return lane.state()
+
+    def step(self, lane: Lane, batch: Columns) -> None:
+        with lane.rng:
+            deque(lane.feed(batch), maxlen=0)
+
+    def ways(self) -> dict[str, Callable[[Lane], Lane]]:
+        """What must make no difference."""
+        other = self.lane(shift=1)
+        other.begin(self._data.sizes[self._data.shards[0]])
+
+        def beside(lane: Lane) -> Lane:
+            self.step(other, self.batches[0])
+            return lane
+
+        def moved(lane: Lane) -> Lane:
+            fresh = self.lane()
+            fresh.load(lane.state())
+            return fresh
+
+        def validated(lane: Lane) -> Lane:
+            lane.evaluate(self._checked)
+            return lane
+
+        ways: dict[str, Callable[[Lane], Lane]] = {"repeats itself": lambda lane: lane, "same beside another trial": beside}
+        ways["same after a move"] = moved
+        if self._checked:
+            ways["validation changes nothing"] = validated
+        return ways

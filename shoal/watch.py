@@ -1,0 +1,150 @@
+"""What a study does as its run goes by: per-trial logs, and the retention of checkpoints. Subscribers of moments."""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from shoal.core.event import Advanced, Entry, Evaluated, Failed, Fell, Finished, Kept, Retired
+from shoal.core.state import State
+from shoal.core.trial import Seconds, TrialId
+from shoal.engine.journal import Line
+
+GIB = 1024**3
+
+
+class Weights(Protocol):
+    """What retention needs of the place where checkpoints lie."""
+
+    def names(self) -> tuple[str, ...]: ...
+
+    def size(self, name: str) -> int: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class Logs:
+    """Appends what happens to each trial to `trials/<id>/log.txt`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        for entry in entries:
+            line = _line(entry)
+            if line is not None:
+                place = self.folder / line[0]
+                place.mkdir(parents=True, exist_ok=True)
+                with (place / "log.txt").open("a") as log:
+                    log.write(f"{now:10.2f} s  {line[1]}\n")
+
+
+def _line(entry: Entry) -> tuple[TrialId, str] | None:
+    match entry:
+        case Evaluated(trial, epoch, values):
+            text = f"epoch {epoch:g}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+        case Kept(trial, visits, samples, name):
+            text = f"kept as {name} after {visits} visits, {samples:g} samples"
+        case Fell(trial, visits, samples):
+            text = f"back to visit {visits}, {samples:g} samples: newer work was lost or void"
+        case Failed(trial, why):
+            text = f"failed: {why}"
+        case Finished(trial) | Retired(trial):
+            text = type(entry).__name__.lower()
+        case _:
+            return None
+    return trial, text
+
+
+class Retention:
+    """Keeps the last and the best durable state of each trial, within a limit for the whole study.
+
+    The best is the kept state with the best `metric`. Over the limit (GiB) it deletes the best-but-not-last states,
+    those of the worst trials first, then the last states of failed and retired trials; a finished trial's final
+    weights and a running trial's newest state are never deleted: it warns instead. Called after the journal's sync.
+    """
+
+    def __init__(self, vault: Weights, metric: str | None, mode: str, limit_gb: float | None = None) -> None:
+        self.vault = vault
+        self.metric = metric or ""  # which no value is named
+        self.sign = 1.0 if mode == "max" else -1.0
+        self.limit = None if limit_gb is None else limit_gb * GIB
+        self.last: dict[TrialId, str] = {}
+        self.best: dict[TrialId, tuple[float, str]] = {}
+        self.sizes: dict[str, int] = {}
+        self._warned = False
+
+    def restore(self, lines: Iterable[Line]) -> None:
+        """Learn from the journal what is kept, and delete what no entry names (a crash came between)."""
+        self.learn(lines)
+        named = self._named()
+        for name in self.vault.names():
+            if name in named:
+                self.sizes[name] = self.vault.size(name)
+            else:
+                self.vault.delete(name)
+
+    def learn(self, lines: Iterable[Line]) -> None:
+        """Learn from the journal what is kept."""
+        scored: dict[TrialId, float] = {}  # by the evaluation that ended the trial's newest unit
+        for _, entry in lines:
+            if isinstance(entry, Advanced):
+                for trial in entry.samples:
+                    scored.pop(trial, None)
+            elif isinstance(entry, Evaluated) and self.metric in entry.values:
+                scored[entry.trial] = self.sign * entry.values[self.metric]
+            elif isinstance(entry, Kept):
+                self._learn(entry, scored.get(entry.trial))
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        kept = [entry for entry in entries if isinstance(entry, Kept)]
+        for entry in kept:
+            before = self._named(entry.trial)
+            self._learn(entry, self._newest(state, entry))
+            self.sizes[entry.name] = self.vault.size(entry.name)
+            for name in before - self._named(entry.trial):
+                self._delete(name)
+        if kept and self.limit is not None:
+            self._fit(state)
+
+    def _newest(self, state: State, entry: Kept) -> float | None:
+        scores = state.scores.get(entry.trial, ())
+        trial = state.known[entry.trial]
+        if not scores or self.metric not in scores[-1][1] or scores[-1][0] * len(trial.shards) != entry.visits:
+            return None
+        return self.sign * scores[-1][1][self.metric]
+
+    def _learn(self, entry: Kept, score: float | None) -> None:
+        self.last[entry.trial] = entry.name
+        if score is not None and (entry.trial not in self.best or score >= self.best[entry.trial][0]):
+            self.best[entry.trial] = score, entry.name
+
+    def _named(self, trial: TrialId | None = None) -> set[str]:
+        if trial is not None:
+            best = {self.best[trial][1]} if trial in self.best else set()
+            return best | ({self.last[trial]} if trial in self.last else set())
+        return {*self.last.values(), *(name for _, name in self.best.values())}
+
+    def _delete(self, name: str) -> None:
+        self.vault.delete(name)
+        self.sizes.pop(name, None)
+
+    def _fit(self, state: State) -> None:
+        assert self.limit is not None
+        spare = sorted((score, trial) for trial, (score, name) in self.best.items() if self.last.get(trial) != name)
+        lost = [t for t in self.last if state.ended.get(t, "finished") != "finished"]
+        while sum(self.sizes.values()) > self.limit and (spare or lost):
+            if spare:
+                trial = spare.pop(0)[1]
+                self._delete(self.best.pop(trial)[1])
+            else:
+                trial = lost.pop(0)
+                self._delete(self.last.pop(trial))
+                self.best.pop(trial, None)
+        if sum(self.sizes.values()) > self.limit and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"checkpoints take {sum(self.sizes.values()) / GIB:.3g} GiB, more than max_checkpoint_gb={self.limit / GIB:g}: "
+                "what is left are final weights and newest states, which are not deleted; raise the limit or retire trials",
+                stacklevel=2,
+            )

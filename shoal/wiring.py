@@ -1,0 +1,381 @@
+"""From what a user says (names, numbers) to the parts of a run: searcher, policy, profile, backend."""
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Event
+from shoal.core.ports import Policy, Profile, Searcher
+from shoal.core.state import State
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.folder import StudyError, describe_recipe, timestamp, versions
+from shoal.policy import Fifo, Hop
+from shoal.policy.hop import Rule
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.study import Study
+    from shoal.train.checkpoint import Vault
+    from shoal.train.data import Data
+    from shoal.train.recipe import Recipe
+
+HOPS: Mapping[str, Rule] = {"hop": "rotation", "hop-lrw": "lrw", "hop-random": "random"}
+POLICIES = ("auto", "fifo", *HOPS)
+
+
+class Wired(Protocol):
+    """A backend that can also be told of events."""
+
+    def tell(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a study runs. What a trial learns depends on none of these (but `device` and `threads`, by rounding).
+
+    Raises:
+        StudyError: a value out of its range.
+    """
+
+    backend: str = "local"
+    slots: int | None = None  # of the ray backend: how many (default: one per GPU, else one per CPU)
+    threads: int = 1  # of each slot
+    device: str = "auto"  # of the local backend: cpu, cuda, mps; auto takes a GPU if there is one
+    address: str | None = None  # of a running Ray cluster; None starts one here
+    copies: int = 1  # slots that hold each shard
+    validate_every: int = 1  # epochs
+    checkpoint_every: float = 30.0  # seconds of a trial's training between durable states; 0: every unit
+    max_checkpoint_gb: float | None = None
+    data_memory_gb: float = 2.0  # prepared shards kept in memory, per slot
+    state_memory_gb: float = 2.0  # resident models, per slot
+
+    @classmethod
+    def of(cls, **given: Any) -> "Options":
+        known = [f.name for f in fields(cls)]
+        wrong = sorted(set(given) - set(known))
+        if wrong:
+            raise StudyError(f"unknown option {', '.join(wrong)}; known: {', '.join(known)}")
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("local", "ray"):
+            raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
+        if self.backend == "local" and self.slots not in (None, 1):
+            raise StudyError(f'the local backend has one slot; got slots={self.slots}: use backend="ray" for more')
+        for name, least in (("threads", 1), ("copies", 1), ("validate_every", 1), ("checkpoint_every", 0)):
+            if getattr(self, name) < least:
+                raise StudyError(f"{name} must be >= {least}; got {getattr(self, name)!r}")
+        if self.slots is not None and self.slots < 1:
+            raise StudyError(f"slots must be >= 1; got {self.slots}")
+
+
+def check_recipe_type(recipe: Any) -> None:
+    """Raise StudyError unless this is a recipe's instance."""
+    from shoal.train.recipe import Recipe
+
+    if isinstance(recipe, type) and issubclass(recipe, Recipe):
+        raise StudyError(f"give an instance: {recipe.__name__}() instead of {recipe.__name__}")
+    if not isinstance(recipe, Recipe):
+        raise StudyError(f"the recipe must be an instance of a shoal.Recipe subclass; got {type(recipe).__name__}")
+
+
+def data_of(recipe: "Recipe") -> "Data":
+    """The recipe's data, checked."""
+    from shoal.train.data import Data
+
+    data = recipe.data()
+    if not isinstance(data, Data):
+        raise StudyError(
+            f"{type(recipe).__name__}.data() must return shoal.Data; got {type(data).__name__}: see shoal.Data.arrays(…)"
+        )
+    return data
+
+
+def default_searcher(
+    space: Mapping[str, Any] | None, num_samples: int | None, max_epochs: int | None, max_concurrent: int | None, seed: int
+) -> Searcher[Any]:
+    """A grid where every dimension is one and no number of samples is asked for, else random samples."""
+    from shoal.search import Grid, Random
+    from shoal.search.space import GridDomain
+
+    if max_epochs is None:
+        raise StudyError("say how long to train: max_epochs= (or a max_epochs attribute of the recipe)")
+    space = space or {}
+    if num_samples is None and all(isinstance(x, GridDomain) or not hasattr(x, "sample") for x in space.values()):
+        return Grid(space, max_epochs=max_epochs, max_concurrent=max_concurrent)
+    if num_samples is None:
+        raise StudyError("the search space is not only grids: say how many samples to draw, num_samples=")
+    return Random(space, num_samples=num_samples, max_epochs=max_epochs, seed=seed, max_concurrent=max_concurrent)
+
+
+def rebuild_space(described: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The search space that a journal's head describes."""
+    from shoal.search.space import rebuild_space as rebuild
+
+    return None if described is None else rebuild(described)
+
+
+def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: int) -> Policy[Any]:
+    """The policy by that name. "auto": hop where there are several slots and shards for them, else fifo."""
+    if not isinstance(policy, str):
+        return policy
+    if policy not in POLICIES:
+        raise StudyError(f"unknown policy {policy!r}; known: {', '.join(POLICIES)}, or an object with start and decide")
+    several = options.backend == "ray" and options.slots != 1
+    if policy == "auto":
+        policy = "hop" if several and len(data.shards) >= (options.slots or slots_here()) else "fifo"
+    if policy == "fifo":
+        return Fifo()
+    return Hop(rule=HOPS[policy], seed=seed)
+
+
+def slots_here() -> int:
+    """Slots that a Ray cluster of this machine alone would have: its GPUs, else its CPUs."""
+    from shoal.train.device import gpus
+
+    return gpus() or os.cpu_count() or 1
+
+
+def profile_of(profile: Profile | str | Path | None) -> Profile | None:
+    """A given profile, from a TOML file where it is a path."""
+    if profile is None or not isinstance(profile, (str, Path)):
+        return profile
+    from shoal.profile.table import Table
+
+    return Table.load(profile)
+
+
+def believer(given: Profile | None) -> Callable[[State], Profile]:
+    """What deciders believe: the given profile, else what was measured so far."""
+    from shoal.profile.measure import believe
+    from shoal.profile.table import Table
+
+    if given is None:
+        return believe
+    return given.believe if isinstance(given, Table) else lambda state: given
+
+
+def head(study: "Study", data: "Data", searcher: Searcher[Any], policy: Policy[Any], options: Options) -> dict[str, Any]:
+    """What the journal says of a run: for people, for resume, for the report."""
+    from shoal import policy as policies
+    from shoal import search
+    from shoal.search.space import describe_space
+
+    said = {
+        "study": study.folder.path.name,
+        "recipe": describe_recipe(study.recipe),
+        "data": {"fingerprint": data.fingerprint, "samples": sum(data.sizes.values()), "shards": len(data.shards)},
+        "metric": study.metric,
+        "mode": study.mode,
+        "seed": study.seed,
+        "space": describe_space(study.search_space) if study.search_space is not None else None,
+        "searcher": _described(search.describe, searcher),
+        "policy": _described(policies.describe, policy),
+        "backend": options.backend,
+        "options": asdict(options),
+        "checkpoints": study.folder.checkpoints,
+        "versions": versions(),
+        "host": platform.node(),
+        "started": timestamp(),
+    }
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))  # as it will be read back
+    return plain
+
+
+def _described(describe: Callable[[Any], dict[str, Any]], decider: Any) -> dict[str, Any]:
+    try:
+        return describe(decider)
+    except ValueError:  # the user's own: it cannot be made again from the journal
+        return {"own": f"{type(decider).__module__}.{type(decider).__qualname__}"}
+
+
+def rebuild(head: Mapping[str, Any]) -> tuple[Searcher[Any], Policy[Any], Options]:
+    """Searcher, policy and options as a journal's head describes them."""
+    from shoal import policy, search
+
+    own = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
+    if own:
+        raise StudyError(
+            f"the study was run with {', '.join(own)}, which the journal cannot make again: run your script again instead"
+        )
+    return search.rebuild(head["searcher"]), policy.rebuild(head["policy"]), Options.of(**head["options"])
+
+
+def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A configuration of the space, to try a recipe with."""
+    from shoal.search import Random
+
+    return Random(space or {}, num_samples=1).config(0)
+
+
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
+
+    Raises:
+        StudyError: what was trained and what would be trained do not belong together.
+    """
+    if not before:
+        return
+    if before["data"]["fingerprint"] != now["data"]["fingerprint"]:
+        raise StudyError(
+            f"the data changed since this study began (fingerprint {before['data']['fingerprint'][:12]}, now "
+            f"{now['data']['fingerprint'][:12]}): restore the data, or start a new study with another storage="
+        )
+    free = {"num_samples", "max_concurrent"}
+    old, new = ({k: v for k, v in x["searcher"].items() if k not in free} | {"seed": x["seed"]} for x in (before, now))
+    differ = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
+    if differ:
+        changes = "; ".join(f"{k}: {old.get(k)!r}, now {new.get(k)!r}" for k in differ)
+        raise StudyError(
+            f"this study was begun with another search ({changes}): only num_samples and max_concurrent may change; "
+            "start a new study with another storage="
+        )
+    if before["recipe"].get("sha256") != now["recipe"].get("sha256"):
+        import warnings
+
+        warnings.warn(
+            "the recipe's file has changed since this study began; trials go on with the code as it is now", stacklevel=4
+        )
+
+
+class WiredBackend:
+    """A backend, the place of its checkpoints, and how to close it."""
+
+    def __init__(self, backend: Any, vault: "Vault", close: Callable[[], None] = lambda: None) -> None:
+        self.backend: Any = backend
+        self.vault = vault
+        self.close = close
+
+
+def backend(study: "Study", options: Options, data: "Data", state: State, since: Seconds, given: Profile | None) -> WiredBackend:
+    """The backend, ready to run; its vault is marked as this run's, so that a former run's writers are refused."""
+    from shoal.backend.course import Course
+    from shoal.train.checkpoint import Vault
+
+    vault = Vault(study.folder.checkpoints, state.run)
+    vault.mark()
+    course = Course(study.seed, data.sizes, options.validate_every, state, study.folder.path / "trials")
+    if options.backend == "ray":
+        return _ray(study, options, data, state, since, given, vault, course)
+    from shoal.backend.local import Local
+    from shoal.train.device import device_of
+    from shoal.train.station import Station
+
+    device = device_of(options.device)
+    station = Station(
+        study.recipe,
+        data,
+        vault,
+        seed=study.seed,
+        run=state.run,
+        device=device,
+        kind=device,
+        threads=options.threads,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        pace=Pace(given) if given is not None else None,
+        metric=study.metric,
+    )
+    slot = Slot(SlotId("local"), platform.node() or "here", device, shards=frozenset(data.shards))
+    return WiredBackend(Local(station, course, slot, since), vault)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of training from a given profile, not from a clock, so that equal runs checkpoint alike. Travels to slots."""
+
+    given: Profile
+
+    def __call__(self, trial: Trial, samples: Samples) -> Seconds:
+        from shoal.profile.table import Table
+
+        profile = self.given.of({trial.id: trial}) if isinstance(self.given, Table) else self.given
+        return samples / profile.curve(trial.id, 1)[0]
+
+
+def _ray(
+    study: "Study",
+    options: Options,
+    data: "Data",
+    state: State,
+    since: Seconds,
+    given: Profile | None,
+    vault: "Vault",
+    course: Any,
+) -> WiredBackend:
+    try:
+        import ray  # noqa: F401 - told apart from a fault within our own module
+    except ImportError as error:
+        raise StudyError("the ray backend needs Ray: pip install 'shoal[ray]'") from error
+    from shoal.backend.ray import Ray
+
+    made = Ray(
+        study.recipe,
+        data,
+        course,
+        study.folder.checkpoints_url,
+        run=state.run,
+        slots=options.slots,
+        address=options.address,
+        threads=options.threads,
+        copies=options.copies,
+        since=since,
+        metric=study.metric,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        pace=Pace(given) if given is not None else None,
+        logs=study.folder.path.resolve() / "trials",
+    )
+    return WiredBackend(made, vault, made.close)
+
+
+def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:
+    """The live display, if wanted."""
+    if not wanted:
+        return []
+    from shoal.report.progress import Progress
+
+    return [Progress(metric=metric, mode=mode)]
+
+
+def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
+    """A trial's model with durable weights."""
+    from shoal.train.checkpoint import Vault
+    from shoal.train.verify import model_from
+    from shoal.watch import Retention
+
+    if which not in ("last", "best"):
+        raise StudyError(f'which must be "last" or "best"; got {which!r}')
+    vault = Vault(study.folder.checkpoints, study.state.run)
+    kept = study.state.kept.get(trial)
+    name = kept.name if kept else None
+    if which == "best":
+        retention = Retention(vault, study.metric, study.mode)
+        retention.learn(study.lines())
+        name = retention.best[trial][1] if trial in retention.best else name
+    if name is None:
+        raise StudyError(f"nothing of trial {trial} is durable yet: let the study run on")
+    return model_from(study.recipe, study.state.known[trial].config, study.seed, vault.load(name))
+
+
+def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
+    """Train a trial again over the visits that its newest durable state holds, and compare."""
+    from shoal.train.checkpoint import Vault
+    from shoal.train.verify import compare, retrain
+
+    state = study.state
+    kept = state.kept[trial]
+    saved = Vault(study.folder.checkpoints, state.run).load(kept.name)
+    visits = state.visits[trial][: kept.visits]
+    again = retrain(study.recipe, data_of(study.recipe), state.known[trial], visits, study.seed, metric=study.metric)
+    equal, difference = compare(saved, again)
+    return {"trial": trial, "visits": len(visits), "equal": equal, "difference": difference}

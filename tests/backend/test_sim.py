@@ -1,0 +1,413 @@
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from simkit import SHARDS, rates, slots, study, trial
+
+from shoal.backend.sim import Sim
+from shoal.backend.virtual import learning_curve
+from shoal.core.cluster import ShardId, Slot, SlotId, shard_order
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Evaluated,
+    Event,
+    Failed,
+    Fell,
+    Finished,
+    Joined,
+    Kept,
+    Left,
+    Measured,
+)
+from shoal.core.plan import Gang, Lane, solo
+from shoal.core.state import State
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.policy.fifo import Fifo
+from shoal.policy.hop import Hop
+from shoal.profile.table import Row, Table
+from shoal.search.trace import Trace
+from shoal.testing import Setting, World, check_backend, worlds
+
+A, B = TrialId("a"), TrialId("b")
+W = [SlotId(f"w{i}") for i in range(3)]
+S = list(SHARDS)
+CONFIGS = [{"x": 0}, {"x": 1}, {"x": 1}]
+
+
+def setting(**options: Any) -> Setting:
+    table = Table(
+        (
+            Row((10.0,), {"x": 0}, build=0.5, save=0.1),
+            Row((17.0,), {"x": 1}, evaluate=0.2, switch=0.1),
+            Row(
+                (5.0,),
+            ),
+        )
+    )
+
+    def make(state: State, since: Seconds) -> Sim:
+        why: Callable[[Trial, int], str | None] = lambda t, n: "ValueError: no such x" if t.config["x"] == 9 else None  # noqa: E731
+        return Sim(table.of, slots(SHARDS), shards=SHARDS, state=state, since=since, fault=why, **options)
+
+    return Setting(make, SHARDS, CONFIGS, bad={"x": 9}, policies=(Fifo(), Hop(), Hop("lrw"), Hop("random")), late=20.0)
+
+
+@pytest.mark.parametrize("every", [0.0, 2.0, 30.0, float("inf")])
+def test_contract(every: float) -> None:
+    check_backend(setting(checkpoint_every=every))
+
+
+def test_contract_of_other_evaluation_intervals() -> None:
+    check_backend(setting(validate_every=2))
+
+
+def moments(sim: Sim, act: Callable[[float, tuple[Event, ...]], None], most: int = 99) -> list[tuple[float, tuple[Event, ...]]]:
+    """All moments; `act` is called at each, and changes things."""
+    seen = []
+    for now, events in sim.moments():
+        seen.append((now, events))
+        act(now, events)
+        assert len(seen) < most, "it never ends"
+    return seen
+
+
+def alone(table: Table, gang: Gang, *trials: Trial, **options: Any) -> list[tuple[float, tuple[Event, ...]]]:
+    """Moments of one gang that is left alone."""
+    sim = Sim(table.of, slots(SHARDS), **{"shards": SHARDS, **options})
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            for each in trials:
+                sim.submit(each)
+            sim.change(None, gang)
+
+    return moments(sim, act)
+
+
+def kinds(events: tuple[Event, ...]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def test_a_unit_charges_what_it_does_and_reports_it_in_order() -> None:
+    table = Table((Row((2.0,), build=1.0, first=0.5, evaluate=0.25, save=0.125),))
+    found = alone(table, solo(A, W[0], 0, S[0], 10.0), trial("a", 10.0))
+    assert [(now, kinds(events)) for now, events in found] == [
+        (0.0, ["Joined"]),
+        (1.5 + 5.0 + 0.25 + 0.125, ["Advanced", "Measured", "Evaluated", "Kept", "Ended", "Finished"]),
+    ]
+    advanced, measured, evaluated, kept, ended, _ = found[1][1]
+    assert advanced.samples == {A: 10} and advanced.visits[A][0][:2] == (0, S[0])
+    assert advanced.spent == {A: {"switch": 1.5, "train": 5.0, "evaluate": 0.25, "save": 0.125}}
+    assert measured.figures["rate"] == 2.0 and measured.figures["build"] == 1.0
+    assert evaluated.epoch == pytest.approx(1 / 3) and evaluated.values == learning_curve({}, 1 / 3)
+    assert (kept.visits, kept.samples) == (1, 10.0) and ended.gang == solo(A, W[0], 0, S[0], 10.0)
+
+
+def test_whole_data_follows_shard_order_epoch_after_epoch() -> None:
+    found = alone(
+        Table(
+            (
+                Row(
+                    (2.0,),
+                ),
+            )
+        ),
+        solo(A, W[0], 0),
+        trial("a", 60.0),
+        seed=5,
+        checkpoint_every=12.0,
+    )
+    visits = [v for _, events in found for e in events if isinstance(e, Advanced) for v in e.visits[A]]
+    assert [(v.epoch, v.shard) for v in visits] == [(epoch, s) for epoch in (0, 1) for s in shard_order(5, epoch, S)]
+    assert [now for now, _ in found] == [5.0 * k for k in range(7)]
+    assert [(now, e.epoch) for now, events in found for e in events if isinstance(e, Evaluated)] == [(15.0, 1.0), (30.0, 2.0)]
+    assert [(now, e.visits) for now, events in found for e in events if isinstance(e, Kept)] == [(15.0, 3), (30.0, 6)]
+
+
+def test_training_is_reported_as_sums_with_counts() -> None:
+    found = alone(
+        Table(
+            (
+                Row(
+                    (2.0,),
+                ),
+            )
+        ),
+        solo(A, W[0], 0),
+        trial("a"),
+        curve=lambda config, epochs: {"loss": 3.0 - epochs},
+    )
+    values = [e.values[A]["loss"] for _, events in found for e in events if isinstance(e, Advanced)]
+    assert values == [(pytest.approx((3.0 - k / 3) * 10), 10.0) for k in (1, 2, 3)]
+
+
+def test_moving_costs_a_switch_and_a_new_slot_a_build() -> None:
+    table = Table((Row((1.0,), build=2.0, switch=0.5),))
+    sim = Sim(table.of, slots(SHARDS), shards=SHARDS)
+    units = [
+        solo(A, W[0], 0, S[0], 10.0),
+        solo(A, W[1], 1, S[1], 10.0),
+        solo(A, W[1], 2, S[1], 10.0),
+        solo(A, W[0], 3, S[2], 10.0),
+    ]
+    coming = iter(units)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", 40.0))
+        if not any(isinstance(e, Finished) for e in events):
+            sim.change(None, next(coming))
+
+    found = moments(sim, act)
+    spent = [e.spent[A].get("switch", 0.0) for _, events in found for e in events if isinstance(e, Advanced)]
+    assert spent == [2.0, 2.5, 0.0, 0.5]
+
+
+def test_stopping_voids_the_visit_under_way() -> None:
+    sim = Sim(rates(1.0).of, slots(SHARDS), shards=SHARDS)
+    gang = solo(A, W[0], 0)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", x=0))
+            sim.change(None, gang)
+            sim.wake(14.0)
+        elif now == 14.0:
+            sim.change(gang, None)
+            sim.wake(20.0)
+        elif now == 20.0:
+            sim.change(None, gang)
+
+    found = moments(sim, act)
+    assert [now for now, events in found if any(isinstance(e, Advanced) for e in events)] == [10.0, 30.0, 40.0]
+
+
+def test_a_change_of_an_ended_gang_does_nothing() -> None:
+    sim = Sim(rates(1.0).of, slots(SHARDS), shards=SHARDS)
+    unit, other = solo(A, W[0], 0, S[0], 10.0), solo(A, W[1], 1, S[1], 10.0)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", 20.0, x=0))
+            sim.change(None, unit)
+        elif now == 10.0:
+            sim.change(None, other)
+            sim.change(unit, None)
+
+    assert [now for now, _ in moments(sim, act)] == [0.0, 10.0, 20.0]
+
+
+def test_a_lost_slot_brings_back_the_durable_state_of_all_that_lay_there() -> None:
+    sim = Sim(
+        rates(1.0, 1.0).of, slots(SHARDS), [(25.0, Left(frozenset({W[0]}), died=True))], shards=SHARDS, checkpoint_every=8.0
+    )
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", x=0))
+            sim.submit(trial("b", x=1))
+            sim.change(None, solo(A, W[0], 0, S[0], 10.0))
+        if now == 10.0:
+            sim.change(None, solo(B, W[0], 1, S[0], 10.0))
+
+    sim.checkpoint_every = 15.0
+    found = moments(sim, act)
+    assert found[3][1] == (Left(frozenset({W[0]}), died=True), Fell(A, 0, 0.0), Fell(B, 0, 0.0))
+    sim = Sim(rates(1.0, 1.0).of, slots(SHARDS), [(25.0, Left(frozenset({W[0]})))], shards=SHARDS, checkpoint_every=8.0)
+    found = moments(sim, act)
+    assert found[3][1] == (Left(frozenset({W[0]})),), "what is durable does not fall"
+
+
+def test_at_the_end_what_is_only_in_memory_is_kept() -> None:
+    lines, state = study(Fifo(), rates(1.0), count=1, deadline=12.0)
+    kept = [(time, entry.visits) for time, entry in lines if isinstance(entry, Kept)]
+    assert kept == [(12.0, 1)] and state.stopped == "timeout"
+
+
+def test_script_and_told_events() -> None:
+    sim = Sim(rates(1.0).of, [], [(5.0, Joined((Slot(W[0]),))), (7.0, Commanded("x")), (9.0, Failed(A, "gone"))], shards=SHARDS)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", x=0))
+        if kinds(events) == ["Joined"]:
+            sim.change(None, solo(A, W[0], 0))
+            sim.tell(Commanded("stop"))
+
+    found = [(now, kinds(events)) for now, events in moments(sim, act)]
+    assert found == [(0.0, []), (5.0, ["Joined"]), (5.0, ["Commanded"]), (7.0, ["Commanded"]), (9.0, ["Failed"])]
+
+
+def test_wake_is_a_moment() -> None:
+    sim = Sim(rates(1.0).of, slots(SHARDS), shards=SHARDS)
+    found = moments(sim, lambda now, events: sim.wake(now + 3 if now < 6 else None))
+    assert [now for now, _ in found] == [0.0, 3.0, 6.0]
+
+
+def test_a_study_whose_trials_are_done_ends_before_its_script() -> None:
+    script: list[tuple[float, Event]] = [(1e6, Left(frozenset({W[0]})))]
+    lines, _ = study(Fifo(), rates(1.0), count=1, script=script)
+    assert max(time for time, _ in lines) == 30.0
+
+
+def test_a_resumed_study_goes_on_at_its_time_and_place() -> None:
+    lines, _ = study(Fifo(), rates(1.0), count=1, epochs=2, deadline=25.0)
+    more, state = study(Fifo(), rates(1.0), count=1, epochs=2, former=lines)
+    assert [time for time, e in more if isinstance(e, Finished)] == [25.0 + 40.0]
+    assert len(state.visits[TrialId("t000")]) == 6
+    assert sum(isinstance(e, Measured) and bool(e.figures) for _, e in more) == 1, "known figures are not measured again"
+
+
+def test_faults() -> None:
+    fault = lambda t, visits: "diverged" if t.config["x"] == 1 and visits == 2 else None  # noqa: E731
+    _, state = study(Hop(), rates(1.0, 1.0, 1.0), count=3, fault=fault)
+    assert state.ended == {"t000": "finished", "t001": "failed: diverged", "t002": "finished"}
+    assert len(state.visits[TrialId("t001")]) == 2
+
+
+# -- undivided data, wide lanes, several lanes ---------------------------------------------------------------------------
+
+
+def whole(name: str, samples: float = 100.0) -> Trial:
+    return Trial(TrialId(name), samples)
+
+
+def test_undivided_data_counts_progress_at_every_moment() -> None:
+    found = alone(
+        Table(
+            (
+                Row(
+                    (10.0,),
+                ),
+            )
+        ),
+        solo(A, W[0], 0),
+        whole("a"),
+        shards={},
+        script=[(3.0, Commanded("x")), (4.0, Commanded("x"))],
+    )
+    assert [(now, [e.samples[A] for e in events if isinstance(e, Advanced)]) for now, events in found[1:]] == [
+        (3.0, [30.0]), (4.0, [10.0]), (10.0, [60.0])
+    ]  # fmt: skip
+    assert kinds(found[-1][1]) == ["Advanced", "Measured", "Evaluated", "Kept", "Finished"]
+
+
+def test_undivided_data_is_kept_by_interval_and_falls_back_to_it() -> None:
+    script: list[tuple[float, Event]] = [(7.0, Left(frozenset({W[0]})))]
+    found = alone(
+        Table(
+            (
+                Row(
+                    (10.0,),
+                ),
+            )
+        ),
+        solo(A, W[0], 0),
+        whole("a"),
+        shards={},
+        checkpoint_every=3.0,
+        script=script,
+    )
+    assert [(now, e.samples) for now, events in found for e in events if isinstance(e, Kept)] == [(3.0, 30.0), (6.0, 60.0)]
+    assert found[-1][1][-1] == Fell(A, 0, 60.0)
+
+
+def test_resizing_keeps_progress_and_charges_the_switch() -> None:
+    table = Table((Row((10.0, 20.0), switch=1.0),))
+    sim = Sim(table.of, slots(SHARDS))
+    one, two = solo(A, W[0], 0), Gang((Lane(A, (W[0], W[1])),), since=1)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(whole("a"))
+            sim.change(None, one)
+            sim.wake(4.0)
+        elif now == 4.0:
+            sim.change(one, two)
+
+    found = moments(sim, act)
+    assert found[-1][0] == pytest.approx(4.0 + 1.0 + 60.0 / 20.0)
+
+
+def test_a_wide_lane_shrinks_when_a_slot_is_lost() -> None:
+    table = Table((Row((10.0, 20.0)),))
+    gang = Gang((Lane(A, (W[0], W[1])),))
+    found = alone(table, gang, whole("a"), shards={}, script=[(2.0, Left(frozenset({W[1]})))])
+    assert found[-1][0] == pytest.approx(2.0 + 60.0 / 10.0)
+    assert not any(isinstance(e, Fell) for _, events in found for e in events), "its other slot holds the state"
+    divided = alone(table, gang, trial("a", 30.0), script=[(0.25, Left(frozenset({W[0]})))])
+    assert divided[-1][0] == pytest.approx(0.25 + 25.0 / 10.0), "and the visit under way goes on"
+
+
+def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finished() -> None:
+    pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
+    found = alone(
+        Table(
+            (
+                Row(
+                    (10.0,),
+                ),
+            )
+        ),
+        pack,
+        whole("a", 50.0),
+        whole("b", 100.0),
+        shards={},
+    )
+    ends = {e.trial: now for now, events in found for e in events if isinstance(e, Finished)}
+    assert ends == {A: pytest.approx(10.0), B: pytest.approx(15.0)}
+
+
+def test_a_gang_of_several_ends_when_all_its_lanes_have_their_quota() -> None:
+    table = Table((Row((10.0,), {"x": 0}), Row((5.0,), {"x": 1})))
+    gang = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), (S[0],), 10.0)
+    found = alone(table, gang, trial("a", 10.0, x=0), trial("b", 20.0, x=1))
+    ended = [(now, e.gang) for now, events in found for e in events if isinstance(e, Ended)]
+    assert ended == [(pytest.approx(3.0), Gang((gang.lanes[1],), (S[0],), 10.0))], "the lane that finished has left it"
+    lost = alone(table, gang, trial("a", 10.0, x=0), trial("b", 20.0, x=1), script=[(1.0, Left(frozenset({W[0]})))])
+    assert not any(isinstance(e, Ended) for _, events in lost for e in events)
+
+
+def test_a_quota_of_whole_data_ends_at_a_visit() -> None:
+    found = alone(rates(10.0), solo(A, W[0], 0, None, 15.0), trial("a", 60.0, x=0))
+    assert [(now, type(e)) for now, events in found for e in events if isinstance(e, Ended)] == [(2.0, Ended)]
+
+
+def test_trials_may_be_longer_than_the_data_or_shorter() -> None:
+    for samples, visits in ((5.0, 1), (10.0, 1), (11.0, 2), (65.0, 7)):
+        _, state = study(Fifo(), rates(1.0), searcher=Trace([(0.0, {"x": 0}, samples)]))
+        assert len(state.visits[TrialId("t000")]) == visits
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds())
+def test_a_slot_is_never_busy_longer_than_there_is_time(world: World) -> None:
+    """What units say they spent adds up to the time between their start and their end."""
+    lines, _, _ = world.run(Hop())
+    starts: dict[Gang, float] = {}
+    spent = 0.0
+    for time, entry in lines:
+        for gang in getattr(entry, "start", ()):
+            starts[gang] = time
+        if isinstance(entry, Advanced):
+            spent = sum(sum(parts.values()) for parts in entry.spent.values())
+        if isinstance(entry, Ended):
+            assert time - starts[entry.gang] == pytest.approx(spent, abs=1e-6)
+
+
+def test_the_made_up_curve_is_smooth_and_depends_on_the_configuration() -> None:
+    curves = [[learning_curve({"x": x}, e / 4)["accuracy"] for e in range(40)] for x in range(5)]
+    for curve in curves:
+        assert all(0 <= a <= b <= 1 and b - a < 0.3 for a, b in pairwise(curve))
+    assert len({curve[-1] for curve in curves}) == 5
+
+
+def test_shards_of_unlike_size() -> None:
+    shards = {ShardId("s0"): 5, ShardId("s1"): 20}
+    _, state = study(Hop(), rates(1.0), shards=shards, count=1, epochs=2)
+    assert state.done[TrialId("t000")] == 50.0
+    assert {(v.shard, v.samples) for v in state.visits[TrialId("t000")]} == {("s0", 5), ("s1", 20)}

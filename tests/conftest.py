@@ -1,0 +1,60 @@
+"""Shared by all tests: one thread, and a small recipe that trains in milliseconds."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+
+
+class Blobs(shoal.Recipe):
+    """Three noisy clusters; `fail` raises in trials of that width, `diverge` makes their loss nan."""
+
+    search_space = {"width": shoal.grid([4, 8]), "lr": shoal.grid([1e-2, 1e-3])}
+    metric, mode, max_epochs = "accuracy", "max", 2
+    batch_size = 16
+
+    def __init__(
+        self, shards: int = 3, samples: int = 120, fail: int | None = None, diverge: int | None = None, seed: int = 0
+    ) -> None:
+        self.shards, self.samples, self.fail, self.diverge, self.seed = shards, samples, fail, diverge, seed
+
+    def data(self) -> shoal.Data:
+        rng = np.random.default_rng(self.seed)
+        y = rng.integers(0, 3, self.samples)
+        x = (rng.normal(size=(self.samples, 5)) + 2 * np.eye(3, 5)[y]).astype("float32")
+        return shoal.Data.arrays(x, y, shards=self.shards, validation=0.25, seed=1)
+
+    def configure_model(self, config: Mapping[str, Any]) -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(5, config["width"]), nn.ReLU(), nn.Dropout(0.1), nn.Linear(config["width"], 3))
+
+    def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+        import torch
+
+        return torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        import torch
+
+        width = model[0].out_features
+        if width == self.fail:
+            raise RuntimeError("no such width")
+        loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        return loss * float("nan") if width == self.diverge else loss
+
+    def validation_step(self, model: Any, batch: Any) -> Any:
+        return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+@pytest.fixture
+def blobs() -> type[Blobs]:
+    return Blobs

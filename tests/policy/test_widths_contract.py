@@ -1,0 +1,175 @@
+"""The policies that choose widths hold the contract: as they come, and where trials differ in widths, speed-ups and size."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal.backend.ahead import ahead
+from shoal.core.plan import Proposal
+from shoal.core.ports import Policy, Searcher
+from shoal.core.state import View
+from shoal.policy import describe, rebuild
+from shoal.policy.auto import Auto
+from shoal.policy.combine import admit, every, fallback
+from shoal.policy.doubling import Doubling, Width
+from shoal.policy.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.explore import Explore
+from shoal.policy.fifo import Fifo
+from shoal.policy.flotilla import Flotilla, Rounds
+from shoal.policy.hop import Hop
+from shoal.policy.waterfill import WaterFill
+from shoal.profile.noisy import noisy
+from shoal.profile.table import Table
+from shoal.testing import check_policy
+from shoal.testing.journals import check_journal
+from shoal.testing.policies import Watched
+from shoal.testing.worlds import World, worlds
+
+POLICIES: dict[str, Callable[[], Policy[Any]]] = {
+    "doubling": Doubling,
+    "doubling-every": lambda: Doubling(every=5.0),
+    "plus-one": lambda: Doubling("plus-one"),
+    "exact": lambda: Doubling("exact"),
+    "width-1": Width,
+    "width-4": lambda: Width(4),
+    "explore": lambda: Explore(seconds=4.0, most=4),
+    "equi": Equi,
+    "wrate": Wrate,
+    "wrate-sticky": lambda: Wrate(1.0, hysteresis=0.2),
+    "hesrpt": HeSrpt,
+    "srpt-k": SrptK,
+    "waterfill": WaterFill,
+    "waterfill-ticks": lambda: WaterFill(expect=50.0, every=3.0),
+    "flotilla": Flotilla,
+    "flotilla-local": lambda: Flotilla("local"),
+    "flotilla-as-printed": lambda: Flotilla(guard=False, delta=20.0),
+    "rounds": Rounds,
+    "admit": lambda: admit(2, Equi()),
+    "every": lambda: every(4.0, Equi()),
+    "fallback": lambda: fallback(admit(1, Doubling()), Fifo()),
+    "fallback-to-widths": lambda: fallback(Fifo(), Equi()),
+    "fallback-of-units": lambda: fallback(Hop(), Equi()),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_contract(name: str) -> None:
+    check_policy(POLICIES[name], examples=15)
+
+
+@dataclass(frozen=True)
+class Widened:
+    """Another searcher whose trials have these widths, by number."""
+
+    inner: Searcher[Any]
+    widths: tuple[tuple[int, int], ...]
+
+    def start(self) -> Any:
+        return self.inner.start()
+
+    def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
+        proposal, memory = self.inner.propose(view, memory)
+        wide = tuple(replace(t, widths=self.widths[int(t.id[1:])]) for t in proposal.submit)
+        return replace(proposal, submit=wide), memory
+
+
+@st.composite
+def wide_worlds(draw: st.DrawFn) -> World:
+    """Worlds whose trials take several slots, some of them at least two or three, with speed-ups that may fall."""
+    world = draw(worlds())
+    roomy = sum(slot.memory > 3.0 for slot in world.slots)
+    rows, widths = [], []
+    for row in world.table.rows:
+        steps = draw(st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5))
+        rates = [row.rates[0]]
+        for step in steps:
+            rates.append(rates[-1] * step)
+        rows.append(replace(row, rates=tuple(rates)))
+        fewest = draw(st.integers(1, roomy))
+        widths.append((fewest, draw(st.integers(fewest, 6))))
+    table = Table(tuple(rows))
+    return replace(world, table=table, searcher=Widened(world.searcher, tuple(widths)))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_contract_with_widths(name: str) -> None:
+    one_slot = any(word in name for word in ("hop", "fifo", "fallback-of-units"))
+
+    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(wide_worlds())
+    def holds(world: World) -> None:
+        lines, state, stalled = world.run(Watched(POLICIES[name]()))
+        check_journal(lines, state)
+        assert lines == world.run(POLICIES[name]())[0]
+        assert one_slot or not stalled, f"stalled with {state.trials} on {state.slots}"
+        assert all(how == "finished" or "died under it" in how for how in state.ended.values())
+
+    holds()
+
+
+def test_wrong_beliefs_break_nothing() -> None:
+    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(wide_worlds(), st.sampled_from(["doubling", "equi", "waterfill", "flotilla"]))
+    def holds(world: World, name: str) -> None:
+        policy = POLICIES[name]()
+        lines, state, stalled = world.run(Watched(_Believing(policy)))
+        check_journal(lines, state)
+        assert not stalled
+
+    holds()
+
+
+@dataclass(frozen=True)
+class _Believing:
+    """A policy that sees a profile with errors."""
+
+    inner: Policy[Any]
+
+    def start(self) -> Any:
+        return self.inner.start()
+
+    def decide(self, view: View, memory: Any) -> Any:
+        return self.inner.decide(replace(view, profile=noisy(view.profile, 0.5)), memory)
+
+
+def test_auto_holds_the_contract() -> None:
+    check_policy(lambda: Auto({"fifo": Fifo(), "equi": Equi(), "hop": Hop()}, ahead), examples=10)
+
+
+def test_policies_survive_being_described() -> None:
+    for make in POLICIES.values():
+        policy = make()
+        assert rebuild(json.loads(json.dumps(describe(policy)))) == policy
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if "explore" not in n])
+def test_asked_again_at_once_it_changes_nothing(name: str) -> None:
+    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(wide_worlds())
+    def holds(world: World) -> None:
+        world.run(_Settled(POLICIES[name]()))
+
+    holds()
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """A policy whose plan must be what it wants once it runs."""
+
+    inner: Policy[Any]
+
+    def start(self) -> Any:
+        return self.inner.start()
+
+    def decide(self, view: View, memory: Any) -> Any:
+        plan, memory = self.inner.decide(view, memory)
+        busy = {slot: gang for gang in plan.gangs for slot in gang.slots}
+        running = {trial: gang for gang in plan.gangs for trial in gang.trials}
+        again, _ = self.inner.decide(replace(view, turn=view.turn + 1, plan=plan, busy=busy, running=running), memory)
+        assert again.gangs == plan.gangs
+        return plan, memory

@@ -1,0 +1,132 @@
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.search.space import (
+    GridDomain,
+    choice,
+    describe_space,
+    draw,
+    grid,
+    grids,
+    loguniform,
+    randint,
+    rebuild_space,
+    uniform,
+    validated,
+)
+
+SPACE = {
+    "lr": loguniform(1e-4, 1e-1),
+    "width": grid([64, 128]),
+    "p": uniform(0.0, 0.5),
+    "n": randint(1, 4),
+    "act": choice(["a", None]),
+    "k": 7,
+}
+
+
+def test_draws_lie_in_their_domains() -> None:
+    configs = [draw(SPACE, 3, i, {"width": 64}) for i in range(400)]
+    for c in configs:
+        assert 1e-4 <= c["lr"] < 1e-1 and 0.0 <= c["p"] < 0.5 and c["n"] in (1, 2, 3) and c["act"] in ("a", None)
+        assert (c["width"], c["k"]) == (64, 7) and list(c) == list(SPACE)
+        assert [type(v) for v in (c["lr"], c["p"], c["n"])] == [float, float, int], "plain Python numbers, which JSON keeps"
+    assert set(Counter(c["n"] for c in configs)) == {1, 2, 3}
+    below = sum(c["lr"] < 10**-2.5 for c in configs)
+    assert 160 <= below <= 240, "loguniform is even in the logarithm"
+    assert 160 <= sum(c["p"] < 0.25 for c in configs) <= 240
+
+
+def test_a_draw_is_a_function_of_seed_number_and_name() -> None:
+    assert draw(SPACE, 1, 5, {}) == draw(SPACE, 1, 5, {})
+    assert draw(SPACE, 1, 5, {})["lr"] != draw(SPACE, 1, 6, {})["lr"] != draw(SPACE, 2, 5, {})["lr"]
+    alone = draw({"lr": SPACE["lr"]}, 1, 5, {})
+    assert alone["lr"] == draw(SPACE, 1, 5, {})["lr"], "a dimension more changes nothing of the others"
+    two = draw({"a": uniform(0, 1), "b": uniform(0, 1)}, 0, 0, {})
+    assert two["a"] != two["b"], "dimensions are drawn independently"
+
+
+def test_grids_are_crossed_the_last_fastest() -> None:
+    assert grids({"a": grid([1, 2]), "c": grid([3, 4])}) == [
+        {"a": 1, "c": 3},
+        {"a": 1, "c": 4},
+        {"a": 2, "c": 3},
+        {"a": 2, "c": 4},
+    ]
+    assert grids({"b": 3}) == [{}]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: uniform(1, 1), "finite low < high"),
+        (lambda: uniform(0, float("inf")), "finite low < high"),
+        (lambda: loguniform(0, 1), "loguniform needs low > 0"),
+        (lambda: randint(3, 3), "finite low < high"),
+        (lambda: randint(1.5, 3), "whole numbers"),
+        (lambda: choice([]), "at least one value"),
+        (lambda: grid([]), "at least one value"),
+        (lambda: grid("abc"), r"write grid\(\['abc'\]\)"),
+        (lambda: choice([object()]), "a configuration holds"),
+        (lambda: grid([{1}]), "a configuration holds"),
+    ],
+)
+def test_wrong_domains_cannot_be_built(make: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make()
+
+
+def test_wrong_spaces() -> None:
+    with pytest.raises(ValueError, match="dimension 'opt': .* flatten it"):
+        validated({"opt": {"lr": uniform(0, 1)}})
+    with pytest.raises(ValueError, match="dimension 'f'"):
+        validated({"f": lambda: 1})
+    with pytest.raises(ValueError, match="name must be a text"):
+        validated({3: grid([1])})  # type: ignore[dict-item]
+
+
+def test_values_become_plain() -> None:
+    values = grid([np.int64(3), np.float32(0.5), np.bool_(True), [1, [2]]]).values
+    assert values == (3, 0.5, True, (1, (2,)))
+    assert [type(v) for v in values[:3]] == [int, float, bool]
+
+
+VALUE = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+VALUES = st.lists(VALUE | st.lists(VALUE, max_size=2), min_size=1, max_size=4)
+LOW = st.floats(-1e6, 1e6)
+DOMAIN = st.one_of(
+    st.builds(grid, VALUES),
+    st.builds(choice, VALUES),
+    st.builds(lambda a, d: uniform(a, a + d), LOW, st.floats(1, 9)),
+    st.builds(lambda a, f: loguniform(a, a * f), st.floats(1e-9, 1e9), st.floats(1.5, 9)),
+    st.builds(lambda a, d: randint(a, a + d), st.integers(-99, 99), st.integers(1, 9)),
+    VALUE,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=6), DOMAIN, max_size=5))
+def test_described_as_json_and_rebuilt_in_order(space: dict[str, Any]) -> None:
+    data = json.loads(json.dumps(describe_space(space), sort_keys=True))
+    back = rebuild_space(data)
+    assert back == validated(space)
+    assert list(back) == list(space), "the order of a grid's dimensions decides which trial is which"
+    fixed = grids(space)[-1]
+    assert draw(back, 4, 2, fixed) == draw(space, 4, 2, fixed)
+
+
+def test_unknown_kinds_are_refused() -> None:
+    with pytest.raises(ValueError, match="kind is one of"):
+        rebuild_space({"dimensions": [["a", {"kind": "normal"}]]})
+    assert isinstance(grid([1]), GridDomain)
