@@ -2,12 +2,12 @@
 
 One process, one core. "equal": all trials are of one speed, so that 16 units end at a time; "unlike": no two are, so
 that each of the 40 960 units is a moment and a decision of its own. The journal is kept in memory, as simulations do.
-Asked for: hop in less than 10 s.
+Asked for: hop in less than 10 s of one core, which is processor time: other processes do not count.
 """
 
 import gc
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from common import write
@@ -25,7 +25,7 @@ from shoal.search import Grid
 from shoal.search.space import grid
 
 TRIALS, SLOTS, EPOCHS, SAMPLES = 256, 16, 10, 1000
-BUDGET = 10.0  # seconds
+BUDGET = 10.0  # seconds of processor time
 REPEATS = 3
 
 
@@ -34,20 +34,20 @@ def speeds(kind: str) -> list[float]:
     return [1000.0 if kind == "equal" else 500.0 + 1000.0 * ((i * 0.6180339887) % 1.0) for i in range(TRIALS)]
 
 
-def simulate(policy: Policy[Any], rates: list[float]) -> tuple[float, float, int, int]:
-    """Seconds it took, seconds it says, decisions, journal entries."""
+def simulate(policy: Policy[Any], rates: list[float]) -> tuple[float, float, float, int, int]:
+    """Seconds it took, of the processor and by the clock; seconds it says; decisions; journal entries."""
     shards = {ShardId(f"s{i:03d}"): SAMPLES for i in range(SLOTS)}
     slots = [Slot(SlotId(f"slot{i:02d}"), shards=frozenset({shard})) for i, shard in enumerate(shards)]
     table = Table(tuple(Row((rate,), {"x": i}) for i, rate in enumerate(rates)))
     searcher = Grid({"x": grid(range(TRIALS))}, EPOCHS)
     journal, opened = Journal(), Opened(1, shards)
-    begin = perf_counter()
+    begin, clock = process_time(), perf_counter()
     state = run(searcher, policy, Sim(table.of, slots, shards=shards), table.believe, journal, fold(State(), [opened]))
-    took = perf_counter() - begin
+    took, waited = process_time() - begin, perf_counter() - clock
     assert set(state.ended.values()) == {"finished"}
     assert all(len(visits) == SLOTS * EPOCHS for visits in state.visits.values())
     ends = max(line.time for line in journal.lines if isinstance(line.entry, Finished))
-    return took, ends, sum(isinstance(line.entry, Planned) for line in journal.lines), len(journal.lines)
+    return took, waited, ends, sum(isinstance(line.entry, Planned) for line in journal.lines), len(journal.lines)
 
 
 def main() -> None:
@@ -61,12 +61,13 @@ def main() -> None:
                 gc.collect()
                 runs.append(simulate(Hop(rule), rates))  # type: ignore[arg-type]
             took = median(run[0] for run in runs)
-            _, makespan, decisions, entries = runs[0]
+            _, _, makespan, decisions, entries = runs[0]
             rows.append(
                 {
                     "speeds": kind,
                     "rule": rule,
-                    "seconds": took,
+                    "cpu_s": took,
+                    "wall_s": median(run[1] for run in runs),
                     "decisions": decisions,
                     "us_per_decision": 1e6 * took / decisions,
                     "entries": entries,
@@ -74,7 +75,7 @@ def main() -> None:
                 }
             )
     by_cell = {(row["speeds"], row["rule"]): row for row in rows}
-    ratios = {f"hop_{kind}_over_budget": by_cell[kind, "rotation"]["seconds"] / BUDGET for kind in ("equal", "unlike")}
+    ratios = {f"hop_{kind}_over_budget": by_cell[kind, "rotation"]["cpu_s"] / BUDGET for kind in ("equal", "unlike")}
     write("sim", rows, ratios)
 
 

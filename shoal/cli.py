@@ -252,14 +252,13 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
         name, _, value = text.partition("=")
         try:
             node = ast.parse(value.strip(), mode="eval").body
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in domains:
-                found[name] = domains[node.func.id](*(ast.literal_eval(x) for x in node.args))
-            else:
-                found[name] = ast.literal_eval(node)
-        except (SyntaxError, TypeError) as error:
-            raise ValueError(
-                f"--space takes name=domain(arguments), domains {', '.join(domains)}; got {text!r} ({error})"
-            ) from error
+            domain, parts = None, [node]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                domain, parts = domains.get(node.func.id), node.args
+            values = [ast.literal_eval(x) for x in (parts if domain else [node])]
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise ValueError(f"--space takes name=domain(arguments), domains {', '.join(domains)}; got {text!r}") from error
+        found[name] = domain(*values) if domain is not None else values[0]
     return found
 
 

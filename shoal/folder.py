@@ -91,7 +91,9 @@ class Folder:
         blob = dumps(recipe)
         target = self.path / "recipe.pkl"
         if not target.exists() or target.read_bytes() != blob:
-            target.write_bytes(blob)
+            beside = target.with_suffix(".part")
+            beside.write_bytes(blob)
+            beside.replace(target)  # never half of it
 
     def load_recipe(self, head: Mapping[str, Any]) -> "Recipe":
         """The recipe as saved; from its file where that has changed since (with a warning).

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -109,7 +109,7 @@ class Study:
         progress: bool,
     ) -> None:
         self.folder.make()
-        with self.folder.lock(), pausing(self.folder):
+        with pausing(self.folder), self.folder.lock():
             data = wiring.data_of(self.recipe)
             rule = wiring.policy_of(policy, chosen, data, self.seed)
             given = wiring.profile_of(profile)
@@ -120,20 +120,19 @@ class Study:
             }
             wiring.check_same(before, head)
             state = self._begin(replay(lines), data.sizes, head, since, before)
-            wired = wiring.backend(self, chosen, data, state, since, given)
-            retention = Retention(wired.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
-            retention.restore(lines)
-            watchers = [retention, Logs(self.folder.path / "trials"), *wiring.progress(progress, self.metric, self.mode)]
-            journal = Journal(self.folder.journal)
-            try:
-                with stopping(wired.backend.tell):
-                    deadline = None if timeout is None else since + timeout
-                    run(search, rule, wired.backend, wiring.believer(given), journal, state, deadline, watchers)
-            finally:
-                wired.close()
+            with ExitStack() as open_:
+                wired = wiring.backend(self, chosen, data, state, since, given)
+                open_.callback(wired.close)
+                retention = Retention(wired.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
+                retention.restore(lines)
+                watchers = [retention, Logs(self.folder.path / "trials"), *wiring.progress(progress, self.metric, self.mode)]
                 for watcher in watchers:
-                    getattr(watcher, "close", lambda: None)()
-                journal.close()
+                    open_.callback(getattr(watcher, "close", lambda: None))
+                journal = Journal(self.folder.journal)
+                open_.callback(journal.close)
+                open_.enter_context(stopping(wired.backend.tell))
+                deadline = None if timeout is None else since + timeout
+                run(search, rule, wired.backend, wiring.believer(given), journal, state, deadline, watchers)
 
     def _begin(
         self, state: State, shards: Mapping[Any, int], head: Mapping[str, Any], since: float, before: Mapping[str, Any]

@@ -24,13 +24,12 @@ from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Ended, Event, Joined
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.train.data import Data
 from shoal.train.recipe import Recipe
 from shoal.train.unit import TrialError
 
 DEPTH = 2  # units of a whole-data gang that its slot is given at once, so that none waits for the driver
-POLL = 3.0  # seconds between two looks at a cluster's nodes
 PATIENCE = 60.0  # seconds that slots which are ready at the start wait for the others
 
 
@@ -77,7 +76,7 @@ class Ray:
             share = ray_cluster.share_of(cpus_per_slot, gpus_per_slot, threads, limit if self._own else None)
             setup = Setup(
                 user=ray_cluster.packed(recipe, pace),
-                checkpoints=checkpoints,
+                checkpoints=checkpoints if "://" in checkpoints else os.path.abspath(checkpoints),
                 run=run,
                 seed=course.seed,
                 threads=threads,
@@ -88,13 +87,11 @@ class Ray:
                 state_memory_gb=state_memory_gb,
                 fingerprint=data.fingerprint,
                 token=secrets.token_hex(4),
-                cache=None if cache is None else os.fspath(cache),
-                logs=None if logs is None else os.fspath(logs),
+                cache=None if cache is None else os.path.abspath(cache),
+                logs=None if logs is None else os.path.abspath(logs),
             )
-            self._elastic = address is not None
-            self._look_at = monotonic() + POLL
             self._inbox = Inbox()
-            self._fleet = Fleet(setup, data.shards, share, copies, limit, self._inbox.put, self._on_loss)
+            self._fleet = Fleet(setup, data.shards, share, copies, self._inbox.put, self._on_loss)
             self._wake_at: Seconds | None = None
             self._waiting: dict[SlotId, Run] = {}  # gangs whose slot or trial is still at work
             self._active: set[TrialId] = set()
@@ -106,24 +103,13 @@ class Ray:
             self._numbers = count()
             self.moved = 0  # bytes of states that went from slot to slot
             self._shelf = ray_data.place(setup.token, ray_cluster.here(), setup.cache)
-            self._man(data, limit)
+            self._fleet.man(limit, self._own, elastic=address is not None)
+            if self._fleet.at(ray_cluster.here()):  # the data is here already
+                ray_data.prepare(self._shelf, os.getpid())
+                ray_data.shelve(data, self._shelf)
         except BaseException:
             ray_cluster.leave(self._own)
             raise
-
-    def _man(self, data: Data, limit: int | None) -> None:
-        """Start the slots."""
-        here = ray_cluster.here()
-        if self._own:
-            for _ in range(limit or 1):
-                self._fleet.start(here)
-        else:
-            self._fleet.look()
-        if not self._fleet.berths:
-            raise ValueError("no node of the Ray cluster has room for a slot: lower cpus_per_slot or gpus_per_slot, or add nodes")
-        if any(berth.node == here for berth in self._fleet.berths.values()):  # this process has the data already
-            ray_data.prepare(self._shelf, os.getpid())
-            ray_data.shelve(data, self._shelf)
 
     # -- the protocol --------------------------------------------------------------------------------------------------
 
@@ -165,7 +151,7 @@ class Ray:
 
     def add_slots(self, n: int) -> None:
         """Start so many more slots, where there is room for them; they join when they are ready."""
-        self._inbox.put(partial(self._add, n))
+        self._inbox.put(partial(self._fleet.add, n))
 
     def remove_slots(self, slots: Iterable[SlotId]) -> None:
         """Have these slots leave after the units they are at, once what only they hold is durable.
@@ -204,15 +190,13 @@ class Ray:
         if not self._going() and self._wake_at is None:
             return 0.0
         ends = [] if self._wake_at is None else [self._wake_at - self.now()]
-        if self._elastic:
-            ends.append(self._look_at - monotonic())
+        ends += [] if self._fleet.look_at is None else [self._fleet.look_at - monotonic()]
         return max(0.0, min(ends)) if ends else None
 
     def _gather(self, wait: Seconds | None) -> list[Event]:
         """All that happened meanwhile."""
         events = self._inbox.gather(wait)
-        if self._elastic and monotonic() >= self._look_at:
-            self._look_at = monotonic() + POLL
+        if self._fleet.look_at is not None and monotonic() >= self._fleet.look_at:
             self._fleet.look()
         return events
 
@@ -223,9 +207,9 @@ class Ray:
         return True
 
     def _going(self) -> bool:
-        """Whether anything is under way."""
+        """Whether anything is under way, or a slot is to come for what is left to do."""
         at_work = any(berth.calls for berth in self._fleet.berths.values())
-        return at_work or bool(self._waiting or self._states.saving) or (self._fleet.opening and bool(self._unfinished))
+        return at_work or bool(self._waiting or self._states.saving) or (self._fleet.coming and bool(self._unfinished))
 
     # -- gangs ---------------------------------------------------------------------------------------------------------
 
@@ -276,9 +260,9 @@ class Ray:
         parcel: list[Any] = []
         origin = None
         if berth.calls:
-            visits = (*at.visits, *(self._made(call.unit.visit) for call in berth.calls))
-            samples = at.samples + sum(visit.samples for visit in visits[len(at.visits) :])
-            self._ahead.positions[trial] = Position(at.trial, visits, samples)
+            coming = [visit._replace(samples=self.course.sizes[visit.shard]) for visit in (c.unit.visit for c in berth.calls)]
+            samples = at.samples + sum(visit.samples for visit in coming)
+            self._ahead.positions[trial] = Position(at.trial, (*at.visits, *coming), samples)
             unit = self._ahead.unit(run, None, carry=False)
         else:
             stored = self._states.source(trial, berth, void=_carries(run))
@@ -291,9 +275,6 @@ class Ray:
         report, call.state = berth.call("train", "train", call.number, told, parcel, results=2)
         berth.calls.append(call)
         self._fleet.follow(report, partial(self._reported, berth, call))
-
-    def _made(self, visit: Visit) -> Visit:
-        return visit._replace(samples=self.course.sizes[visit.shard])
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
@@ -369,9 +350,10 @@ class Ray:
         return events
 
     def _drop(self, berth: Berth) -> None:
+        """What was given to the slot after a unit that came to nothing will come to nothing, too."""
         for call in berth.calls:
             call.dropped = True
-        self._call_off(berth)
+            berth.call("control", "call_off", call.number)
 
     # -- slots that go and come ----------------------------------------------------------------------------------------
 
@@ -384,12 +366,6 @@ class Ray:
         events = self._states.lose(berth, trial)
         self._begin()
         return events
-
-    def _add(self, n: int) -> list[Event]:
-        places = [ray_cluster.here()] * n if self._own else self._fleet.room()[:n]
-        for node in places:
-            self._fleet.start(node)
-        return []
 
     def _remove(self, slots: list[SlotId]) -> list[Event]:
         events: list[Event] = []

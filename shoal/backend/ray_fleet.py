@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from time import monotonic
 from typing import Any
 
 import ray
@@ -11,12 +12,13 @@ from ray.exceptions import ActorUnschedulableError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.course import Run
-from shoal.backend.ray_cluster import Node, Share, mend, nodes, spread
+from shoal.backend.ray_cluster import Node, Share, here, mend, nodes, spread
 from shoal.backend.ray_slot import GROUPS, Broken, Hello, Host, Setup
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Joined, Left
 from shoal.train.unit import Unit
 
+POLL = 3.0  # seconds between two looks at a cluster's nodes
 TRIES = 3  # times that a slot's process may die while it starts
 Then = Callable[[Any], list[Event]]  # what to do about a future that is done
 Post = Callable[[Callable[[], list[Event]]], None]
@@ -58,7 +60,6 @@ class Fleet:
     """All slots of a backend. What happens to them is posted, and comes back as events.
 
     `on_loss`: what else follows when a slot died or left, asked before its shards are registered elsewhere.
-    `limit`: the most slots.
     """
 
     def __init__(
@@ -67,16 +68,17 @@ class Fleet:
         shards: tuple[ShardId, ...],
         share: Share,
         copies: int,
-        limit: int | None,
         post: Post,
         on_loss: Callable[[Berth], list[Event]],
     ) -> None:
         self._setup = ray.put(setup)
-        self._shards, self._share, self._copies, self._limit = shards, share, copies, limit
+        self._shards, self._share, self._copies = shards, share, copies
         self._post, self._on_loss = post, on_loss
         self._numbers = count()
         self._nodes: dict[str, Node] = {}
-        self._assembled = False
+        self._limit: int | None = None
+        self._own = self._assembled = False
+        self.look_at: float | None = None  # when to look for new nodes, by the monotonic clock
         self.berths: dict[SlotId, Berth] = {}
 
     @property
@@ -87,22 +89,56 @@ class Fleet:
     def opening(self) -> bool:
         return any(berth.slot is None for berth in self.berths.values())
 
+    @property
+    def coming(self) -> bool:
+        """Whether a slot may join without being asked to: it starts, or none is left in a cluster that gets new nodes."""
+        return self.opening or (self.look_at is not None and not self.berths)
+
+    def at(self, node: str) -> bool:
+        """Whether there are slots at the node."""
+        return any(berth.node == node for berth in self.berths.values())
+
     def follow(self, ref: Any, then: Then) -> None:
         """When the reference's value is there, or will never be: post `then` of its future."""
         ref.future().add_done_callback(lambda future: self._post(partial(then, future)))
 
     # -- coming --------------------------------------------------------------------------------------------------------
 
-    def look(self) -> list[Event]:
+    def man(self, limit: int | None, own: bool, elastic: bool) -> None:
+        """Start the slots. `limit`: the most; all of them here in a cluster of our `own`. `elastic`: nodes come and go.
+
+        Raises:
+            ValueError: no node has room for one.
+        """
+        self._limit, self._own = limit, own
+        if own:
+            self.add(limit or 1)
+        else:
+            self.look()
+        self.look_at = monotonic() + POLL if elastic else None
+        if not self.berths:
+            raise ValueError("no node of the Ray cluster has room for a slot: lower cpus_per_slot or gpus_per_slot, or add nodes")
+
+    def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""
         seen = nodes(self._share)
         fresh = [node for name, node in seen.items() if name not in self._nodes]
-        self._nodes = seen
+        self._nodes, self.look_at = seen, monotonic() + POLL
         for turn in range(max((node.room for node in fresh), default=0)):
             for node in fresh:
                 if turn < node.room and (self._limit is None or len(self.berths) < self._limit):
                     self.start(node.id)
+
+    def add(self, n: int) -> list[Event]:
+        """Start so many slots, or as many as there is room for."""
+        for node in [here()] * n if self._own else self._room()[:n]:
+            self.start(node)
         return []
+
+    def _room(self) -> list[str]:
+        """The nodes that have room for more slots, once for each."""
+        used = [berth.node for berth in self.berths.values()]
+        return [node.id for node in nodes(self._share).values() for _ in range(node.room - used.count(node.id))]
 
     def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
         """Start a process there, of a new slot or of one that lost its own."""
@@ -114,11 +150,6 @@ class Fleet:
         self.follow(berth.call("watch", "watch"), partial(self._ended, berth))
         self.follow(berth.call("train", "open"), partial(self._opened, berth))
         return name
-
-    def room(self) -> list[str]:
-        """The nodes that have room for more slots, once for each."""
-        used = [berth.node for berth in self.berths.values()]
-        return [node.id for node in nodes(self._share).values() for _ in range(node.room - used.count(node.id))]
 
     def _opened(self, berth: Berth, future: Any) -> list[Event]:
         if self.berths.get(berth.id) is not berth:
@@ -168,12 +199,12 @@ class Fleet:
         if self.berths.get(berth.id) is not berth:
             return []
         del self.berths[berth.id]
-        here = not isinstance(error, ActorUnschedulableError) and berth.node in nodes(self._share)
+        there = not isinstance(error, ActorUnschedulableError) and berth.node in nodes(self._share)
         events = [] if berth.slot is None else self._without(berth, died=True)
         tries = berth.tries + 1 if berth.slot is None else 1
         if tries > TRIES:
             raise OSError(f"{berth.id} died {TRIES} times while it started: {error}")
-        if here and not berth.leaving:
+        if there and not berth.leaving:
             self.start(berth.node, berth.id, tries)
         return events
 

@@ -270,31 +270,39 @@ class Host:
 
 
 class _Prints(io.TextIOBase):
-    """A text file, made when something is written to it."""
+    """A text file, made when something is written to it. That it cannot be (disk full) is not the writer's fault: `close` raises."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._file: Any = None
+        self._failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        if self._path is None or self.closed:
+        if self._path is None or self.closed or self._failure is not None:
             return len(text)
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", buffering=1)
-        return int(self._file.write(text))
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", buffering=1)
+            self._file.write(text)
+        except OSError as error:
+            self._failure = error
+        return len(text)
 
     def flush(self) -> None:
-        if self._file is not None and not self._file.closed:
+        if self._file is not None and not self._file.closed and self._failure is None:
             self._file.flush()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        super().close()
+        if not self.closed:
+            super().close()
+            if self._file is not None:
+                self._file.close()
+            if self._failure is not None:
+                raise self._failure
 
 
 def _parcel(state: Tree, size: int) -> Parcel:

@@ -80,35 +80,46 @@ class Journal:
         self.path = path
         self.lines: list[Line] = []
         self._file: IO[bytes] | None = None
+        self._waiting: list[bytes] = []  # not the file's own buffer, which would write the rest when it likes, after a failure
         if path is not None:
             size = sound_length(path) if path.exists() else 0
-            self._file = path.open("ab")
+            self._file = path.open("ab", buffering=0)
             self._file.truncate(size)  # a last line torn by a crash was never acted upon
             if size == 0:
-                self._file.write(_encode({"shoal": "journal", "schema": SCHEMA}) + b"\n")
+                self._waiting.append(_encode({"shoal": "journal", "schema": SCHEMA}) + b"\n")
 
     def append(self, time: Seconds, entry: Entry) -> None:
         if self._file is None:
             self.lines.append(Line(time, entry))
         else:
-            self._file.write(encode(time, entry))
+            self._waiting.append(encode(time, entry))
 
     def flush(self) -> None:
-        """Hand what was appended to the operating system, so that readers see it."""
-        if self._file is not None:
-            self._file.flush()
+        """Hand what was appended to the operating system: readers see it, and it outlives this process.
+
+        Raises:
+            OSError: the disk is full, say. What could not be written never will be: the next to open the file goes on before it.
+        """
+        if self._file is None or not self._waiting:
+            return
+        left = memoryview(b"".join(self._waiting))
+        self._waiting = []
+        while left:
+            left = left[self._file.write(left) :]
 
     def sync(self) -> None:
         """Return when everything appended so far will survive a crash."""
         if self._file is not None:
-            self._file.flush()
+            self.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         if self._file is not None:
-            self.sync()
-            self._file.close()
-            self._file = None
+            try:
+                self.sync()
+            finally:
+                self._file.close()
+                self._file = None
 
 
 def sound_length(path: Path) -> int:

@@ -140,6 +140,8 @@ def _write(journal: Journal, now: Seconds, noted: list[Entry], changed: bool) ->
         journal.append(now, entry)
     if changed or any(isinstance(entry, (Submitted, Kept)) for entry in noted):
         journal.sync()
+    else:
+        journal.flush()  # it outlives this process, and others see it
 
 
 def _why(state: State) -> str:

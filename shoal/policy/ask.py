@@ -79,7 +79,8 @@ def asks(view: View, rungs: Rungs = powers_of_two, left: Callable[[View, TrialId
             widths = rungs(fewest, most)
             curve = view.profile.curve(name, widths[-1])
             held = 0 if gang is None else next(len(lane.slots) for lane in gang.lanes if lane.trial == name)
-            found.append(Ask(name, left(view, name), widths, tuple(curve[w - 1] for w in widths), held))
+            rates = tuple(curve) if len(curve) == len(widths) else tuple(curve[w - 1] for w in widths)
+            found.append(Ask(name, left(view, name), widths, rates, held))
     return found
 
 

@@ -18,8 +18,8 @@ Place = tuple[int | str, ...]
 Groups = list[list[int]]
 CostOf = Callable[[Sequence[int]], Seconds]  # of a group, by its members' numbers
 SLACK = 1e-9
-FEW = 24  # members: with more, exchanges take long, and there are equals enough for contiguous groups to be full
-TRIES = 6
+FEW, SOME = 16, 40  # members: with more, exchanges take long, and there are equals enough for contiguous groups to be full
+TRIES = 6  # starts at random, for few
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,13 @@ def contiguous(members: Sequence[Member], room: GiB, most: int, cost: CostOf) ->
 
 
 def cheapest(members: Sequence[Member], room: GiB, most: int, cost: CostOf) -> Groups:
-    """`contiguous`; for few members, the best of it, the fullest groups and some at random, all `improved`."""
+    """`contiguous`; unless members are many, the best of it, the fullest groups and some at random, all `improved`."""
     chosen = contiguous(members, room, most, cost)
-    if len(members) > FEW:
+    if len(members) > SOME:
         return chosen
     price = sum(map(cost, chosen))
-    for start in [chosen, fullest(members, room, most), *(at_random(members, room, most, [k]) for k in range(TRIES))]:
+    tries = TRIES if len(members) <= FEW else 0
+    for start in [chosen, fullest(members, room, most), *(at_random(members, room, most, [k]) for k in range(tries))]:
         groups = improved(start, members, room, most, cost)
         total = sum(map(cost, groups))
         if total < price * (1 - SLACK):  # between equals, the first: it packs only what gains

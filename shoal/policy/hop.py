@@ -22,7 +22,7 @@ from shoal.policy.idle import fits, idle_slots, idle_trials, with_more
 from shoal.policy.planned import by_order, order_all
 from shoal.policy.rotation import Memory, next_shard, seat
 
-Rule = Literal["rotation", "lrw", "early", "random", "quick4", "quota"]
+Rule = Literal["rotation", "lrw", "random", "early", "quick4", "quota"]
 PLANNED = ("quick4", "quota")
 Choice = tuple[Slot, TrialId, ShardId]
 Lines = dict[ShardId, list[tuple[int, int, TrialId, ShardId]]]  # shard -> (visits made, place, trial, shard)
@@ -136,14 +136,21 @@ def _out_of_turn(view: View, trials: list[TrialId], memory: Memory, slots: list[
 
 
 def _by_work(view: View, slots: list[Slot], trials: list[TrialId], seed: int) -> Iterator[Choice]:
-    """The most loaded slot first; of a trial's shards here, the one with the most work left at the fewest holders."""
+    """The most loaded slot first (with replicas, the fastest); of a trial's shards here, the scarcest.
+
+    That is the one of which the work left would take its holders longest.
+    """
     held: frozenset[ShardId] = frozenset().union(*(slot.shards for slot in slots))
     done, pending, known, curve = view.done, view.pending, view.trials, view.profile.curve
     here = [t for t in trials if not held.isdisjoint(pending[t])]
     left = [(done[t] - known[t].samples) / curve(t, 1)[0] for t in here]
     line = [here[i] for i in sorted(range(len(here)), key=left.__getitem__)]
-    load = _loads(view) if len(held) > 1 else {}
-    for slot in sorted(slots, key=lambda s: (-sum(load.get(q, 0.0) for q in s.shards), s.id)):
+    serves = speed_at_shards(view) if len(held) > 1 else {}
+    load = _loads(view, serves) if serves else {}
+    order = {s.id: -sum(load.get(q, 0.0) for q in s.shards) for s in slots}
+    if here and any(len(speeds) > 1 for speeds in serves.values()):
+        order = {s.id: -view.profile.rates(solo(here[0], s.id, 0))[here[0]] for s in slots}
+    for slot in sorted(slots, key=lambda s: (order[s.id], s.id)):
         at = slot.shards
         trial = next((t for t in line if not at.isdisjoint(pending[t]) and fits(view, t, slot)), None)
         if trial is not None:
@@ -151,8 +158,8 @@ def _by_work(view: View, slots: list[Slot], trials: list[TrialId], seed: int) ->
             yield slot, trial, max(sorted(pending[trial] & at), key=lambda q: load.get(q, 0.0))
 
 
-def _loads(view: View) -> dict[ShardId, float]:
-    """Seconds of work left on each shard, over all epochs, divided among the slots that hold it."""
+def _loads(view: View, serves: Mapping[ShardId, Sequence[float]]) -> dict[ShardId, float]:
+    """Seconds of work left on each shard, over all epochs, for its holders (of these speeds) together."""
     sizes, curve = view.shards, view.profile.curve
     whole: dict[frozenset[ShardId], float] = {}  # seconds per sample of all whole epochs to come, by the trials' shards
     parts = dict.fromkeys(sizes, 0.0)  # and of what is left of this one
@@ -166,8 +173,7 @@ def _loads(view: View) -> dict[ShardId, float]:
     for shards, seconds in whole.items():
         for shard in shards:
             parts[shard] += seconds
-    holders = Counter(shard for slot in view.slots.values() for shard in slot.shards)
-    return {shard: seconds * sizes[shard] / max(1, holders[shard]) for shard, seconds in parts.items()}
+    return {shard: seconds * sizes[shard] / (sum(serves[shard]) or 1.0) for shard, seconds in parts.items()}
 
 
 def _by_lot(view: View, slots: list[Slot], trials: list[TrialId], seed: int) -> Iterator[Choice]:

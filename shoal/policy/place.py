@@ -4,7 +4,7 @@ Guan et al., "FLEET", MLSys 2020, section 4.3.2, eq. 4 and algorithms 3-4 (with 
 for an empty cluster of equal nodes. `place` is for clusters at work: best fit, largest first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, permutations
 from math import inf
 
@@ -93,30 +93,78 @@ def _held(view: View, wanted: Widths) -> dict[TrialId, tuple[SlotId, ...]]:
 
 def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> dict[TrialId, tuple[SlotId, ...]]:
     """The slots of each trial that gets some, among these. What it holds it keeps, as far as it is still wanted."""
-    nodes: dict[str, list[SlotId]] = {}
-    for slot in free:
-        nodes.setdefault(view.slots[slot].node, []).append(slot)
+    pool = _Pool(view, free)
     found: dict[TrialId, tuple[SlotId, ...]] = {}
     for trial, slots in held.items():
-        mine = tuple(s for s in slots if s in nodes.get(view.slots[s].node, ()))
+        mine = tuple(slot for slot in slots if slot in pool)
         found[trial] = mine if len(mine) <= wanted[trial] else _fewest_nodes(view, mine, wanted[trial])
-        for slot in found[trial]:
-            nodes[view.slots[slot].node].remove(slot)
+        pool.take(found[trial])
     limited = any(slot.memory < inf for slot in view.slots.values())
     memory = {t: view.profile.cost(t).memory if limited else 0.0 for t in wanted}
     need = {t: width - len(found.get(t, ())) for t, width in wanted.items()}
     for trial in sorted((t for t in need if need[t]), key=lambda t: (-memory[t], -need[t])):
-
-        def fits(slot: SlotId, least: float = memory[trial]) -> bool:
-            return not limited or view.slots[slot].memory >= least
-
-        got = found.get(trial, ())
-        got = (*got, *_nearest(view, got, need[trial], nodes, fits))
+        roomy = _Pool(view, [s for s in pool if view.slots[s].memory >= memory[trial]]) if limited else pool
+        before = found.get(trial, ())
+        got = (*before, *roomy.nearest(before, need[trial]))
         found[trial] = got[: _usable(len(got), wanted[trial])]
-        for slot in got:
-            if slot in nodes[view.slots[slot].node] and slot in found[trial]:
-                nodes[view.slots[slot].node].remove(slot)
+        pool.take(found[trial][len(before) :])
     return {t: slots for t, slots in found.items() if slots and len(slots) >= view.trials[t].widths[0]}
+
+
+class _Pool:
+    """Free slots by node, and nodes by how many they have, so that the best one is found without looking at all."""
+
+    def __init__(self, view: View, free: Sequence[SlotId]) -> None:
+        self.view = view
+        self.nodes: dict[str, dict[SlotId, None]] = {}  # ordered sets, as `sizes` are
+        for slot in free:
+            self.nodes.setdefault(view.slots[slot].node, {})[slot] = None
+        self.sizes: dict[int, dict[str, None]] = {}
+        for node, slots in self.nodes.items():
+            self.sizes.setdefault(len(slots), {})[node] = None
+
+    def __contains__(self, slot: SlotId) -> bool:
+        return slot in self.nodes.get(self.view.slots[slot].node, ())
+
+    def __iter__(self) -> Iterator[SlotId]:
+        return (slot for slots in self.nodes.values() for slot in slots)
+
+    def take(self, slots: Iterable[SlotId]) -> None:
+        for slot in slots:
+            node = self.view.slots[slot].node
+            mine = self.nodes[node]
+            self._resize(node, len(mine), len(mine) - 1)
+            del mine[slot]
+
+    def _resize(self, node: str, old: int, new: int) -> None:
+        del self.sizes[old][node]
+        if not self.sizes[old]:
+            del self.sizes[old]
+        if new:
+            self.sizes.setdefault(new, {})[node] = None
+
+    def nearest(self, held: Sequence[SlotId], need: int) -> list[SlotId]:
+        """So many more: at nodes where it is; then a node that just holds the rest; else the emptiest one, and again."""
+        home = dict.fromkeys(self.view.slots[slot].node for slot in held)
+        order = sorted((n for n in home if self.nodes.get(n)), key=lambda n: -len(self.nodes[n]))
+        got: list[SlotId] = []
+        used: set[str] = set()
+        while len(got) < need:
+            more = need - len(got)
+            node = order.pop(0) if order else self._best(more, used)
+            if node is None:
+                break
+            used.add(node)
+            got += islice(self.nodes[node], more)
+        return got
+
+    def _best(self, need: int, used: set[str]) -> str | None:
+        sizes = sorted(self.sizes)
+        for size in (*(s for s in sizes if s >= need), *(s for s in reversed(sizes) if s < need)):
+            node = next((n for n in self.sizes[size] if n not in used), None)
+            if node is not None:
+                return node
+        return None
 
 
 def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[SlotId, ...]:
@@ -126,23 +174,6 @@ def _fewest_nodes(view: View, slots: tuple[SlotId, ...], width: int) -> tuple[Sl
         many[view.slots[slot].node] = many.get(view.slots[slot].node, 0) + 1
     keep = set(sorted(slots, key=lambda s: (-many[view.slots[s].node], view.slots[s].node))[:width])
     return tuple(s for s in slots if s in keep)
-
-
-def _nearest(
-    view: View, held: Sequence[SlotId], need: int, nodes: Mapping[str, list[SlotId]], fits: Callable[[SlotId], bool]
-) -> list[SlotId]:
-    """So many more: at nodes where it is; then a node that just holds the rest; else the emptiest one, and again."""
-    offers = {node: [s for s in slots if fits(s)] for node, slots in nodes.items() if slots}
-    home = {view.slots[s].node for s in held}
-    got: list[SlotId] = []
-    for node in sorted(home & offers.keys(), key=lambda n: -len(offers[n])):
-        got += offers.pop(node)[: need - len(got)]
-    while len(got) < need and any(offers.values()):
-        more = need - len(got)
-        enough = [n for n, slots in offers.items() if len(slots) >= more]
-        node = min(enough, key=lambda n: len(offers[n])) if enough else max(offers, key=lambda n: len(offers[n]))
-        got += offers.pop(node)[:more]
-    return got
 
 
 def _usable(got: int, wanted: int) -> int:

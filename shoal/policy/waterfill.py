@@ -4,8 +4,11 @@ ALGORITHMS C.3; after FLEET (Guan et al., MLSys 2020), whose rounds it does with
 used at once, and a slot that would lower a trial's rate (past the maximum of FLEET's eq. 5) is never given.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 
 from shoal.core.plan import Plan
 from shoal.core.state import View
@@ -17,7 +20,8 @@ from shoal.policy.place import place
 LONGER = 1.3  # a waiting trial takes the place of a running one, at a tick, if it has so many times as long to go
 
 
-def rising(widths: Sequence[int], rates: Sequence[float]) -> tuple[list[int], list[float]]:
+@lru_cache(maxsize=4096)
+def rising(widths: tuple[int, ...], rates: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The widths that are faster than all narrower ones, with their rates."""
     steps: list[int] = []
     best: list[float] = []
@@ -25,7 +29,7 @@ def rising(widths: Sequence[int], rates: Sequence[float]) -> tuple[list[int], li
         if not best or rate > best[-1]:
             steps.append(width)
             best.append(rate)
-    return steps, best
+    return tuple(steps), tuple(best)
 
 
 def level(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
@@ -33,43 +37,42 @@ def level(wanting: Sequence[Ask], capacity: int) -> dict[TrialId, int]:
 
     Their fewest slots must fit. Found by bisection on T, over the widths that are faster than all narrower ones.
     """
-    curves = [rising(ask.widths, ask.rates) for ask in wanting]
+    steps, lasts = [], []  # of each: widths, and the time to its end at them, negated so that it rises
+    for ask in wanting:
+        widths, rates = rising(ask.widths, ask.rates)
+        steps.append(widths)
+        lasts.append([-ask.left / rate for rate in rates])
 
     def needed(time: Seconds) -> list[int] | None:
-        """The rung of each with which it ends by then."""
-        rungs = []
-        for ask, (_, rates) in zip(wanting, curves, strict=True):
-            rung = next((k for k, rate in enumerate(rates) if ask.left / rate <= time), None)
-            if rung is None:
-                return None
-            rungs.append(rung)
-        return rungs if sum(c[0][k] for c, k in zip(curves, rungs, strict=True)) <= capacity else None
+        """The rung of each with which it ends by then, if they fit."""
+        rungs = [bisect_left(last, -time) for last in lasts]
+        if any(rung == len(last) for rung, last in zip(rungs, lasts, strict=True)):
+            return None
+        return rungs if sum(w[k] for w, k in zip(steps, rungs, strict=True)) <= capacity else None
 
-    times = [sorted((ask.left / rate for rate in rates), reverse=True) for ask, (_, rates) in zip(wanting, curves, strict=True)]
-    marks = sorted({t for each in times for t in each})  # T is one of these
+    marks = sorted({-time for last in lasts for time in last})  # T is one of these
     low, high = 0, len(marks) - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if needed(marks[middle]) is not None else (middle + 1, high)
     rungs = needed(marks[low]) if marks else []
     assert rungs is not None  # the last mark is the longest trial's time at its fewest slots
-    return _left_over(wanting, curves, rungs, capacity)
+    _left_over(steps, lasts, rungs, capacity)
+    return {ask.trial: widths[k] for ask, widths, k in zip(wanting, steps, rungs, strict=True)}
 
 
-def _left_over(
-    wanting: Sequence[Ask], curves: Sequence[tuple[list[int], list[float]]], rungs: list[int], capacity: int
-) -> dict[TrialId, int]:
-    free = capacity - sum(c[0][k] for c, k in zip(curves, rungs, strict=True))
-    open_ = set(range(len(wanting)))
-    while open_ and free:
-        i = max(open_, key=lambda i: (wanting[i].left / curves[i][1][rungs[i]], -i))
-        widths = curves[i][0]
-        if rungs[i] + 1 < len(widths) and widths[rungs[i] + 1] - widths[rungs[i]] <= free:
-            free -= widths[rungs[i] + 1] - widths[rungs[i]]
-            rungs[i] += 1
-        else:
-            open_.discard(i)
-    return {ask.trial: c[0][k] for ask, c, k in zip(wanting, curves, rungs, strict=True)}
+def _left_over(steps: Sequence[Sequence[int]], lasts: Sequence[Sequence[float]], rungs: list[int], capacity: int) -> None:
+    """What is over goes to the one that would end last, as long as it helps that one."""
+    free = capacity - sum(widths[k] for widths, k in zip(steps, rungs, strict=True))
+    still = [(lasts[i][k], i) for i, k in enumerate(rungs)]
+    heapify(still)
+    while still and free:
+        _, i = heappop(still)
+        widths, k = steps[i], rungs[i]
+        if k + 1 < len(widths) and widths[k + 1] - widths[k] <= free:
+            free -= widths[k + 1] - widths[k]
+            rungs[i] = k + 1
+            heappush(still, (lasts[i][k + 1], i))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -115,7 +115,7 @@ class Vault:
         beside = f"{path}.{os.getpid()}.part"
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
-            with self._files.open(beside, "wb") as file:
+            with self._files.open(beside, "wb") as file, _plainly():
                 write(file)
                 if self._local:
                     file.flush()
@@ -129,6 +129,17 @@ class Vault:
             with suppress(Exception):
                 self._files.rm_file(beside)
             raise
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """What the file raised, where torch makes a RuntimeError of it ("unexpected pos …", on a full disk)."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def _replace(beside: str, path: str) -> None:

@@ -8,7 +8,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
 
-from shoal.backend import ray as backend_ray
+from shoal.backend import ray_fleet
 from shoal.backend.ray import Ray
 from shoal.core.event import Ended, Fell, Joined, Left
 from shoal.policy import Hop
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state whose node is gone is lost, and its trial falls back to the durable one; data() runs once on each node."""
-    monkeypatch.setattr(backend_ray, "POLL", 0.5)
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
     (marks := tmp_path / "marks").mkdir()
     ray.shutdown()
     system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}

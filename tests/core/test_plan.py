@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.check import diff
@@ -25,6 +25,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(frozenset(gangs))
 
 
+@settings(deadline=None)
 @given(plans(), plans())
 def test_diff_leads_from_one_plan_to_the_other(old: Plan, new: Plan) -> None:
     changes = list(diff(old, new))
@@ -39,6 +40,7 @@ def test_diff_leads_from_one_plan_to_the_other(old: Plan, new: Plan) -> None:
     assert [order[k] for k in kinds] == sorted(order[k] for k in kinds), "what only stops comes first, what only starts last"
 
 
+@settings(deadline=None)
 @given(plans())
 def test_no_change_from_a_plan_to_itself(plan: Plan) -> None:
     assert list(diff(plan, plan)) == []
@@ -61,6 +63,7 @@ def test_prune() -> None:
     assert prune(gang, trials=frozenset(TRIALS)) is None
 
 
+@settings(deadline=None)
 @given(plans(), st.sets(st.sampled_from(TRIALS)), st.sets(st.sampled_from(SLOTS)))
 def test_pruning_twice_is_pruning_once(plan: Plan, trials: set[TrialId], slots: set[SlotId]) -> None:
     for gang in plan.gangs:

@@ -76,7 +76,9 @@ def test_the_profile_says_what_resizing_costs():
     look = seen(known, dear)
     plan, _ = Elastic(horizon=100.0).decide(look, {})
     known = follow(known, plan, Joined((Slot(SlotId("new")),)))
-    assert [len(g.slots) for g in Elastic(100.0).decide(seen(known, Table((Row((10.0, 11, 12, 13), up=500.0),))), {})[0].gangs] == [3]
+    assert [
+        len(g.slots) for g in Elastic(100.0).decide(seen(known, Table((Row((10.0, 11, 12, 13), up=500.0),))), {})[0].gangs
+    ] == [3]
     cheap = Table((Row((10.0, 11, 12, 13), up=1.0),))
     assert [len(g.slots) for g in Elastic(100.0).decide(seen(known, cheap), {})[0].gangs] == [4]
 

@@ -126,16 +126,17 @@ def test_slots_that_hold_several_shards_are_one_machine():
 def test_replicas_are_used_well():
     """ALGORITHMS A.4: an eighth or more is won over the paper's rule."""
     rng = np.random.default_rng(3)
-    flops, speeds = rng.uniform(1, 20, 16), rng.choice([5.6, 11.3, 12.1, 18.7], 8)
+    flops, speeds = rng.uniform(1, 20, 32), rng.choice([5.6, 11.3, 12.1, 18.7], 8)
     holders = [[q, (q + 3) % 8] for q in range(8)]
     cluster = Cluster(flops, speeds, holders)
-    seconds = np.full((16, 8, 8), np.inf)
+    seconds = np.full((32, 8, 8), np.inf)
     for q, at in enumerate(holders):
         seconds[:, q, at] = flops[:, None] / speeds[at]
     least, _ = replica_shares(Shop(seconds))
     planned = cluster.makespan(Hop("quota"))
     assert least <= planned <= 1.08 * least
-    assert cluster.makespan(Hop("random", seed=1)) >= 1.12 * planned
+    drawn = [cluster.makespan(Hop("random", seed=seed)) for seed in range(4)]
+    assert np.mean(drawn) >= 1.12 * planned
 
 
 def test_visits_are_those_of_the_journal():

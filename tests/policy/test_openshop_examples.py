@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simkit import study
 
@@ -99,6 +99,7 @@ def test_a_shard_that_nobody_holds() -> None:
         replica_bound([1.0], [1.0], [[0], []])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20), st.lists(st.floats(0.5, 4.0), min_size=1, max_size=5))
 def test_rotation_is_valid_and_optimal_when_ok(work: list[float], speeds: list[float]) -> None:
     table = times(work, speeds)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.search.space import (
@@ -116,6 +116,7 @@ DOMAIN = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=6), DOMAIN, max_size=5))
 def test_described_as_json_and_rebuilt_in_order(space: dict[str, Any]) -> None:
     data = json.loads(json.dumps(describe_space(space), sort_keys=True))

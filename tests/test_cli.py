@@ -1,0 +1,146 @@
+"""The command line, as a person types it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DIGITS = str(ROOT / "examples" / "digits.py")
+
+
+def shoal(*args: str, code: int = 0) -> str:
+    done = subprocess.run([sys.executable, "-m", "shoal.cli", *args], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == code, f"{args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four small digits networks, trained for three epochs."""
+    folder = tmp_path_factory.mktemp("cli") / "study"
+    out = shoal(
+        "run",
+        DIGITS,
+        "--storage",
+        str(folder),
+        "--space",
+        "width=grid([16, 32])",
+        "--space",
+        "lr=grid([1e-3, 1e-2])",
+        "--max-epochs",
+        "3",
+    )
+    assert re.search(r"best\s+accuracy 0\.[89]", out)
+    assert str(folder / "report.html") in out
+    assert "shoal replay" in out
+    return folder
+
+
+def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
+    weights = {path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")}
+    shoal(
+        "run",
+        DIGITS,
+        "--storage",
+        str(study),
+        "--space",
+        "width=grid([16, 32])",
+        "--space",
+        "lr=grid([1e-3, 1e-2])",
+        "--max-epochs",
+        "3",
+    )
+    found = json.loads(shoal("status", str(study), "--json"))
+    assert found["trials"]["finished"] == found["trials"]["all"] == 4
+    assert {path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")} == weights
+
+
+def test_replay_is_bit_equal_and_finds_a_forged_weight(study: Path, tmp_path: Path) -> None:
+    found = json.loads(shoal("replay", str(study), "--trial", "t000", "--json"))["trials"]
+    assert [(row["trial"], row["equal"], row["visits"]) for row in found] == [("t000", True, 12)]
+    import shutil
+
+    import torch
+
+    forged = tmp_path / "forged"
+    shutil.copytree(study, forged)
+    for name in ("journal.jsonl",):
+        text = (forged / name).read_text().replace(str(study), str(forged))
+        (forged / name).write_text(text)
+    path = next((forged / "checkpoints" / "t001").glob("*.pt"))
+    state = torch.load(path, weights_only=True)
+    first = next(iter(state["model"]))
+    state["model"][first] += 1e-3
+    torch.save(state, path)
+    assert "DIFFERS" in shoal("replay", str(forged), "--trial", "t001", code=1)
+
+
+def test_report_and_status(study: Path, tmp_path: Path) -> None:
+    out = shoal("report", str(study), "--out", str(tmp_path / "r.html"))
+    assert (tmp_path / "r.html").stat().st_size > 1e6
+    assert "r.html" in out
+    assert "4 finished" in shoal("status", str(study))
+
+
+def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    shoal("run", DIGITS, "--storage", str(folder), "--timeout", "1.5", "--max-epochs", "6")
+    left = json.loads(shoal("status", str(folder), "--json"))
+    assert left["trials"]["finished"] < 16
+    done = json.loads(shoal("resume", str(folder), "--json"))
+    assert done["trials"]["finished"] == 16
+
+
+def test_check_passes_a_sound_recipe_and_fails_an_unsound_one(tmp_path: Path) -> None:
+    assert "FAIL" not in shoal("check", DIGITS)
+    unsound = tmp_path / "unsound.py"
+    source = (ROOT / "examples" / "digits.py").read_text()
+    step = "        images, labels = batch\n        return nn.functional.cross_entropy(model(images), labels)"
+    held = "        images, labels = batch\n        self.steps = getattr(self, 'steps', 0) + 1\n        return nn.functional.cross_entropy(model(images), labels) * self.steps"
+    assert step in source
+    unsound.write_text(source.replace(step, held))
+    assert "FAIL" in shoal("check", str(unsound), code=1)
+
+
+def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = json.loads(shoal("plan", DIGITS, "--backend", "ray", "--slots", "2", "--out", str(tmp_path / "plan"), "--json"))
+    rows = {row["policy"]: row for row in found["policies"]}
+    assert set(rows) == {"fifo", "hop", "hop-lrw"} and all(row["slots"] == 2 for row in rows.values())
+    assert found["kinds"] == 4 and all(row["seconds"] > 0 for row in rows.values())
+    assert (tmp_path / "plan" / "hop" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "nowhere.py"], "there is no file nowhere.py"),
+        (["run", DIGITS + ":Letters"], "there is no Letters"),
+        (["run", DIGITS, "--space", "lr=exp(1)"], "--space takes"),
+        (["run", DIGITS, "--space", "lr=loguniform(0,1)"], "loguniform needs low > 0"),
+        (["run", DIGITS, "--policy", "best"], "unknown policy"),
+        (["run", DIGITS, "--backend", "cloud"], "backend must be"),
+        (["status", "nowhere"], "there is no study"),
+        (["resume", "nowhere"], "there is no study"),
+    ],
+)
+def test_errors_are_one_line(tmp_path: Path, args: list[str], says: str) -> None:
+    where = ["--storage", str(tmp_path / "s")] if args[0] == "run" else []
+    out = shoal(*args, *where, code=2)
+    assert says in out and "Traceback" not in out and len(out.strip().splitlines()) == 1
+
+
+def test_import_is_light() -> None:
+    code = "import shoal, shoal.cli, sys; heavy = {'torch', 'ray', 'plotly', 'scipy', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_deciding_needs_no_torch_and_no_ray() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
+        "import shoal.policy, shoal.search, shoal.profile.measure, shoal.engine.run, shoal.backend.sim, shoal.report, shoal.testing"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

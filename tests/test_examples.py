@@ -1,0 +1,38 @@
+"""The examples, as scripts in an empty folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MNIST = ROOT.parent / "shared" / "data" / "mnist10k"
+
+
+def script(folder: Path, *args: str) -> str:
+    done = subprocess.run([sys.executable, *args], cwd=folder, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def best(folder: Path, study: str) -> float:
+    out = script(folder, "-m", "shoal.cli", "status", study, "--json")
+    return float(json.loads(out)["best"]["score"])
+
+
+def test_digits(tmp_path: Path) -> None:
+    out = script(tmp_path, str(ROOT / "examples" / "digits.py"))
+    assert "best:" in out and (tmp_path / "runs" / "digits" / "report.html").exists()
+    assert best(tmp_path, "runs/digits") >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MNIST.exists(), reason="the MNIST images are not part of the product: put them beside the checkout to run this")
+@pytest.mark.parametrize("backend", [(), ("--backend", "ray", "--slots", "2")])
+def test_mnist(tmp_path: Path, backend: tuple[str, ...]) -> None:
+    script(tmp_path, str(ROOT / "examples" / "mnist.py"), "--data", str(MNIST), *backend)
+    assert best(tmp_path, "runs/mnist") >= 0.95
+    out = script(tmp_path, "-m", "shoal.cli", "replay", "runs/mnist")
+    assert "4 of 4 trials equal" in out
