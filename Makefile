@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow soak lint bench docs clean
+.PHONY: demo test quick slow soak lint bench papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,13 +37,16 @@ soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check shoal tests benchmarks examples
-	$(BIN)/ruff format --check shoal tests benchmarks examples
+	$(BIN)/ruff check shoal tests benchmarks examples papers
+	$(BIN)/ruff format --check shoal tests benchmarks examples papers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
-	for file in sim hop plan tune_grid; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in sim elastic replay hop plan tune_grid; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs the shared data for one of them
+	for name in cerebro capes fleet pack bftrainer; do $(BIN)/python papers/$$name/run.py || exit 1; done
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict

@@ -38,7 +38,9 @@ def bars(folder: Path) -> set[tuple[str, str]]:
     from shoal.report import chart
 
     found = chart(list(read(folder / "journal.jsonl"))).bars
-    return {(slot, bar.kind) for slot, bars in found.items() for bar in bars if bar.kind in ("train", "evaluate", "save", "switch")}
+    return {
+        (slot, bar.kind) for slot, bars in found.items() for bar in bars if bar.kind in ("train", "evaluate", "save", "switch")
+    }
 
 
 def one_round(folder: Path, turn: int) -> dict[str, Any]:

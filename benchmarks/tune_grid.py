@@ -100,6 +100,7 @@ def run_shoal(folder: Path, backend: str) -> dict[str, Any]:
 
     class Digits(shoal.Recipe):
         batch_size = BATCH
+        shuffle = "each"  # as the loop does
 
         def data(self) -> shoal.Data:
             x, y = digits()

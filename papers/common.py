@@ -11,7 +11,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"  # data that is not part
 def write(name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]]) -> bool:
     """Print and store; True when every goal holds.
 
-    `rows`: one per figure or cell compared ({"what", "paper", "ours", …}). `goals`: {"A-1": {"figure": …, "holds": bool, "text": …}}.
+    `rows`: one per figure or cell compared ({"what", "paper", "ours", …}).
+    `goals`: {"A-1": {"figure": …, "holds": bool, "text": …}}.
     """
     for row in rows:
         print("  ".join(f"{key} {_cell(value)}" for key, value in row.items()))

@@ -7,32 +7,13 @@ from typing import Any
 from shoal.backend.sim import Sim
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Entry, Planned
-from shoal.core.plan import Proposal
 from shoal.core.ports import Policy, Profile
-from shoal.core.state import State, View
-from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.core.state import State
+from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.table import Table
-
-Arrival = tuple[Seconds, Trial]
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """A searcher: these trials at these times."""
-
-    arrivals: Sequence[Arrival]
-
-    def start(self) -> int:
-        return 0
-
-    def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        first = came
-        while came < len(self.arrivals) and self.arrivals[came][0] <= view.now:
-            came += 1
-        wake = self.arrivals[came][0] if came < len(self.arrivals) else None
-        return Proposal(tuple(trial for _, trial in self.arrivals[first:came]), wake_at=wake), came
+from shoal.simulate.arrivals import Arrival, Arrivals
 
 
 @dataclass

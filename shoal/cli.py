@@ -209,6 +209,38 @@ def report(
         show({"report": str(path)}, as_json, lambda x: [f"report: {x['report']}"])
 
 
+@app.command()
+def simulate(
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC.toml …", help="what to simulate; a spec never executes code")],
+    policy: Annotated[list[str] | None, typer.Option(help="of the spec, or by name; repeat [default: all of the spec]")] = None,
+    out: Annotated[Path | None, typer.Option(help="write each simulated journal and report there")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run studies in virtual time under one policy or several, side by side."""
+    from shoal.simulate.command import simulate as simulated
+
+    with errors():
+        found, lines = simulated(specs, policy or (), out)
+        show(found, as_json, lambda _: lines)
+
+
+trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)
+app.add_typer(trace, name="trace")
+
+
+@trace.command("stats")
+def trace_stats(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="an idle-node log: CSV, Parquet, or sacct's text")],
+    as_json: AsJson = False,
+) -> None:
+    """Joins and leaves an hour, idle ratio, equivalent nodes, fragments, and the hazard of departure."""
+    from shoal.simulate.command import trace_stats as stats
+
+    with errors():
+        found, lines = stats(file)
+        show(found, as_json, lambda _: lines)
+
+
 def open_study(
     file: str, storage: Path | None, space: list[str] | None, metric: str | None, mode: str | None, seed: int
 ) -> "Study":

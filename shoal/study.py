@@ -115,7 +115,7 @@ class Study:
             given = wiring.profile_of(profile)
             lines = self.folder.lines()
             before, since = last_head(lines), lines[-1].time if lines else 0.0
-            head = wiring.head(self, data, search, rule, chosen) | {
+            head = wiring.head(self, data, search, rule, chosen, before) | {
                 "profile": str(profile) if isinstance(profile, (str, Path)) else None
             }
             wiring.check_same(before, head)

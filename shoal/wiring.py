@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -162,15 +163,22 @@ def believer(given: Profile | None) -> Callable[[State], Profile]:
     return given.believe if isinstance(given, Table) else lambda state: given
 
 
-def head(study: "Study", data: "Data", searcher: Searcher[Any], policy: Policy[Any], options: Options) -> dict[str, Any]:
-    """What the journal says of a run: for people, for resume, for the report."""
+def head(
+    study: "Study",
+    data: "Data",
+    searcher: Searcher[Any],
+    policy: Policy[Any],
+    options: Options,
+    before: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """What the journal says of a run: for people, for resume, for the report. `before`: the head of the run before it."""
     from shoal import policy as policies
     from shoal import search
     from shoal.search.space import describe_space
 
     said = {
         "study": study.folder.path.name,
-        "recipe": describe_recipe(study.recipe),
+        "recipe": _code(describe_recipe(study.recipe), before.get("recipe", {})),
         "data": {"fingerprint": data.fingerprint, "samples": sum(data.sizes.values()), "shards": len(data.shards)},
         "metric": study.metric,
         "mode": study.mode,
@@ -187,6 +195,11 @@ def head(study: "Study", data: "Data", searcher: Searcher[Any], policy: Policy[A
     }
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))  # as it will be read back
     return plain
+
+
+def _code(now: dict[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recipe that was loaded by value knows no file: it is the code of the run before."""
+    return before if now["sha256"] is None and now["name"] == before.get("name") else now
 
 
 def _described(describe: Callable[[Any], dict[str, Any]], decider: Any) -> dict[str, Any]:

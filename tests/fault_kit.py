@@ -173,7 +173,7 @@ def lines_of(folder: Path) -> list[Line]:
 
 
 def endure(folder: Path, policy: str, kills: Sequence[str], seed: int, **options: Any) -> None:
-    """Train a study to its end through these kills ("slot", "driver", "both"), each after a random number of visits and seconds."""
+    """Train a study to its end through these kills ("slot", "driver", "both"), each at a random moment."""
     rng = random.Random(seed)
     options = {"policy": policy, "checkpoint_every": EVERY, **options}
     driver = Driver(folder, {}, **options)
@@ -216,7 +216,7 @@ def check_whole(folder: Path, undisturbed: shoal.Study | None = None) -> shoal.S
 
 
 def check_repeated(lines: Sequence[Line]) -> None:
-    """Each fall voids no more than the checkpoint interval and one unit of a trial's training; and nothing else is trained twice."""
+    """Each fall voids at most the checkpoint interval and one unit of a trial's training; nothing else is trained twice."""
     since: dict[str, list[float]] = defaultdict(list)  # seconds of each trial's visits since it was last durable
     part: dict[str, float] = defaultdict(float)  # of the visit under way
     kept: dict[str, int] = defaultdict(int)

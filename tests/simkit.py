@@ -1,11 +1,11 @@
 """Small studies on the simulator, for tests of everything that needs a state or a journal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Ended, Entry, Joined, Opened, Submitted
+from shoal.core.event import Ended, Entry, Event, Joined, Opened, Submitted
 from shoal.core.plan import Gang
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State, View, fold, view
@@ -82,3 +82,30 @@ def units(lines: Iterable[Line]) -> list[tuple[float, TrialId, SlotId, ShardId]]
 
 def _unit(gang: Gang) -> tuple[TrialId, SlotId, ShardId]:
     return gang.lanes[0].trial, gang.lanes[0].slots[0], gang.shards[0]
+
+
+def moments(sim: Sim, act: Callable[[float, tuple[Event, ...]], None], most: int = 99) -> list[tuple[float, tuple[Event, ...]]]:
+    """All moments; `act` is called at each, and changes things."""
+    seen = []
+    for now, events in sim.moments():
+        seen.append((now, events))
+        act(now, events)
+        assert len(seen) < most, "it never ends"
+    return seen
+
+
+def alone(table: Table, gang: Gang, *trials: Trial, **options: Any) -> list[tuple[float, tuple[Event, ...]]]:
+    """Moments of one gang that is left alone."""
+    sim = Sim(table.of, slots(SHARDS), **{"shards": SHARDS, **options})
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            for each in trials:
+                sim.submit(each)
+            sim.change(None, gang)
+
+    return moments(sim, act)
+
+
+def kinds(events: tuple[Event, ...]) -> list[str]:
+    return [type(event).__name__ for event in events]

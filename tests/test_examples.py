@@ -29,7 +29,7 @@ def test_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not MNIST.exists(), reason="the MNIST images are not part of the product: put them beside the checkout to run this")
+@pytest.mark.skipif(not MNIST.exists(), reason="the MNIST images are not part of the product; none lie beside the checkout")
 @pytest.mark.parametrize("backend", [(), ("--backend", "ray", "--slots", "2")])
 def test_mnist(tmp_path: Path, backend: tuple[str, ...]) -> None:
     script(tmp_path, str(ROOT / "examples" / "mnist.py"), "--data", str(MNIST), *backend)

@@ -53,7 +53,8 @@ def outcome(policy: Policy[Any], load: str, seed: int, **how: Any) -> Outcome:
 
 def hours(policy: Policy[Any], load: str, seeds: range, **how: Any) -> float:
     """Mean completion time over the seeds."""
-    return float(np.mean([outcome(policy, load, seed, **how).mean_hours for seed in seeds]))
+    key: Any = policy  # frozen, so hashable
+    return float(np.mean([outcome(key, load, seed, **how).mean_hours for seed in seeds]))
 
 
 def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
@@ -61,9 +62,10 @@ def table3(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
     rows, errors = [], []
     for name, printed in paper["table3"].items():
         policy = FIXED.get(name) or (Doubling() if name == "Precompute" else Explore())
+        draws = seeds if name != "Exploratory" else seeds[: len(seeds) // 2]  # it has no goal
         for k, (load, value) in enumerate(zip(LOADS, printed["paper"], strict=True)):
-            drawn = float(np.mean([outcome(Lottery(policy, seed=seed), load, seed).mean_hours for seed in seeds]))
-            row = {"what": f"Table 3, {name}, {load}", "paper": value, "lottery": drawn, "fifo": hours(policy, load, seeds)}
+            drawn = float(np.mean([outcome(Lottery(policy, seed=seed), load, seed).mean_hours for seed in draws]))
+            row = {"what": f"Table 3, {name}, {load}", "paper": value, "lottery": drawn, "fifo": hours(policy, load, draws)}
             row["lottery/paper"] = drawn / value
             if "lottery" in printed and len(seeds) == SEEDS:
                 row["as expected"] = abs(drawn / printed["lottery"][k] - 1) <= paper["tolerance"]
@@ -99,7 +101,7 @@ OTHERS: dict[str, tuple[Policy[Any], dict[str, float]]] = {
     "doubling, restart 300 s": (Doubling(), {"restart": 300.0}),
     "equi, speeds believed off by 30 %": (Equi(), {"error": 0.3}),
 }
-SIZED = {"wrate 0.25": Wrate(0.25), "heSRPT 0.6": HeSrpt(0.6), "SRPT-4": SrptK(4)}
+SIZED: dict[str, Policy[Any]] = {"wrate 0.25": Wrate(0.25), "heSRPT 0.6": HeSrpt(0.6), "SRPT-4": SrptK(4)}
 
 
 def beyond(seeds: range, short: bool) -> tuple[Rows, dict[str, Any]]:

@@ -1,7 +1,5 @@
 """The trials of Capes et al., section 7, and how fast they go, from its Table 2."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from shoal.core.trial import Trial, TrialId
@@ -38,7 +36,7 @@ def arrivals(load: str, seed: int, spread: float = 0.0) -> list[tuple[float, Tri
     gap, count = LOADS[load]
     rng = np.random.default_rng(seed * 101 + gap)
     times = np.cumsum(rng.exponential(gap, count))
-    epochs: Sequence[float] = rng.choice(EPOCHS, count)
+    epochs = rng.choice(EPOCHS, count).astype(float)
     if spread:
         sigma = np.sqrt(np.log(1 + spread**2))
         epochs = np.mean(EPOCHS) * rng.lognormal(-(sigma**2) / 2, sigma, count)

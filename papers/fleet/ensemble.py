@@ -87,7 +87,8 @@ def _epochs(rng: np.random.Generator, alone: Floats) -> Floats:
             break
         epochs[over] = mean * rng.lognormal(-0.1, 0.22, over.sum())
     epochs = np.minimum(epochs, LONGEST * alone / IMAGES)
-    return epochs * MEAN / (epochs * IMAGES / alone).mean()
+    fitted: Floats = epochs * MEAN / (epochs * IMAGES / alone).mean()
+    return fitted
 
 
 def fluid_bound(ensemble: Ensemble, table: Table, gpus: int) -> float:

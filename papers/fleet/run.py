@@ -133,7 +133,8 @@ class Timed:
 
 def _deciding(seed: int, gpus: int) -> float:
     """Seconds that FLEET-G took to decide in a whole run, on this machine."""
-    ensemble, spent = draw(seed), []
+    ensemble = draw(seed)
+    spent: list[float] = []
     simulate(
         Timed(GLOBAL.policy, spent), ensemble.arrivals(), nodes(gpus, PER_NODE), ensemble.table(CALIBRATED, gpus), own_pace=True
     )

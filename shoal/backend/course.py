@@ -96,9 +96,7 @@ class Course:
         self.positions[trial].reported += part.samples
         return Advanced({trial: part.samples}, {trial: part.values}, spent={trial: part.spent})
 
-    def done(
-        self, run: Run, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0
-    ) -> list[Event]:
+    def done(self, run: Run, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0) -> list[Event]:
         """The unit was trained; the events, in the order that backends owe.
 
         `values`: those that no `part` has reported. `moved`: bytes of state that came from another slot for it.
@@ -110,7 +108,8 @@ class Course:
         at.age = done.age
         fresh, at.reported = done.visit.samples - at.reported, 0.0
         came = {trial: moved} if moved else {}
-        events: list[Event] = [Advanced({trial: fresh}, {trial: values} if values else {}, {trial: (done.visit,)}, {trial: done.spent}, came)]
+        told = {trial: values} if values else {}
+        events: list[Event] = [Advanced({trial: fresh}, told, {trial: (done.visit,)}, {trial: done.spent}, came)]
         if done.figures or done.signature != at.signature:
             at.signature = done.signature
             events.append(Measured(trial, done.signature, done.figures))

@@ -93,9 +93,9 @@ def leave(own: bool) -> None:
         ray.shutdown()
 
 
-def store_room(wanted: GiB) -> int:
-    """Bytes of the object store that states at rest may take up: so much, but what passes through needs some, too."""
-    return int(min(wanted * GIB, 0.6 * ray.cluster_resources().get("object_store_memory", SMALLEST_STORE)))
+def store_room() -> int:
+    """Bytes of the object store that states at rest may take up, lest others find no way through."""
+    return int(0.6 * ray.cluster_resources().get("object_store_memory", SMALLEST_STORE))
 
 
 def here() -> str:

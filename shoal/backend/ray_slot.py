@@ -7,10 +7,10 @@ import platform
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -104,6 +104,7 @@ class Host:
             os.environ[name] = str(setup.threads)
         self._setup = setup
         self._shelf = ray_data.place(setup.token, ray.get_runtime_context().get_node_id(), setup.cache)
+        self._prints = _Prints()
         self._left = threading.Event()
         self._void: set[int] = set()  # units to halt
         self._off: set[int] = set()  # units to call off, unless they began
@@ -261,48 +262,39 @@ class Host:
     @contextmanager
     def _printing(self, trial: TrialId) -> Iterator[None]:
         """What the trial's code prints goes to its log."""
-        prints = _Prints(Path(self._setup.logs or os.devnull) / trial / "log.txt" if self._setup.logs else None)
+        self._prints.go_to(Path(self._setup.logs) / trial / "log.txt" if self._setup.logs else None)
         try:
-            with redirect_stdout(prints), redirect_stderr(prints):
+            with redirect_stdout(self._prints), redirect_stderr(self._prints):
                 yield
         finally:
-            prints.close()
+            self._prints.go_to(None)
 
 
 class _Prints(io.TextIOBase):
-    """A text file, made when something is written to it. That it cannot be (disk full) is not the writer's fault: `close` raises."""
+    """A text file that is made when something is written to it. What cannot be written is left out: it is not worth a trial."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._file: Any = None
-        self._failure: OSError | None = None
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: IO[str] | None = None
+
+    def go_to(self, path: Path | None) -> None:
+        """Write there from now on; None: nowhere."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._path, self._file = path, None
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        if self._path is None or self.closed or self._failure is not None:
-            return len(text)
-        try:
-            if self._file is None:
+        with suppress(OSError):
+            if self._file is None and self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("a", buffering=1)
-            self._file.write(text)
-        except OSError as error:
-            self._failure = error
-        return len(text)
-
-    def flush(self) -> None:
-        if self._file is not None and not self._file.closed and self._failure is None:
-            self._file.flush()
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
             if self._file is not None:
-                self._file.close()
-            if self._failure is not None:
-                raise self._failure
+                self._file.write(text)
+        return len(text)
 
 
 def _parcel(state: Tree, size: int) -> Parcel:

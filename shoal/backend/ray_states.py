@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.course import Course, Position
-from shoal.backend.ray_cluster import store_room
+from shoal.backend.ray_cluster import GIB, store_room
 from shoal.backend.ray_fleet import Berth, Fleet
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Event, Kept
@@ -42,6 +42,7 @@ class States:
 
     def __init__(self, course: Course, fleet: Fleet, room_gb: GiB, active: Set[TrialId]) -> None:
         self._course, self._fleet, self._room_gb, self._active = course, fleet, room_gb, active
+        self._store = store_room()
         self._numbers = count()
         self.saving: set[TrialId] = set()
 
@@ -92,7 +93,7 @@ class States:
     def spill(self) -> None:
         """Make states durable that lie idle in the object store, those stored longest ago first, until the rest has room."""
         stored = [(at.carried, trial, at) for trial, at in self._course.positions.items() if isinstance(at.carried, Stored)]
-        excess = sum(state.size for state, _, _ in stored) - store_room(self._room_gb * len(self._fleet.ready))
+        excess = sum(state.size for state, _, _ in stored) - self._room()
         if excess <= 0:
             return
         for state, trial, at in sorted(stored, key=lambda item: item[0].number):
@@ -104,6 +105,9 @@ class States:
                     self.saving.add(trial)
                     then = partial(self._saved, trial, at.visits, at.samples)
                     self._fleet.follow(self._save(trial, at, self._fleet.ready), then)
+
+    def _room(self) -> float:
+        return min(self._store, self._room_gb * GIB * len(self._fleet.ready))
 
     def _save(self, trial: TrialId, at: Position, berths: Iterable[Berth]) -> Any:
         berth = next((b for b in berths if b.id == at.carried.slot), None) or next(iter(berths))

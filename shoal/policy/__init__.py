@@ -20,6 +20,7 @@ from shoal.policy.fixed import Fixed as Fixed
 from shoal.policy.flotilla import Flotilla as Flotilla
 from shoal.policy.flotilla import Rounds as Rounds
 from shoal.policy.hop import Hop as Hop
+from shoal.policy.hybrid import Hybrid as Hybrid
 from shoal.policy.named import describe as describe
 from shoal.policy.named import rebuild as rebuild
 from shoal.policy.pack import Pack as Pack

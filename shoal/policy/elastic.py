@@ -6,7 +6,7 @@ ones. As a policy is asked at every moment, completions are decided upon at once
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite
 from typing import Any, Literal, get_args
@@ -182,9 +182,9 @@ def _costs(rule: Elastic, view: View, lanes: Mapping[TrialId, tuple[SlotId, ...]
             if gang is None:
                 continue
             if rule.up is None:
-                up[j] = view.profile.switch(gang, replace(gang, lanes=(Lane(name, (*held, spare)),)))
+                up[j] = view.profile.switch(gang, Gang((Lane(name, (*held, spare)),), since=view.turn))
             if rule.down is None and len(held) > 1:
-                down[j] = view.profile.switch(gang, replace(gang, lanes=(Lane(name, held[:-1]),)))
+                down[j] = view.profile.switch(gang, Gang((Lane(name, held[:-1]),), since=view.turn))
     return up, down
 
 

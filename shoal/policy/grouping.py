@@ -18,8 +18,8 @@ Place = tuple[int | str, ...]
 Groups = list[list[int]]
 CostOf = Callable[[Sequence[int]], Seconds]  # of a group, by its members' numbers
 SLACK = 1e-9
-FEW, SOME = 16, 40  # members: with more, exchanges take long, and there are equals enough for contiguous groups to be full
-TRIES = 6  # starts at random, for few
+EXACT, FEW, SOME = 10, 16, 40  # members, up to which a division is exact, is tried from many starts, is improved at all
+TRIES = 24  # starts at random
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,12 @@ def contiguous(members: Sequence[Member], room: GiB, most: int, cost: CostOf) ->
 
 
 def cheapest(members: Sequence[Member], room: GiB, most: int, cost: CostOf) -> Groups:
-    """`contiguous`; unless members are many, the best of it, the fullest groups and some at random, all `improved`."""
+    """Exact for few members; else the best of `contiguous`, the fullest groups and some at random, all `improved`.
+
+    For many members, which have equals enough, `contiguous` alone.
+    """
+    if len(members) <= EXACT:
+        return exact(members, room, most, cost)
     chosen = contiguous(members, room, most, cost)
     if len(members) > SOME:
         return chosen
@@ -169,29 +174,38 @@ def _exchanges(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[
             yield [*rest, j], [*(x for x in other if x != j), i]
 
 
-def exact(members: Sequence[Member], room: GiB, cost: CostOf) -> Groups:
-    """The cheapest division of all; for reference: takes 3 to the power of the number of members.
+def exact(members: Sequence[Member], room: GiB, most: int, cost: CostOf) -> Groups:
+    """The cheapest division of all, by dynamic programming over sets; takes 3 to the power of the number of members.
 
     Raises:
         ValueError: more than 14 members.
     """
     if len(members) > 14:
         raise ValueError(f"an exact division of {len(members)} members takes too long; 14 at most: use contiguous")
-    count = 1 << len(members)
-    numbers = [[i for i in range(len(members)) if mask >> i & 1] for mask in range(count)]
-    price = [inf] * count
-    for mask in range(1, count):
-        if len(numbers[mask]) == 1 or sum(members[i].memory for i in numbers[mask]) <= room + SLACK:
-            price[mask] = cost(numbers[mask])
-    best, taken = [0.0] + [inf] * (count - 1), [0] * count
-    for mask in range(1, count):
-        part = mask
-        while part:
-            if part & mask & -mask and best[mask ^ part] + price[part] < best[mask]:  # the group of the first member
-                best[mask], taken[mask] = best[mask ^ part] + price[part], part
-            part = (part - 1) & mask
-    groups, mask = [], count - 1
+    price: list[Seconds] = [inf]
+    for mask in range(1, 1 << len(members)):
+        group = _numbers(mask)
+        fits = len(group) == 1 or (len(group) <= most and sum(members[i].memory for i in group) <= room + SLACK)
+        price.append(cost(group) if fits else inf)
+    best, taken = [0.0], [0]  # of each set: its cheapest division, and the group of its first member there
+    for mask in range(1, len(price)):
+        first, rest = mask & -mask, mask & (mask - 1)
+        part, least, group_of = rest, inf, mask
+        while True:  # over all sets of the others that may go with the first
+            total = price[first | part] + best[rest ^ part]
+            if total < least * (1 - SLACK) or (part == 0 and total <= least * (1 + SLACK)):
+                least, group_of = total, first | part
+            if not part:
+                break
+            part = (part - 1) & rest
+        best.append(least)
+        taken.append(group_of)
+    groups, mask = [], len(price) - 1
     while mask:
-        groups.append(numbers[taken[mask]])
+        groups.append(_numbers(taken[mask]))
         mask ^= taken[mask]
     return groups
+
+
+def _numbers(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]

@@ -7,6 +7,7 @@ row of a gain table, the columns adding up to no more than the slots there are. 
 max-plus recursion; `best_counts` gives the same optimum from the Lagrangian dual and a small core (ALGORITHMS E.4).
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ Counts = NDArray[np.int64]
 FORBIDDEN = -1e30  # gain of a count that a trial cannot have
 EXACT = 1e-12  # what counts as equal, against the size of the optimum
 PAIRS = 64  # choices of which all pairs are tried
+TRIM = 400  # deviations beyond which those that lead nowhere are cut off
 
 
 def gains(curve: Table, held: Counts, up: Table, down: Table, horizon: float) -> Table:
@@ -229,8 +231,7 @@ def _one_row(gain: Table, base: Counts, price: float, slack: int, starts: Counts
 
 def _two_rows(core: _Core, gap: float, moves: Moves) -> tuple[float, Moves]:
     """The best change of one or two rows, among the likeliest; the gap that remains, and the change."""
-    many = len(core.rows) > PAIRS
-    likely = np.argpartition(core.losses, PAIRS)[:PAIRS] if many else np.arange(len(core.rows))
+    likely = np.arange(len(core.rows)) if len(core.rows) <= PAIRS else _cheapest(core)
     if len(likely) == 0:
         return gap, moves
     rows, steps, losses = core.rows[likely], core.moves[likely], core.losses[likely]
@@ -247,16 +248,27 @@ def _two_rows(core: _Core, gap: float, moves: Moves) -> tuple[float, Moves]:
     return float(total.ravel()[best]), (rows[pair], steps[pair])
 
 
+def _cheapest(core: _Core) -> Counts:
+    """The choice with the least loss, of each number of slots."""
+    least = int(core.moves.min())
+    best = np.full(int(core.moves.max()) - least + 1, -1)
+    order = core.losses.argsort()[::-1]
+    best[core.moves[order] - least] = order  # the last one written, the cheapest, stays
+    return best[best >= 0]
+
+
 def _settled(core: _Core, gap: float, moves: Moves) -> Moves:
     """The best change of any number of rows, if one leaves less than `gap`; else `moves`.
 
     A recursion over rows: the least loss for each deviation from the slots of the base, as far as below the gap.
     """
-    groups = np.split(np.arange(len(core.rows)), np.flatnonzero(np.diff(core.rows)) + 1) if len(core.rows) else []
+    cuts = [0, *(np.flatnonzero(np.diff(core.rows)) + 1).tolist(), len(core.rows)]
+    groups = [range(a, b) for a, b in pairwise(cuts)] if len(core.rows) else []
+    steps, costs = core.moves.tolist(), core.losses.tolist()
     losses, origin, stages = np.zeros(1), 0, []
     for group in groups:
         stages.append((losses, origin))
-        losses, origin = _stage(losses, origin, core.moves[group], core.losses[group], gap)
+        losses, origin = _stage(losses, origin, steps[group.start : group.stop], costs[group.start : group.stop], gap)
     deviation = np.arange(len(losses)) - origin
     total = losses + core.price * (core.slack - deviation)
     total[deviation > core.slack] = np.inf
@@ -270,21 +282,24 @@ def _settled(core: _Core, gap: float, moves: Moves) -> Moves:
         if 0 <= at + zero < len(before) and before[at + zero] == wanted:
             continue
         for i in group:
-            came = at - int(core.moves[i])
-            if 0 <= came + zero < len(before) and before[came + zero] + core.losses[i] == wanted:
+            came = at - steps[i]
+            if 0 <= came + zero < len(before) and before[came + zero] + costs[i] == wanted:
                 picks.append(i)
                 at = came
                 break
     return core.rows[picks], core.moves[picks]
 
 
-def _stage(losses: Table, origin: int, moves: Counts, costs: Table, gap: float) -> tuple[Table, int]:
-    """One row more: least losses by deviation, `origin` being the index of none; trimmed to those below the gap."""
-    least, most = min(0, int(moves.min())), max(0, int(moves.max()))
-    fresh = np.full(len(losses) + most - least, np.inf)
-    fresh[-least : -least + len(losses)] = losses
-    for move, cost in zip(moves.tolist(), costs.tolist(), strict=True):
-        to = fresh[move - least : move - least + len(losses)]
+def _stage(losses: Table, origin: int, moves: list[int], costs: list[float], gap: float) -> tuple[Table, int]:
+    """One row more: least losses by deviation, `origin` being the index of none; trimmed to those below the gap when long."""
+    least, most, size = min(0, *moves), max(0, *moves), len(losses)
+    fresh = np.empty(size + most - least)
+    fresh.fill(np.inf)
+    fresh[-least : size - least] = losses
+    for move, cost in zip(moves, costs, strict=True):
+        to = fresh[move - least : move - least + size]
         np.minimum(to, losses + cost, out=to)
+    if len(fresh) < TRIM:
+        return fresh, origin - least
     alive = np.flatnonzero(fresh < gap)
     return fresh[alive[0] : alive[-1] + 1], origin - least - int(alive[0])

@@ -14,6 +14,7 @@ from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
 from shoal.policy.flotilla import Flotilla, Rounds
 from shoal.policy.hop import Hop
+from shoal.policy.hybrid import Hybrid
 from shoal.policy.killable import Killable
 from shoal.policy.milp import NodeMilp
 from shoal.policy.pack import Pack
@@ -23,6 +24,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "fifo": Fifo,
     "fixed": Fixed,
     "hop": Hop,
+    "hybrid": Hybrid,
     "pack": Pack,
     "doubling": Doubling,
     "explore": Explore,

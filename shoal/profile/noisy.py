@@ -16,7 +16,8 @@ class Noisy:
     """`base`, with rates off by lognormal factors of which log has deviation `sigma`, one for each trial at each place.
 
     Each (trial, slots, shards) has its own factor, a function of it and `seed`, with mean 1 for the time that
-    training takes; over the whole data set each (trial, width), so that `rates` and `curve` agree. What a trial costs and what changes cost are as in `base`.
+    training takes; over the whole data set each (trial, width), so that `rates` and `curve` agree.
+    What a trial costs and what changes cost are as in `base`.
 
     Raises:
         ValueError: sigma below 0.

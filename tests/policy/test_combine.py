@@ -1,7 +1,7 @@
 """Policies made of policies."""
 
 import pytest
-from harness import follow, nodes, seen, simulated, state, table, trial, widths_over_time
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 
 from shoal.core.plan import Plan
 from shoal.core.trial import TrialId

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 from hypothesis import HealthCheck, given, settings
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 from test_widths_contract import wide_worlds
 
 from shoal.core.check import check

@@ -2,9 +2,9 @@
 
 import pytest
 from asks import ask, counts
-from harness import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 from hypothesis import given
 from hypothesis import strategies as st
+from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
 
 from shoal.core.event import Finished
 from shoal.policy.doubling import Doubling

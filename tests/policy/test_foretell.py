@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from harness import nodes, seen, state, table, trial
+from small_studies import nodes, seen, state, table, trial
 
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.state import fold

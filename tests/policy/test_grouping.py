@@ -27,7 +27,7 @@ def test_worked_example():
     found = contiguous(members(batches), 2.5, 9, cost_of(batches))
     assert sorted(sorted(batches[i] for i in g) for g in found) == [[20, 20, 40], [60]]
     assert total(batches, found) == pytest.approx(432.7, abs=0.05)
-    assert total(batches, exact(members(batches), 2.5, cost_of(batches))) == pytest.approx(432.7, abs=0.05)
+    assert total(batches, exact(members(batches), 2.5, 9, cost_of(batches))) == pytest.approx(432.7, abs=0.05)
     assert total(batches, [[0], [1], [2], [3]]) == pytest.approx(640.6, abs=0.05)
     assert total(batches, [[0, 3], [1, 2]]) == pytest.approx(529.4, abs=0.05)
 
@@ -60,12 +60,12 @@ def test_everyone_is_in_one_group_that_fits(name, count):
 def test_cheapest_is_nearly_exact(room):
     """ALGORITHMS F, D-1: within 1 % on average, 2 % at worst; contiguous groups alone are 7 % off where memory is short."""
     ratios = []
-    for seed in range(12):
-        batches = list(map(int, np.random.default_rng([seed, 9]).choice(range(20, 75, 5), 9)))
+    for seed in range(5):
+        batches = list(map(int, np.random.default_rng([seed, 11]).choice(range(20, 75, 5), 11)))
         m = members(batches)
         found = total(batches, cheapest(m, room, 99, cost_of(batches)))
         assert found <= total(batches, contiguous(m, room, 99, cost_of(batches)))
-        ratios.append(found / total(batches, exact(m, room, cost_of(batches))))
+        ratios.append(found / total(batches, exact(m, room, 99, cost_of(batches))))
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(ratios) <= 1.01
     assert max(ratios) <= 1.02
@@ -87,4 +87,4 @@ def test_nearest_stops_at_its_threshold():
 
 def test_exact_refuses_many():
     with pytest.raises(ValueError, match="15 members"):
-        exact(members([20] * 15), 9.0, lambda g: 1.0)
+        exact(members([20] * 15), 9.0, 9, lambda g: 1.0)

@@ -1,6 +1,6 @@
 """Placing: what is held is kept, lanes stay together, memory is respected."""
 
-from harness import follow, nodes, seen, state, table, trial
+from small_studies import follow, nodes, seen, state, table, trial
 
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Left
