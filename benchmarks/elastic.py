@@ -78,7 +78,7 @@ def solver(trials: int, nodes: int, programs: int, short: bool) -> dict[str, obj
         took, counts = quickest(lambda table=table: best_counts(table, nodes))
         ours.append(took)
         best = value(table, counts)
-        if k < 4:
+        if k < 2:
             took, counts = quickest(lambda table=table: best_counts_dp(table, nodes), 1)
             dp.append(took)
             same &= abs(value(table, counts) - best) <= 1e-9 * best

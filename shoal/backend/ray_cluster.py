@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from shoal.backend import ray_reaper
 from shoal.core.cluster import GiB, ShardId, SlotId
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
@@ -70,6 +71,7 @@ def join(address: str | None, slots: int | None, threads: int, store_gb: GiB) ->
         **quiet,
         **_folder(),
     )
+    ray_reaper.guard()
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
 
@@ -91,6 +93,7 @@ def leave(own: bool) -> None:
     """End the cluster that was started here."""
     if own:
         ray.shutdown()
+        ray_reaper.dismiss()
 
 
 def store_room() -> int:

@@ -18,7 +18,7 @@ Place = tuple[int | str, ...]
 Groups = list[list[int]]
 CostOf = Callable[[Sequence[int]], Seconds]  # of a group, by its members' numbers
 SLACK = 1e-9
-EXACT, FEW, SOME = 10, 16, 40  # members, up to which a division is exact, is tried from many starts, is improved at all
+EXACT, FEW, SOME = 11, 16, 40  # members, up to which a division is exact, is tried from many starts, is improved at all
 TRIES = 24  # starts at random
 
 
