@@ -116,7 +116,7 @@ def decision(trials: int, nodes: int, placement: str) -> float:
     away = np.zeros(0, np.int64)
     for k in range(21):
         look = view(state, float(k), profile)
-        spent, (plan, _) = quickest(lambda look=look: rule.decide(look, {}))
+        spent, (plan, _) = quickest(lambda look=look: rule.decide(look, {}), 5)
         took.append(spent)
         now = state.plan.gangs
         state = fold(state, [Planned(tuple(now - plan.gangs), tuple(plan.gangs - now))])

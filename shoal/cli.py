@@ -20,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help texts hold [brackets]
 )
 
 File = Annotated[str, typer.Argument(metavar="FILE.py[:Recipe]", help="a Python file with a shoal.Recipe in it")]
@@ -171,8 +172,8 @@ def check(file: File, space: Space = None, as_json: AsJson = False) -> None:
     from shoal.wiring import data_of, first_config
 
     with errors():
-        recipe, chosen = recipe_of(file), parse_space(space)
-        config = first_config(chosen or getattr(recipe, "search_space", None))
+        recipe = recipe_of(file)
+        config = first_config(space_of(recipe, space))
         found = check_recipe(recipe, data_of(recipe), config)
         show(found, as_json, lambda x: [f"{'ok  ' if passed else 'FAIL'}  {name}: {text}" for name, passed, text in x["checks"]])
         if not found["ok"]:
@@ -247,12 +248,13 @@ def open_study(
     """The study of a recipe's file; new, or going on in its folder."""
     from shoal.study import create_study
 
+    recipe = recipe_of(file)
     return create_study(
-        recipe_of(file),
+        recipe,
         storage=storage,
         metric=metric,
         mode=mode,
-        search_space=parse_space(space),
+        search_space=space_of(recipe, space),
         load_if_exists=True,
         seed=seed,
     )
@@ -266,6 +268,12 @@ def recipe_of(file: str) -> "Recipe":
     if ":" in file and not Path(file).exists():
         path, _, name = file.rpartition(":")
     return recipe_class(load_module(Path(path)), name)()
+
+
+def space_of(recipe: "Recipe", given: list[str] | None) -> dict[str, Any] | None:
+    """The recipe's search space, with the dimensions that were given put in place of its own, or added."""
+    own, more = getattr(recipe, "search_space", None), parse_space(given)
+    return {**(own or {}), **(more or {})} if own is not None or more is not None else None
 
 
 def parse_space(given: list[str] | None) -> dict[str, Any] | None:
@@ -295,7 +303,11 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
 
 
 def conclude(study: "Study", as_json: bool) -> None:
-    """What came out, where the report is, and what to do next."""
+    """What came out, where the report is, and what to do next.
+
+    Raises:
+        Exit: with 1 when there are trials and all of them failed.
+    """
     from shoal import report
 
     path = study.report()
@@ -303,7 +315,13 @@ def conclude(study: "Study", as_json: bool) -> None:
     show(found, as_json, report.status_lines)
     if not as_json:
         folder = study.folder.path
+        trials = study.trials
+        failed = [trial.id for trial in trials if trial.status.startswith("failed")]
         typer.echo(f"\nreport:  {path}")
+        if failed:
+            typer.echo(f"failed:  {folder / 'trials' / failed[0] / 'error.txt'} has the traceback of the first of {len(failed)}")
+        if len(failed) == len(trials) > 0:
+            raise typer.Exit(1)
         typer.echo(f"next:    shoal replay {folder}   trains every trial again over its recorded visits and compares the weights")
         typer.echo(f"         shoal.load_study({str(folder)!r}).best_model()   gives the best model in Python")
         if found.get("stopped"):

@@ -15,7 +15,7 @@ from shoal.core.event import Event
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.folder import StudyError, describe_recipe, timestamp, versions
+from shoal.folder import StudyError, describe_recipe, last_head, timestamp, versions
 from shoal.policy import Fifo, Hop
 from shoal.policy.hop import Rule
 
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from shoal.train.data import Data
     from shoal.train.recipe import Recipe
 
-HOPS: Mapping[str, Rule] = {"hop": "rotation", "hop-lrw": "lrw", "hop-random": "random"}
+HOPS: Mapping[str, Rule] = {
+    "hop": "rotation",
+    "hop-lrw": "lrw",
+    "hop-random": "random",
+    "hop-early": "early",
+    "hop-quick4": "quick4",
+    "hop-quota": "quota",
+}
 POLICIES = ("auto", "fifo", *HOPS)
 
 
@@ -383,12 +390,24 @@ def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
 def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
     """Train a trial again over the visits that its newest durable state holds, and compare."""
     from shoal.train.checkpoint import Vault
+    from shoal.train.device import device_of
     from shoal.train.verify import compare, retrain
 
     state = study.state
     kept = state.kept[trial]
     saved = Vault(study.folder.checkpoints, state.run).load(kept.name)
     visits = state.visits[trial][: kept.visits]
-    again = retrain(study.recipe, data_of(study.recipe), state.known[trial], visits, study.seed, metric=study.metric)
+    options = Options.of(**last_head(study.lines())["options"])
+    again = retrain(
+        study.recipe,
+        data_of(study.recipe),
+        state.known[trial],
+        visits,
+        study.seed,
+        device=device_of(options.device),
+        threads=options.threads,
+        metric=study.metric,
+        evaluated={epoch for epoch, _ in state.scores[trial]},
+    )
     equal, difference = compare(saved, again)
     return {"trial": trial, "visits": len(visits), "equal": equal, "difference": difference}

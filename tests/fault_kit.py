@@ -90,6 +90,7 @@ class Driver:
     def __init__(self, folder: Path, recipe: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.folder, self.mark = folder, uuid4().hex
         self.began = len(lines_of(folder))
+        self.seen: set[tuple[int, bytes]] = set()
         given = json.dumps({"folder": str(folder), "recipe": recipe, "options": options})
         script = ["-c", SCRIPT, given] if recipe is not None else ["-m", "shoal.cli", "resume", str(folder), "--json"]
         env = {**os.environ, MARK: self.mark, "PYTHONPATH": str(Path(__file__).parent)}
@@ -128,9 +129,17 @@ class Driver:
         return self.process.returncode, said
 
     def pids(self) -> list[int]:
-        """All processes of this run but the driver: Ray's own, and the slots."""
-        told = f"{MARK}={self.mark}".encode()
-        return [pid for pid, folder in processes() if pid != self.process.pid and told in content(folder / "environ")]
+        """All processes of this run but the driver that were seen so far and live: Ray's own, and the slots."""
+        told, live = f"{MARK}={self.mark}".encode(), dict(processes())
+        parents = {pid: int(stat[1]) for pid, stat in live.items()}
+        for pid, stat in live.items():
+            line = [pid]
+            while line[-1] in parents:
+                line.append(parents[line[-1]])
+            mine = self.process.pid in line[1:] or told in content(Path(f"/proc/{pid}/environ"))
+            if mine and pid != self.process.pid:
+                self.seen.add((pid, stat[19]))  # and when it was started: numbers are used again
+        return [pid for pid, since in self.seen if pid in live and live[pid][19] == since and live[pid][0] != b"Z"]
 
     def slots(self) -> list[int]:
         """The processes of slots that are ready."""
@@ -138,12 +147,13 @@ class Driver:
 
     def kill(self) -> None:
         """kill -9 of the driver, and see that the processes it started do not live on."""
+        self.pids()
         self.process.kill()
         self.process.wait()
         self.vanish()
 
     def vanish(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 20
         while left := self.pids():
             assert time.monotonic() < deadline, [content(Path(f"/proc/{pid}/cmdline"))[:90] for pid in left]
             time.sleep(0.05)
@@ -156,8 +166,11 @@ def kill(pid: int) -> None:
         return
 
 
-def processes() -> Iterator[tuple[int, Path]]:
-    return ((int(folder.name), folder) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+def processes() -> Iterator[tuple[int, list[bytes]]]:
+    """All there are: number, and the fields of its `stat` from the state on."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := content(folder / "stat")):
+            yield int(folder.name), stat.rpartition(b")")[2].split()
 
 
 def content(file: Path) -> bytes:

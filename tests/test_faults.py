@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from fault_kit import EVERY, Driver, Steady, check_repeated, check_whole, endure, kill, lines_of, runs
 
 import shoal
+from shoal import wiring
 from shoal.core.event import Commanded, Failed, Fell, Kept, Left, Opened
 from shoal.engine.journal import Journal, JournalError, read, replay
 from shoal.train.checkpoint import StaleRun, Vault
@@ -52,7 +54,7 @@ def test_kill_9_on_ray(tmp_path: Path, undisturbed: dict[str, shoal.Study], poli
 @pytest.mark.parametrize("policy", ["fifo", "hop", "hop-lrw"])
 def test_20_kills_on_ray(tmp_path: Path, undisturbed: dict[str, shoal.Study], policy: str, seed: int) -> None:
     """9 studies with 21 kills in all."""
-    kills = random.Random(f"{policy} {seed}").choices(["slot", "driver", "both"], k=seed + 1 if policy != "hop" else 3)
+    kills = random.Random(f"{policy} {seed}").choices(["slot", "driver", "both"], k=3 if policy == "hop" else seed + 1)
     endure(tmp_path / "s", policy, kills, seed, **RAY)
     check_whole(tmp_path / "s", undisturbed.get(policy))
 
@@ -131,7 +133,6 @@ def test_sigterm_on_ray_leaves_everything_durable(tmp_path: Path, undisturbed: d
     assert {t: len(v) for t, v in state.visits.items()} == {t: kept.visits for t, kept in state.kept.items()}
     study = shoal.load_study(folder)
     study.recipe.slow = 0
-    study.recipe.__class__.slow = 0
     study.resume(progress=False)
     assert not any(isinstance(line.entry, Fell) for line in study.lines())
     check_whole(folder, undisturbed["hop"])
@@ -229,7 +230,7 @@ def test_a_journal_torn_within_a_line_goes_on_before_it(tmp_path: Path, undistur
     rows = whole.splitlines(keepends=True)
     journal.write_bytes(b"".join(rows[: last + 1]) + b'{"t":3.2,"e":"Adva')
     study = shoal.load_study(folder)
-    study.recipe.__class__.slow = study.recipe.slow = 0
+    study.recipe.slow = 0
     study.resume(progress=False)
     check_whole(folder, undisturbed["hop"])
     journal.write_bytes(journal.read_bytes().replace(b'"Submitted"', b'"Subm', 1))
@@ -243,6 +244,44 @@ def test_a_folder_that_cannot_be_written_to_is_one_error(disk: Path) -> None:
     with pytest.raises(shoal.StudyError, match="cannot be written to"):
         study.optimize(progress=False)
     assert not (disk / "s").exists()
+
+
+def test_a_resumed_study_knows_its_code_and_says_nothing_of_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    shoal.create_study(Steady(slow=0), storage=folder).optimize(max_epochs=1, timeout=0, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shoal.load_study(folder).resume(progress=False)
+    first, second = (line.entry.head["recipe"] for line in lines_of(folder) if isinstance(line.entry, Opened))
+    assert first == second and first["file"].endswith("fault_kit.py")
+
+
+def test_a_failure_before_the_first_moment_closes_the_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    def broken(*_: object) -> None:
+        raise PermissionError("checkpoints")
+
+    made = wiring.backend
+    monkeypatch.setattr(
+        wiring, "backend", lambda *a: wiring.WiredBackend((w := made(*a)).backend, w.vault, lambda: closed.append(True))
+    )
+    monkeypatch.setattr(Vault, "names", broken)
+    with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):
+        shoal.create_study(Steady(slow=0), storage=tmp_path / "s").optimize(progress=False)
+    assert closed == [True]
+
+
+@needs_ray
+def test_prints_that_find_no_room_are_not_the_fault_of_the_trial(disk: Path) -> None:
+    from shoal.backend.ray_slot import _Prints
+
+    prints = _Prints()
+    prints.go_to(disk / "t000" / "log.txt")
+    print("." * 300_000, file=prints, flush=True)
+    print("more", file=prints, flush=True)
+    prints.go_to(None)
+    assert (disk / "t000" / "log.txt").stat().st_size <= 160 * 1024
 
 
 @needs_ray

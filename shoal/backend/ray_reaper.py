@@ -17,12 +17,11 @@ _reapers: list["subprocess.Popen[bytes]"] = []
 
 
 def guard() -> None:
-    """Have the children of this process's raylet end soon after this process does. Where there is no /proc, nothing happens."""
-    raylet = _raylet()
-    if raylet is not None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [sys.executable, "-I", __file__, str(raylet)]
-        _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, **quiet))
+    """Have what this process's Ray started end soon after this process does. Where there is no /proc, nothing happens."""
+    session = _session()
+    if session is not None:
+        command, out = [sys.executable, "-I", __file__, session], subprocess.DEVNULL
+        _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True))
 
 
 def dismiss() -> None:
@@ -31,12 +30,14 @@ def dismiss() -> None:
         _reapers.pop().communicate()
 
 
-def _raylet() -> int | None:
+def _session() -> str | None:
+    """The folder of the raylet that this process started."""
     for folder in _processes():
-        with suppress(OSError, IndexError):
+        with suppress(OSError, ValueError):
             name, rest = (folder / "stat").read_text().partition("(")[2].rsplit(")", 1)
             if name == "raylet" and int(rest.split()[1]) == os.getpid():
-                return int(folder.name)
+                words = (folder / "cmdline").read_text().split("\0")
+                return next((w.partition("=")[2] for w in words if w.startswith("--session_dir=")), None)
     return None
 
 
@@ -44,25 +45,27 @@ def _processes() -> list[Path]:
     return [folder for folder in PROC.iterdir() if folder.name.isdigit()] if PROC.is_dir() else []
 
 
-def _reap(raylet: int) -> None:
-    """Wait for the end of standard input, then kill all children of the raylet."""
+def _reap(session: str) -> None:
+    """Wait for the end of standard input, then kill what belongs to the session until nothing does."""
     sys.stdin.buffer.read()
-    told = f"\0RAY_RAYLET_PID={raylet}\0".encode()
-    until = time.monotonic() + 5.0
-    found = True
-    while found and time.monotonic() < until:
-        found = False
-        for folder in _processes():
+    until = time.monotonic() + 10.0
+    while time.monotonic() < until:
+        left = [int(folder.name) for folder in _processes() if _belongs(folder, session)]
+        if not left:
+            return
+        for pid in left:
             with suppress(OSError):
-                if told in b"\0" + (folder / "environ").read_bytes() + b"\0" and not _ended(folder):
-                    os.kill(int(folder.name), signal.SIGKILL)
-                    found = True
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def _ended(folder: Path) -> bool:
-    return (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+def _belongs(folder: Path, session: str) -> bool:
+    """Whether it is a slot or an agent, which call themselves "ray::…" and have files of the session open (their logs)."""
+    with suppress(OSError):
+        if (folder / "cmdline").read_bytes().startswith(b"ray::"):
+            return any(os.readlink(file).startswith(session + "/") for file in (folder / "fd").iterdir())
+    return False
 
 
 if __name__ == "__main__":
-    _reap(int(sys.argv[1]))
+    _reap(sys.argv[1])

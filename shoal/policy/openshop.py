@@ -64,7 +64,7 @@ def candidates(times: Times, epochs: int = 1, barrier: bool = False) -> Iterator
     for how, rule in (("largest remaining work", most_left), ("matching", by_matching), ("rotation", along(round_robin.orders))):
         yield Planned(dispatch(shop, rule, epochs, barrier), how)
     if len(times) <= FEW:
-        for beam in (1, 8, 64):
+        for beam in (1, 2, 4, 8, 64):
             yield Planned(repeated(insertion(times, beam), epochs), f"insertion, beam {beam}")
         for number in range(min(TRIES, UNITS // shop.fastest.size)):
             yield Planned(

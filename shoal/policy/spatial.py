@@ -81,10 +81,13 @@ class Spatial:
 def take(own: Stock, stock: Stock, need: int, near: Near) -> Stock:
     """How many of each class of free slots a trial with `own` slots should take, `need` in all.
 
-    One by one the slot with the least sum over the trial's slots. A slot makes its own class the likeliest next,
-    so that classes are taken whole.
+    One by one the slot with the least sum over the trial's slots; a trial that has none yet begins where most free slots
+    are near. A slot makes its own class the likeliest next, so that classes are taken whole.
     """
     score = near @ own.astype(float)
+    if need > 0 and not own.any():
+        begin = int(np.where(stock > 0, near @ stock.astype(float), np.inf).argmin())
+        score[begin] -= 1e-9
     left, taken = stock.copy(), np.zeros_like(stock)
     while need > 0:
         best = int(np.where(left > 0, score, np.inf).argmin())

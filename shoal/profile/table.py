@@ -165,12 +165,14 @@ class Table:
         return found
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
+        if before is not None and after is not None and len(before.lanes) == len(after.lanes) == 1:
+            old, new = before.lanes[0], after.lanes[0]
+            row = self.row(new.trial)
+            resize = row.up if len(new.slots) > len(old.slots) else row.down if len(new.slots) < len(old.slots) else None
+            if old.trial == new.trial and resize is not None:
+                return resize
         if after is None or only_shrinks(before, after):
             return 0.0
-        if before is not None and len(before.lanes) == len(after.lanes) == 1 and before.trials == after.trials:
-            row, wider = self.row(after.trials[0]), len(after.lanes[0].slots) - len(before.lanes[0].slots)
-            resize = row.up if wider > 0 else row.down if wider < 0 else None
-            return row.switch if resize is None else resize
         return max(self.row(trial).switch for trial in after.trials)
 
 

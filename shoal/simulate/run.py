@@ -27,6 +27,7 @@ class Meter:
     moments: int = 0
     failed: int = 0
     last: tuple[Seconds, int, int] = (0.0, 0, 0)
+    state: State = State()
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         span = now - self.last[0]
@@ -34,6 +35,7 @@ class Meter:
         self.used += span * self.last[2]
         self.last = now, len(state.slots), len(state.busy)
         self.moments += 1
+        self.state = state
         for entry in entries:
             if isinstance(entry, Finished):
                 self.ends[entry.trial] = now
@@ -69,18 +71,16 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> tuple[dict[
     kept.append(0.0, opened)
     meter, begin, stalled = Meter(), process_time(), None
     try:
-        state = run(
-            Arrivals(spec.arrivals), policy, sim, spec.profile.believe, kept, fold(State(), [opened]), spec.until, [meter]
-        )
+        run(Arrivals(spec.arrivals), policy, sim, spec.profile.believe, kept, fold(State(), [opened]), spec.until, [meter])
     except Stalled as error:
-        state, stalled = State(), str(error)
-    return _figures(spec, meter, state, stalled, process_time() - begin), journal if keep else None
+        stalled = None if spec.script else str(error)  # a log that is over leaves no slots: no fault of the policy
+    return _figures(spec, meter, stalled, process_time() - begin), journal if keep else None
 
 
-def _figures(spec: Spec, meter: Meter, state: State, stalled: str | None, took: float) -> dict[str, Any]:
+def _figures(spec: Spec, meter: Meter, stalled: str | None, took: float) -> dict[str, Any]:
     came = {trial.id: at for at, trial in spec.arrivals}
     times = [end - came[trial] for trial, end in meter.ends.items()]
-    done: Mapping[TrialId, float] = state.done
+    done: Mapping[TrialId, float] = meter.state.done
     return {
         "trials": len(came),
         "finished": len(times),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf, isnan
 from typing import Any, NamedTuple
 
@@ -72,8 +72,12 @@ def retrain(
     device: str = "cpu",
     threads: int = 1,
     metric: str | None = None,
+    evaluated: Collection[float] | None = None,
 ) -> Tree:
-    """The state after these visits, from the beginning, alone. `metric`: the study's, where ReduceLROnPlateau follows it.
+    """The state after these visits, from the beginning, alone.
+
+    `metric`: the study's, where ReduceLROnPlateau follows it; `evaluated`: after how many epochs there was a validation
+    (None: after each).
 
     Raises:
         TrialError: the recipe raised or the loss diverged.
@@ -82,7 +86,8 @@ def retrain(
     station = Station(recipe, data, None, seed=seed, run=0, device=device, threads=threads, checkpoint_every=inf, metric=metric)
     shards = len(trial.shards or data.shards)
     for done, visit in enumerate(visits):
-        evaluate = metric is not None and (done + 1) % shards == 0
+        epoch = (done + 1) / shards
+        evaluate = metric is not None and (epoch.is_integer() if evaluated is None else epoch in evaluated)
         for _ in station.train(Unit(trial, tuple(visits[:done]), visit._replace(samples=0), evaluate=evaluate)):
             pass
     if not visits:
