@@ -18,6 +18,8 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.folder import StudyError, describe_recipe, last_head, timestamp, versions
 from shoal.policy import Fifo, Hop
 from shoal.policy.hop import Rule
+from shoal.policy.named import KNOWN
+from shoal.policy.named import rebuild as rebuild_policy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -134,8 +136,11 @@ def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: i
     """The policy by that name. "auto": hop where there are several slots and shards for them, else fifo."""
     if not isinstance(policy, str):
         return policy
+    if policy not in POLICIES and policy in KNOWN:
+        return rebuild_policy({"name": policy})
     if policy not in POLICIES:
-        raise StudyError(f"unknown policy {policy!r}; known: {', '.join(POLICIES)}, or an object with start and decide")
+        names = [*POLICIES, *(name for name in KNOWN if name not in POLICIES)]
+        raise StudyError(f"unknown policy {policy!r}; known: {', '.join(names)}, or an object with start and decide")
     several = options.backend == "ray" and options.slots != 1
     if policy == "auto":
         policy = "hop" if several and len(data.shards) >= (options.slots or slots_here()) else "fifo"

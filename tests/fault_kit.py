@@ -192,7 +192,7 @@ def endure(folder: Path, policy: str, kills: Sequence[str], seed: int, **options
     driver = Driver(folder, {}, **options)
     try:
         for kind in kills:
-            wanted = driver.visits() + rng.randrange(9)
+            wanted = driver.visits() + rng.randrange(1, 9)
             driver.until(lambda d=driver, n=wanted: d.visits() >= n and (d.slots() or kind == "driver"), f"{wanted} visits")
             time.sleep(rng.uniform(0, 0.2))
             assert driver.process.poll() is None, "killed too late: the test did not test"

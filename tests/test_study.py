@@ -355,3 +355,16 @@ def test_events_come_in_the_order_that_backends_owe(tmp_path: Path, blobs: Any) 
     evaluated = [x.entry for x in study.lines() if isinstance(x.entry, Evaluated)]
     assert [e.epoch for e in evaluated if e.trial == "t000"] == [1, 2]
     assert json.loads(json.dumps(study.lines()[0].entry.head))["recipe"]["name"] == "Blobs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["equi", "doubling", "elastic", "waterfill", "hop-lrw"])
+def test_policies_of_the_papers_drive_real_slots(tmp_path: Path, blobs: Any, policy: str) -> None:
+    """No policy knows where it runs: the objects that the simulator runs train for real."""
+    pytest.importorskip("ray")
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    study.optimize(policy=policy, backend="ray", slots=2, progress=False)
+    assert finished(study)
+    used = {slot for x in study.lines() if isinstance(x.entry, Planned) for gang in x.entry.start for slot in gang.slots}
+    assert len(used) == 2
+    assert all(row["equal"] for row in study.replay())
