@@ -197,7 +197,7 @@ def placement(subsets: tuple[int, ...], weeks: tuple[int, ...]) -> tuple[Rows, G
                         "index": float(np.mean([a["U"] for a, _ in pairs])),
                         "spatial": float(np.mean([b["U"] for _, b in pairs])),
                         "points": [round(b, 2) for b in better],
-                        "preempted_less": less,
+                        "preempted_less": None if stall else less,
                     }
                 )
                 if week == 2 and not stall:
