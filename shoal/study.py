@@ -73,7 +73,7 @@ class Study:
         """Train until every trial is done, going on where a former call or process stopped.
 
         `searcher`: default a grid where the search space is one, else random with `num_samples`. `policy`: a policy,
-        or "auto", "fifo", "hop", "hop-lrw", "hop-random". `timeout`: seconds, after which units under way end and the
+        or the name of one: "auto", "fifo", "hop", "hop-lrw" … . `timeout`: seconds, after which units under way end and the
         study stops; call again to go on. `profile`: given speeds (a Table or a TOML file) instead of measured ones.
         `options`: see `wiring.Options` (backend, slots, threads, device, checkpoint_every, max_checkpoint_gb,
         validate_every, copies, address, data_memory_gb, state_memory_gb).

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from shoal.core.trial import Seconds
 from shoal.policy.knapsack import EXACT, FORBIDDEN, Counts, Table
@@ -96,6 +94,8 @@ class Program:
         self, counts: Callable[[NDArray[np.float64]], Counts], nodes: int | None, gap: float, limit: Seconds | None
     ) -> Solved:
         """Maximise; end at so many nodes, this relative gap, or so many seconds."""
+        from scipy.optimize import Bounds, milp
+
         options: dict[str, Any] = {"mip_rel_gap": gap}
         if nodes is not None:
             options["node_limit"] = nodes
@@ -113,6 +113,9 @@ class Program:
         return Solved(counts(found.x), -float(found.fun), found.status == 0)
 
     def _constraints(self) -> Any:
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
         lengths = [len(terms) for terms, _, _ in self.rows]
         at = np.repeat(np.arange(len(self.rows)), lengths)
         columns = np.fromiter((k for terms, _, _ in self.rows for k in terms), np.int64, sum(lengths))
