@@ -33,7 +33,7 @@ Space = Annotated[
 ]
 Samples = Annotated[int | None, typer.Option(help="configurations to draw")]
 Epochs = Annotated[int | None, typer.Option(help="epochs of each trial")]
-PolicyName = Annotated[str, typer.Option(help="auto, fifo, hop, hop-lrw, hop-random, hop-early, hop-quick4, hop-quota, or another by name")]
+PolicyName = Annotated[str, typer.Option(help="auto, fifo, hop, hop-lrw … (docs/policy.md lists all)")]
 BackendName = Annotated[str, typer.Option(help="local (this process) or ray")]
 Slots = Annotated[int | None, typer.Option(help="slots of the ray backend")]
 Threads = Annotated[int, typer.Option(help="threads of each slot")]
