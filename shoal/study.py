@@ -9,7 +9,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import wiring
+from shoal import weights, wiring
 from shoal.core.event import Commanded, Entry, Remembered
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import Score, State, fold
@@ -208,7 +208,7 @@ class Study:
         name = trial.id if isinstance(trial, TrialResult) else TrialId(trial)
         if name not in self.state.known:
             raise StudyError(f"there is no trial {name}; known: {', '.join(sorted(self.state.known)[:8])}")
-        return wiring.load_model(self, name, which)
+        return weights.load_model(self, name, which)
 
     def trials_dataframe(self) -> Any:
         """One row a trial: id, status, value, best_value, epochs, samples, config.<name>, and each metric's last value."""
@@ -241,7 +241,7 @@ class Study:
         unknown = [x for x in chosen if x not in self.state.kept]
         if unknown:
             raise StudyError(f"nothing durable of trial {', '.join(unknown)}; of these there is: {', '.join(self.state.kept)}")
-        return [wiring.replayed(self, trial) for trial in chosen]
+        return [weights.replayed(self, trial) for trial in chosen]
 
     def lines(self) -> list[Line]:
         """The journal."""

@@ -14,16 +14,14 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Event
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.folder import StudyError, describe_recipe, last_head, timestamp, versions
+from shoal.core.trial import Samples, Seconds, Trial
+from shoal.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.policy import Fifo, Hop
 from shoal.policy.hop import Rule
 from shoal.policy.named import KNOWN
 from shoal.policy.named import rebuild as rebuild_policy
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from shoal.study import Study
     from shoal.train.checkpoint import Vault
     from shoal.train.data import Data
@@ -370,49 +368,3 @@ def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:
     from shoal.report.progress import Progress
 
     return [Progress(metric=metric, mode=mode)]
-
-
-def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
-    """A trial's model with durable weights."""
-    from shoal.train.checkpoint import Vault
-    from shoal.train.verify import model_from
-    from shoal.watch import Retention
-
-    if which not in ("last", "best"):
-        raise StudyError(f'which must be "last" or "best"; got {which!r}')
-    vault = Vault(study.folder.checkpoints, study.state.run)
-    kept = study.state.kept.get(trial)
-    name = kept.name if kept else None
-    if which == "best":
-        retention = Retention(vault, study.metric, study.mode)
-        retention.learn(study.lines())
-        name = retention.best[trial][1] if trial in retention.best else name
-    if name is None:
-        raise StudyError(f"nothing of trial {trial} is durable yet: let the study run on")
-    return model_from(study.recipe, study.state.known[trial].config, study.seed, vault.load(name))
-
-
-def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
-    """Train a trial again over the visits that its newest durable state holds, and compare."""
-    from shoal.train.checkpoint import Vault
-    from shoal.train.device import device_of
-    from shoal.train.verify import compare, retrain
-
-    state = study.state
-    kept = state.kept[trial]
-    saved = Vault(study.folder.checkpoints, state.run).load(kept.name)
-    visits = state.visits[trial][: kept.visits]
-    options = Options.of(**last_head(study.lines())["options"])
-    again = retrain(
-        study.recipe,
-        data_of(study.recipe),
-        state.known[trial],
-        visits,
-        study.seed,
-        device=device_of(options.device),
-        threads=options.threads,
-        metric=study.metric,
-        evaluated={epoch for epoch, _ in state.scores[trial]},
-    )
-    equal, difference = compare(saved, again)
-    return {"trial": trial, "visits": len(visits), "equal": equal, "difference": difference}
