@@ -60,9 +60,15 @@ def _reap(session: str) -> None:
 
 
 def _belongs(folder: Path, session: str) -> bool:
-    """Whether it is a slot or an agent, which call themselves "ray::…" and have files of the session open (their logs)."""
+    """Whether its arguments name the session (Ray's own, and a slot just starting), or it is a slot or an agent at work.
+
+    Those call themselves "ray::…" instead, and have files of the session open (their logs).
+    """
     with suppress(OSError):
-        if (folder / "cmdline").read_bytes().startswith(b"ray::"):
+        words = (folder / "cmdline").read_bytes()
+        if session.encode() + b"/" in words:
+            return int(folder.name) != os.getpid()
+        if words.startswith(b"ray::"):
             return any(os.readlink(file).startswith(session + "/") for file in (folder / "fd").iterdir())
     return False
 
