@@ -313,19 +313,22 @@ def conclude(study: "Study", as_json: bool) -> None:
     path = study.report()
     found = report.summary(study.lines()) | {"report": str(path)}
     show(found, as_json, report.status_lines)
+    trials = study.trials
+    failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:
         folder = study.folder.path
-        trials = study.trials
-        failed = [trial.id for trial in trials if trial.status.startswith("failed")]
         typer.echo(f"\nreport:  {path}")
         if failed:
             typer.echo(f"failed:  {folder / 'trials' / failed[0] / 'error.txt'} has the traceback of the first of {len(failed)}")
-        if len(failed) == len(trials) > 0:
-            raise typer.Exit(1)
-        typer.echo(f"next:    shoal replay {folder}   trains every trial again over its recorded visits and compares the weights")
-        typer.echo(f"         shoal.load_study({str(folder)!r}).best_model()   gives the best model in Python")
+        if len(failed) < len(trials):
+            typer.echo(
+                f"next:    shoal replay {folder}   trains every trial again over its recorded visits and compares the weights"
+            )
+            typer.echo(f"         shoal.load_study({str(folder)!r}).best_model()   gives the best model in Python")
         if found.get("stopped"):
             typer.echo(f"         shoal resume {folder}   goes on where this run stopped")
+    if len(failed) == len(trials) > 0:
+        raise typer.Exit(1)
 
 
 def replay_lines(found: dict[str, Any]) -> list[str]:

@@ -28,7 +28,8 @@ def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
         retention.learn(study.lines())
         name = retention.best[trial][1] if trial in retention.best else name
     if name is None:
-        raise StudyError(f"nothing of trial {trial} is durable yet: let the study run on")
+        how = study.state.ended.get(trial)
+        raise StudyError(f"nothing of trial {trial} is durable" + (f"; it {how}" if how else " yet: let the study run on"))
     return model_from(study.recipe, study.state.known[trial].config, study.seed, vault.load(name))
 
 

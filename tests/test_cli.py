@@ -147,3 +147,13 @@ def test_deciding_needs_no_torch_and_no_ray() -> None:
         "import shoal.backend.sim, shoal.report, shoal.testing"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) -> None:
+    raising = tmp_path / "raising.py"
+    source = (ROOT / "examples" / "digits.py").read_text()
+    raising.write_text(source.replace('h = config["width"]', 'raise RuntimeError("no such net")'))
+    out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
+    assert "no such net" in out
+    assert form or "error.txt has the traceback of the first of 16" in out
