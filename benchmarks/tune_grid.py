@@ -2,8 +2,10 @@
 
 Every variant trains the same MLP 64-h-h-10 (h in 64, 128, 256, 512; Adam, lr in 1e-4, 3e-4, 1e-3, 3e-3; batch 32, 10 epochs over
 1500 digits, validated each epoch) with one thread, and is timed as a whole process, imports included. Rounds rotate the order.
+"local" leaves the policy to Shoal, which may pack; "local_fifo" trains one model after the other; "…_narrow" trains the widths up
+to 128 only, where packing has something to gain.
 
-    python benchmarks/tune_grid.py [--rounds 3]
+    python benchmarks/tune_grid.py [--rounds 3] [--quick]
 """
 
 import argparse
@@ -18,9 +20,15 @@ from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-GRID = [(h, lr) for h in (64, 128, 256, 512) for lr in (1e-4, 3e-4, 1e-3, 3e-3)]
+WIDTHS, NARROW, RATES = (64, 128, 256, 512), (64, 128), (1e-4, 3e-4, 1e-3, 3e-3)
 EPOCHS, BATCH, TRAINING = 10, 32, 1500
-VARIANTS = ("tune_default", "tune_reuse", "loop", "local", "ray2")
+VARIANTS = ("tune_default", "tune_reuse", "loop", "local", "local_fifo", "ray2", "loop_narrow", "local_narrow")
+GOALS = {
+    "tune_default_over_local": 6,
+    "tune_reuse_over_local": 1.8,
+    "loop_over_local": 1.2,
+    "loop_over_local_training_narrow": 1.6,
+}
 
 
 def digits() -> Any:
@@ -60,13 +68,13 @@ def train_plainly(h: int, lr: float, x: Any, y: Any, report: Any = None) -> floa
     return accuracy
 
 
-def run_loop(_: Path) -> dict[str, Any]:
+def run_loop(widths: tuple[int, ...]) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
     x, y = (torch.as_tensor(part) for part in digits())
     start = time.perf_counter()
-    best = max(train_plainly(h, lr, x, y) for h, lr in GRID)
+    best = max(train_plainly(h, lr, x, y) for h in widths for lr in RATES)
     return {"training": time.perf_counter() - start, "best": best}
 
 
@@ -85,17 +93,17 @@ def run_tune(folder: Path, reuse: bool) -> dict[str, Any]:
     start = time.perf_counter()
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
-        param_space={"h": tune.grid_search([64, 128, 256, 512]), "lr": tune.grid_search([1e-4, 3e-4, 1e-3, 3e-3])},
+        param_space={"h": tune.grid_search(list(WIDTHS)), "lr": tune.grid_search(list(RATES))},
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", reuse_actors=reuse),
         run_config=tune.RunConfig(storage_path=str(folder), verbose=0),
     )
     results = tuner.fit()
     seconds = time.perf_counter() - start
-    assert len(results) == len(GRID) and results.num_errors == 0
+    assert len(results) == len(WIDTHS) * len(RATES) and results.num_errors == 0
     return {"training": seconds, "best": results.get_best_result().metrics["accuracy"]}
 
 
-def run_shoal(folder: Path, backend: str) -> dict[str, Any]:
+def run_shoal(folder: Path, widths: tuple[int, ...], **options: Any) -> dict[str, Any]:
     import shoal
 
     class Digits(shoal.Recipe):
@@ -122,25 +130,27 @@ def run_shoal(folder: Path, backend: str) -> dict[str, Any]:
         def validation_step(self, model: Any, batch: Any) -> Any:
             return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
 
-    space = {"h": shoal.grid([64, 128, 256, 512]), "lr": shoal.grid([1e-4, 3e-4, 1e-3, 3e-3])}
+    space = {"h": shoal.grid(list(widths)), "lr": shoal.grid(list(RATES))}
     study = shoal.create_study(Digits(), storage=folder / "study", metric="accuracy", mode="max", search_space=space)
-    options: dict[str, Any] = {"backend": "ray", "slots": 2, "policy": "fifo"} if backend == "ray" else {}
     study.optimize(max_epochs=EPOCHS, progress=False, **options)
     from shoal.core.event import Finished, Planned
 
     lines = study.lines()
     first = next(line.time for line in lines if isinstance(line.entry, Planned))
     last = max(line.time for line in lines if isinstance(line.entry, Finished))
-    assert len(study.trials) == len(GRID) and all(x.status == "finished" for x in study.trials)
-    return {"training": last - first, "best": study.best_trial.value}
+    assert len(study.trials) == len(widths) * len(RATES) and all(x.status == "finished" for x in study.trials)
+    gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return {"training": last - first, "best": study.best_trial.value, "lanes": max(len(gang.lanes) for gang in gangs)}
 
 
 def run_variant(name: str, folder: Path) -> dict[str, Any]:
-    if name == "loop":
-        return run_loop(folder)
+    widths = NARROW if name.endswith("narrow") else WIDTHS
+    if name.startswith("loop"):
+        return run_loop(widths)
     if name.startswith("tune"):
         return run_tune(folder, reuse=name == "tune_reuse")
-    return run_shoal(folder, "ray" if name == "ray2" else "local")
+    options: dict[str, Any] = {"local_fifo": {"policy": "fifo"}, "ray2": {"backend": "ray", "slots": 2, "policy": "fifo"}}
+    return run_shoal(folder, widths, **options.get(name, {}))
 
 
 def time_process(name: str, python: str) -> dict[str, Any]:
@@ -157,20 +167,26 @@ def time_process(name: str, python: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round without Ray, to see that it works")
     parser.add_argument("--run", choices=VARIANTS)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
     if args.run:
         print(json.dumps(run_variant(args.run, args.folder)))
-        return
+    else:
+        compare(1 if args.quick else args.rounds, args.quick)
+
+
+def compare(rounds: int, quick: bool) -> None:
     from common import peers, write
 
-    with_tune = peers("tune", ["ray[tune]"])
-    seen: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
-    for turn in range(args.rounds):
-        for name in (*VARIANTS[turn % len(VARIANTS) :], *VARIANTS[: turn % len(VARIANTS)]):
+    with_tune = "" if quick else peers("tune", ["ray[tune]"])
+    variants = [name for name in VARIANTS if not (quick and name.startswith(("tune", "ray")))]
+    seen: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}
+    for turn in range(rounds):
+        for name in (*variants[turn % len(variants) :], *variants[: turn % len(variants)]):
             seen[name].append(time_process(name, with_tune if name.startswith("tune") else sys.executable))
             print(f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s", flush=True)
     rows = [
@@ -179,22 +195,27 @@ def main() -> None:
             "wall_s": median(x["wall"] for x in runs),
             "training_s": median(x["training"] for x in runs),
             "best_accuracy": max(x["best"] for x in runs),
+            "most_lanes": max(x.get("lanes", 1) for x in runs),
             "walls_s": [round(x["wall"], 2) for x in runs],
         }
         for name, runs in seen.items()
     ]
-    wall = {row["variant"]: row["wall_s"] for row in rows}
-    training = {row["variant"]: row["training_s"] for row in rows}
-    write(
-        "tune_grid",
-        rows,
-        {
-            "tune_default_over_local": wall["tune_default"] / wall["local"],
-            "tune_reuse_over_local": wall["tune_reuse"] / wall["local"],
-            "local_over_loop": wall["local"] / wall["loop"],
-            "loop_over_ray2_training": training["loop"] / training["ray2"],
-        },
-    )
+    write("tune_grid" + ("-quick" if quick else ""), rows, ratios({row["variant"]: row for row in rows}))
+
+
+def ratios(at: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Of medians, with their goals; those whose variants were run."""
+    pairs = {
+        "tune_default_over_local": ("wall_s", "tune_default", "local"),
+        "tune_reuse_over_local": ("wall_s", "tune_reuse", "local"),
+        "loop_over_local": ("wall_s", "loop", "local"),
+        "local_fifo_over_local": ("wall_s", "local_fifo", "local"),
+        "loop_over_local_training": ("training_s", "loop", "local"),
+        "loop_over_local_training_narrow": ("training_s", "loop_narrow", "local_narrow"),
+        "loop_over_ray2_training": ("training_s", "loop", "ray2"),
+    }
+    found = {name: at[one][what] / at[other][what] for name, (what, one, other) in pairs.items() if {one, other} <= at.keys()}
+    return found | {"goals": GOALS}
 
 
 if __name__ == "__main__":

@@ -14,11 +14,19 @@ if TYPE_CHECKING:
     from shoal.core.check import PlanError as PlanError
     from shoal.engine.run import Stalled as Stalled
     from shoal.folder import StudyError as StudyError
+    from shoal.packed import Packed as Packed
+    from shoal.packed import pack as pack
     from shoal.policy.fifo import Fifo as Fifo
     from shoal.policy.fixed import Fixed as Fixed
     from shoal.policy.hop import Hop as Hop
     from shoal.profile.table import Table as Table
+    from shoal.search.asha import ASHA as ASHA
     from shoal.search.grid import Grid as Grid
+    from shoal.search.halving import Hyperband as Hyperband
+    from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
+    from shoal.search.median import MedianStopping as MedianStopping
+    from shoal.search.optuna import Optuna as Optuna
+    from shoal.search.pbt import PBT as PBT
     from shoal.search.random import Random as Random
     from shoal.search.space import choice as choice
     from shoal.search.space import grid as grid
@@ -40,11 +48,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "shoal.core.check": ["PlanError"],
     "shoal.engine.run": ["Stalled"],
+    "shoal.packed": ["Packed", "pack"],
     "shoal.policy.fifo": ["Fifo"],
     "shoal.policy.fixed": ["Fixed"],
     "shoal.policy.hop": ["Hop"],
     "shoal.profile.table": ["Table"],
+    "shoal.search.asha": ["ASHA"],
     "shoal.search.grid": ["Grid"],
+    "shoal.search.halving": ["Hyperband", "SuccessiveHalving"],
+    "shoal.search.median": ["MedianStopping"],
+    "shoal.search.optuna": ["Optuna"],
+    "shoal.search.pbt": ["PBT"],
     "shoal.search.random": ["Random"],
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
     "shoal.search.trace": ["Trace"],

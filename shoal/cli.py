@@ -33,7 +33,10 @@ Space = Annotated[
 ]
 Samples = Annotated[int | None, typer.Option(help="configurations to draw")]
 Epochs = Annotated[int | None, typer.Option(help="epochs of each trial")]
-PolicyName = Annotated[str, typer.Option(help="auto, fifo, hop, hop-lrw … (docs/policy.md lists all)")]
+SearcherName = Annotated[
+    str | None, typer.Option(help="grid, random, halving, hyperband, asha, pbt, median, optuna; or as 'asha(grace_period=2)'")
+]
+PolicyName = Annotated[str, typer.Option(help="auto, fifo, hop, hop-lrw …, auto:fifo,hop-lrw (docs/policy.md)")]
 BackendName = Annotated[str, typer.Option(help="local (this process) or ray")]
 Slots = Annotated[int | None, typer.Option(help="slots of the ray backend")]
 Threads = Annotated[int, typer.Option(help="threads of each slot")]
@@ -71,6 +74,7 @@ def run(
     space: Space = None,
     num_samples: Samples = None,
     max_epochs: Epochs = None,
+    searcher: SearcherName = None,
     policy: PolicyName = "auto",
     backend: BackendName = "local",
     slots: Slots = None,
@@ -84,6 +88,7 @@ def run(
     timeout: Timeout = None,
     checkpoint_every: Annotated[float, typer.Option(help="seconds of training between durable states; 0: every unit")] = 30.0,
     max_checkpoint_gb: Annotated[float | None, typer.Option(help="limit for all checkpoints")] = None,
+    slot_memory_gb: Annotated[float | None, typer.Option(help="limit for what a slot takes")] = None,
     validate_every: Annotated[int, typer.Option(help="epochs between evaluations")] = 1,
     profile: ProfileFile = None,
     seed: Seed = 0,
@@ -93,7 +98,8 @@ def run(
     with errors():
         study = open_study(file, storage, space, metric, mode, seed)
         study.optimize(
-            policy=policy,
+            searcher,
+            policy,
             num_samples=num_samples or getattr(study.recipe, "num_samples", None),
             max_epochs=max_epochs,
             max_concurrent=max_concurrent,
@@ -108,6 +114,7 @@ def run(
             copies=copies,
             checkpoint_every=checkpoint_every,
             max_checkpoint_gb=max_checkpoint_gb,
+            slot_memory_gb=slot_memory_gb,
             validate_every=validate_every,
         )
         conclude(study, as_json)
@@ -143,7 +150,7 @@ def plan(
     space: Space = None,
     num_samples: Samples = None,
     max_epochs: Epochs = None,
-    policy: Annotated[list[str] | None, typer.Option(help="policies to compare [default: fifo, hop, hop-lrw]")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="policies to compare; repeat [default: auto, fifo, hop …]")] = None,
     backend: BackendName = "local",
     slots: Slots = None,
     threads: Threads = 1,
@@ -158,7 +165,7 @@ def plan(
 
     with errors():
         study = open_study(file, None, space, None, None, seed)
-        wanted = tuple(policy or ("fifo", "hop", "hop-lrw"))
+        wanted = tuple(policy or ())
         samples = num_samples or getattr(study.recipe, "num_samples", None)
         options = {"backend": backend, "slots": slots, "threads": threads, "device": device}
         found = forecast(study, wanted, samples, max_epochs, profile, options, out)
@@ -192,7 +199,7 @@ def replay(
     with errors():
         found = load_study(directory).replay(trial)
         show({"trials": found}, as_json, replay_lines)
-        if not all(row["equal"] for row in found):
+        if not all(row["agrees"] for row in found):
             raise typer.Exit(1)
 
 
@@ -337,8 +344,12 @@ def replay_lines(found: dict[str, Any]) -> list[str]:
     lines = []
     for row in rows:
         verdict = "equal bit for bit" if row["equal"] else f"DIFFERS by up to {row['difference']:.3g}"
+        if row["agrees"] and not row["equal"]:
+            verdict = f"agrees up to {row['difference']:.3g} (trained in a fused pack, which rounds otherwise)"
         lines.append(f"{row['trial']}: {verdict} after {row['visits']} visits")
-    return [*lines, f"{sum(row['equal'] for row in rows)} of {len(rows)} trials equal"]
+    rounded = sum(row["agrees"] and not row["equal"] for row in rows)
+    also = f", {rounded} more agree" if rounded else ""
+    return [*lines, f"{sum(row['equal'] for row in rows)} of {len(rows)} trials equal{also}"]
 
 
 def show(found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]) -> None:

@@ -26,6 +26,10 @@ class StudyError(RuntimeError):
     """The study cannot be opened or asked for that; the message gives the rule, the values and the remedy."""
 
 
+class StudyBusy(StudyError):  # noqa: N818 - a state of the study, as its user names it
+    """Another process has the study open."""
+
+
 class Folder:
     """Where a study lives. `checkpoints`: another place (any fsspec URL) for the weights."""
 
@@ -67,7 +71,7 @@ class Folder:
         """Hold the study alone.
 
         Raises:
-            StudyError: another process has it open; says which.
+            StudyBusy: another process has it open; says which.
         """
         from filelock import FileLock, Timeout
 
@@ -77,7 +81,7 @@ class Folder:
             lock.acquire()
         except Timeout:
             who = holder.read_text() if holder.exists() else "an unknown process"
-            raise StudyError(f"the study in {self.path} is open already, held by {who}: wait for it, or end it") from None
+            raise StudyBusy(f"the study in {self.path} is open already, held by {who}: wait for it, or end it") from None
         try:
             holder.write_text(json.dumps({"pid": os.getpid(), "host": platform.node(), "since": timestamp()}))
             yield

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import wiring
 from shoal.backend.sim import Sim
+from shoal.candidates import NAME, USUAL, is_auto
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Finished, Joined, Measured, Opened, Planned
 from shoal.core.ports import Policy, Profile, Searcher
@@ -38,6 +39,7 @@ def forecast(
 ) -> dict[str, Any]:
     """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
 
+    `policies`: names; none: "auto" and what it chooses among. A row of "auto" also has what it follows at last, and why.
     Without a given profile each kind of trial is probed here for at most 48 batches. `out`: a folder for the
     simulated journals and their reports.
 
@@ -48,7 +50,8 @@ def forecast(
     data = wiring.data_of(study.recipe)
     epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
     searcher = wiring.default_searcher(study.search_space, num_samples, epochs, None, study.seed)
-    rules = {name: wiring.policy_of(name, chosen, data, study.seed) for name in policies}
+    wanted = policies or (NAME, *USUAL, "hop-lrw")
+    rules = {name: wiring.policy_of(name, chosen, data, study.seed) for name in wanted}
     begin = perf_counter()
     given = wiring.profile_of(profile)
     believe: Any = given.believe if isinstance(given, Table) else (lambda state: given)
@@ -129,16 +132,18 @@ def _row(
         path = out / name / "journal.jsonl"
         path.unlink(missing_ok=True)
     journal = Journal(path)
-    head = wiring.head(study, data, searcher, rule, options) | {
+    head = wiring.head(study, data, searcher, name if is_auto(name) else rule, options) | {
         "simulated": True,
         "study": f"plan of {type(study.recipe).__name__} under {name}",
     }
     opened = Opened(1, data.sizes, head)
     journal.append(0.0, opened)
     end = _Ends()
-    run(searcher, rule, sim, lambda state: truth, journal, fold(State(), [opened]), watch=[end])
+    state = run(searcher, rule, sim, lambda state: truth, journal, fold(State(), [opened]), watch=[end])
     journal.close()
     row: dict[str, Any] = {"policy": name, "slots": count, "seconds": end.last, "training_s": end.last - end.first}
+    if is_auto(name):
+        row |= {key: state.memory["policy"][key] for key in ("follows", "why")}
     if path is not None and out is not None:
         from shoal import report
 
@@ -167,4 +172,5 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
     lines.append(f"{'policy':12} {'slots':>5} {'seconds':>9}")
     for row in sorted(found["policies"], key=lambda x: x["seconds"]):
         lines.append(f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}   {row.get('report', '')}".rstrip())
+    lines += ["", *(f"{row['policy']}: {row['follows']}, because {row['why']}" for row in found["policies"] if "why" in row)]
     return lines

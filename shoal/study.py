@@ -9,7 +9,8 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import weights, wiring
+from shoal import control, weights, wiring
+from shoal.candidates import is_auto
 from shoal.core.event import Commanded, Entry, Remembered
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import Score, State, fold
@@ -17,7 +18,8 @@ from shoal.core.trial import Samples, TrialId, Value
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.folder import Folder, StudyError, last_head
-from shoal.watch import Logs, Retention
+from shoal.inbox import Inbox, Reachable
+from shoal.watch import Idleness, Logs, Retention
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,24 +61,30 @@ class Study:
 
     def optimize(
         self,
-        searcher: Searcher[Any] | None = None,
+        searcher: Searcher[Any] | str | None = None,
         policy: Policy[Any] | str = "auto",
         *,
         num_samples: int | None = None,
         max_epochs: int | None = None,
         max_concurrent: int | None = None,
+        widths: tuple[int, int] | None = None,
         timeout: float | None = None,
         profile: Profile | str | Path | None = None,
         progress: bool = True,
+        optuna_log: bool | str | Path = False,
         **options: Any,
     ) -> None:
         """Train until every trial is done, going on where a former call or process stopped.
 
-        `searcher`: default a grid where the search space is one, else random with `num_samples`. `policy`: a policy,
-        or the name of one: "auto", "fifo", "hop", "hop-lrw" … . `timeout`: seconds, after which units under way end and the
-        study stops; call again to go on. `profile`: given speeds (a Table or a TOML file) instead of measured ones.
+        `searcher`: a searcher, or its name, as "asha" or "hyperband(reduction_factor=4)"; what it leaves open (None) is
+        the study's or given here. By default a grid where the search space is one, else random with `num_samples`.
+        `widths`: the fewest and most slots of each trial (default: one; grid and random search).
+        `policy`: a policy, or the name of one: "fifo", "hop", "hop-lrw" …; "auto" simulates some and follows the quickest,
+        "auto:fifo,hop-lrw" of those named. `timeout`: seconds, after which units under way end and the study stops; call again to
+        go on. `profile`: given speeds (a Table or a TOML file) instead of measured ones.
+        `optuna_log`: write the study as Optuna's journal, too (True: optuna.log in the study's folder), for optuna-dashboard.
         `options`: see `wiring.Options` (backend, slots, threads, device, checkpoint_every, max_checkpoint_gb,
-        validate_every, copies, address, data_memory_gb, state_memory_gb).
+        validate_every, copies, address, data_memory_gb, state_memory_gb, slot_memory_gb).
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, or an argument is wrong.
@@ -84,8 +92,10 @@ class Study:
         """
         chosen = wiring.Options.of(**options)
         epochs = max_epochs or getattr(self.recipe, "max_epochs", None)
-        search = searcher or wiring.default_searcher(self.search_space, num_samples, epochs, max_concurrent, self.seed)
-        self._run(search, policy, chosen, timeout, profile, progress)
+        given = {"num_samples": num_samples, "max_epochs": epochs, "max_concurrent": max_concurrent, "widths": widths}
+        search = wiring.searcher_of(self, searcher, **given)
+        wiring.check_widths(getattr(search, "widths", widths), chosen)
+        self._run(search, policy, chosen, timeout, profile, progress, optuna_log)
 
     def resume(self, *, timeout: float | None = None, progress: bool = True) -> None:
         """Go on as the last run was set up: same searcher, policy, backend and options, read from the journal.
@@ -107,15 +117,18 @@ class Study:
         timeout: float | None,
         profile: Profile | str | Path | None,
         progress: bool,
+        optuna_log: bool | str | Path = False,
     ) -> None:
         self.folder.make()
         with pausing(self.folder), self.folder.lock():
             data = wiring.data_of(self.recipe)
             rule = wiring.policy_of(policy, chosen, data, self.seed)
+            search = wiring.per_slot(search, rule)
             given = wiring.profile_of(profile)
+            control.take(self)
             lines = self.folder.lines()
             before, since = last_head(lines), lines[-1].time if lines else 0.0
-            head = wiring.head(self, data, search, rule, chosen, before) | {
+            head = wiring.head(self, data, search, policy if is_auto(policy) else rule, chosen, before) | {
                 "profile": str(profile) if isinstance(profile, (str, Path)) else None
             }
             wiring.check_same(before, head)
@@ -125,14 +138,17 @@ class Study:
                 open_.callback(wired.close)
                 retention = Retention(wired.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
                 retention.restore(lines)
-                watchers = [retention, Logs(self.folder.path / "trials"), *wiring.progress(progress, self.metric, self.mode)]
+                watchers: list[Any] = [retention, Logs(self.folder.path / "trials"), Idleness()]
+                watchers += [*wiring.progress(progress, self.metric, self.mode), *wiring.optuna_log(self, optuna_log, search)]
                 for watcher in watchers:
                     open_.callback(getattr(watcher, "close", lambda: None))
                 journal = Journal(self.folder.journal)
                 open_.callback(journal.close)
                 open_.enter_context(stopping(wired.backend.tell))
+                reached = Reachable(wired.backend, Inbox(self.folder.path), control.meaning(self), state)
+                watchers.append(open_.enter_context(reached))
                 deadline = None if timeout is None else since + timeout
-                run(search, rule, wired.backend, wiring.believer(given), journal, state, deadline, watchers)
+                run(search, rule, reached, wiring.believer(given), journal, state, deadline, watchers)
 
     def _begin(
         self, state: State, shards: Mapping[Any, int], head: Mapping[str, Any], since: float, before: Mapping[str, Any]
@@ -147,6 +163,40 @@ class Study:
             journal.append(since, entry)
         journal.close()
         return fold(state, entries)
+
+    # -- beside the searcher -----------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self, config: Mapping[str, Any], *, max_epochs: float | None = None, widths: tuple[int, int] | None = None
+    ) -> TrialId:
+        """Add a trial of one's own, which is trained beside the searcher's; its name.
+
+        While the study runs, here or in another process, the run takes it in within about a second; else the next one does.
+
+        Raises:
+            StudyError: the study has not begun, or no slots could have these widths.
+        """
+        return control.enqueue(self, config, max_epochs, widths)
+
+    def clone(
+        self, trial: str, modify: Mapping[str, Any] | None = None, *, warm_start: bool = True, max_epochs: float | None = None
+    ) -> TrialId:
+        """Add a copy of a trial with some of its configuration changed; with `warm_start` from its newest durable state.
+
+        `max_epochs`: in all, those of the state included; None: as long as the trial itself. Also while it runs, as `enqueue`.
+
+        Raises:
+            StudyError: there is no such trial or no such state, nothing would be left to train, or as for `enqueue`.
+        """
+        return control.clone(self, TrialId(trial), modify or {}, warm_start, max_epochs)
+
+    def stop(self, trial: str | None = None) -> None:
+        """Take a trial out before its end; nothing happens to one that has ended. None: end the run, as Ctrl-C does.
+
+        Raises:
+            StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
+        """
+        control.stop(self, None if trial is None else TrialId(trial))
 
     # -- what came out -------------------------------------------------------------------------------------------------
 
@@ -235,7 +285,8 @@ class Study:
     def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Train trials (default: all with durable weights) again, alone, over their recorded visits; compare with what was kept.
 
-        A row a trial: trial, visits, equal (bit for bit), difference (largest absolute).
+        A row a trial: trial, visits, equal (bit for bit), difference (largest absolute), fused (trained in a fused pack, which
+        rounds otherwise than training alone), agrees (equal, or fused and as near as rounding and training leave it).
         """
         chosen = [TrialId(x) for x in trials] if trials else [x for x in self.state.known if x in self.state.kept]
         unknown = [x for x in chosen if x not in self.state.kept]

@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from shoal.core.event import Advanced, Entry, Evaluated, Failed, Fell, Finished, Kept, Retired
+from shoal.core.event import Advanced, Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
 
 GIB = 1024**3
+LITTLE = 5.0  # seconds of slots: that they stood idle so long is not worth a word
 
 
 class Weights(Protocol):
@@ -61,7 +62,8 @@ class Retention:
 
     The best is the kept state with the best `metric`. Over the limit (GiB) it deletes the best-but-not-last states,
     those of the worst trials first, then the last states of failed and retired trials; a finished trial's final
-    weights and a running trial's newest state are never deleted: it warns instead. Called after the journal's sync.
+    weights and a running trial's newest state are never deleted: it warns instead. Nor is the state that another trial
+    starts from, until that one has its own. Called after the journal's sync.
     """
 
     def __init__(self, vault: Weights, metric: str | None, mode: str, limit_gb: float | None = None) -> None:
@@ -95,15 +97,22 @@ class Retention:
                 scored[entry.trial] = self.sign * entry.values[self.metric]
             elif isinstance(entry, Kept):
                 self._learn(entry, scored.get(entry.trial))
+            elif isinstance(entry, Submitted):
+                self._borrow(entry)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        kept = [entry for entry in entries if isinstance(entry, Kept)]
-        for entry in kept:
-            before = self._named(entry.trial)
-            self._learn(entry, self._newest(state, entry))
-            self.sizes[entry.name] = self.vault.size(entry.name)
-            for name in before - self._named(entry.trial):
-                self._delete(name)
+        before: set[str] = set()
+        kept = False
+        for entry in entries:
+            if isinstance(entry, Submitted):
+                self._borrow(entry)
+            elif isinstance(entry, Kept):
+                kept = True
+                before |= self._named(entry.trial)
+                self._learn(entry, self._newest(state, entry))
+                self.sizes[entry.name] = self.vault.size(entry.name)
+        for name in sorted(before):
+            self._delete(name)
         if kept and self.limit is not None:
             self._fit(state)
 
@@ -119,6 +128,12 @@ class Retention:
         if score is not None and (entry.trial not in self.best or score >= self.best[entry.trial][0]):
             self.best[entry.trial] = score, entry.name
 
+    def _borrow(self, entry: Submitted) -> None:
+        """A trial that starts from another's newest state has that one for its own."""
+        start = entry.trial.start
+        if start is not None and start[0] in self.last:
+            self.last.setdefault(entry.trial.id, self.last[start[0]])
+
     def _named(self, trial: TrialId | None = None) -> set[str]:
         if trial is not None:
             best = {self.best[trial][1]} if trial in self.best else set()
@@ -126,6 +141,9 @@ class Retention:
         return {*self.last.values(), *(name for _, name in self.best.values())}
 
     def _delete(self, name: str) -> None:
+        """Unless it is the last or the best of some trial."""
+        if name in self._named():
+            return
         self.vault.delete(name)
         self.sizes.pop(name, None)
 
@@ -139,8 +157,8 @@ class Retention:
                 self._delete(self.best.pop(trial)[1])
             else:
                 trial = lost.pop(0)
-                self._delete(self.last.pop(trial))
                 self.best.pop(trial, None)
+                self._delete(self.last.pop(trial))
         if sum(self.sizes.values()) > self.limit and not self._warned:
             self._warned = True
             warnings.warn(
@@ -148,3 +166,30 @@ class Retention:
                 "what is left are final weights and newest states, which are not deleted; raise the limit or retire trials",
                 stacklevel=2,
             )
+
+
+class Idleness:
+    """Warns, once, when slots had nothing to do for a tenth of the time and then the searcher came with more trials."""
+
+    def __init__(self) -> None:
+        self._since: Seconds | None = None
+        self._free = self._slots = 0
+        self._idle = self._all = 0.0  # seconds of slots
+        self._warned = False
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        if self._since is not None:
+            self._idle += (now - self._since) * self._free
+            self._all += (now - self._since) * self._slots
+        late = self._idle > max(0.1 * self._all, LITTLE) and any(isinstance(entry, Submitted) for entry in entries)
+        if late and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since the searcher had fewer "
+                "trials than slots (a rung smaller than that?): asha waits for no rung, hyperband(concurrent=True) fills the "
+                "gaps, max_concurrent= may be too small, or fewer slots would do",
+                stacklevel=2,
+            )
+        waiting = len(state.trials) > len(state.running)
+        self._since, self._slots = now, len(state.slots)
+        self._free = 0 if waiting else self._slots - len(state.busy)

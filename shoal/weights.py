@@ -1,15 +1,26 @@
 """What durable states become again: models to use, and trials trained a second time to compare with."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.event import Planned
 from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
 from shoal.folder import StudyError, last_head
 from shoal.wiring import Options, data_of
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from shoal.core.state import State
+    from shoal.core.trial import Trial
     from shoal.study import Study
+    from shoal.train.data import Data
+    from shoal.train.unit import Tree
+
+
+ROUNDING = 0.1  # of a model's norm: as far as training was seen to carry the rounding of fused packs
 
 
 def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
@@ -36,24 +47,49 @@ def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
 def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
     """Train a trial again over the visits that its newest durable state holds, and compare."""
     from shoal.train.checkpoint import Vault
-    from shoal.train.device import device_of
-    from shoal.train.verify import compare, retrain
+    from shoal.train.verify import apart, compare
 
-    state = study.state
-    kept = state.kept[trial]
-    saved = Vault(study.folder.checkpoints, state.run).load(kept.name)
-    visits = state.visits[trial][: kept.visits]
+    kept = study.state.kept[trial]
+    saved = Vault(study.folder.checkpoints, study.state.run).load(kept.name)
+    again = {**_again(study, data_of(study.recipe), trial, kept.visits), "found": saved.get("found")}
+    equal, difference = compare({"found": None, **saved}, again)
+    fused = trial in _fused(study.lines())
+    agrees = equal or (fused and apart(saved, again) <= ROUNDING)
+    return {"trial": trial, "visits": kept.visits, "equal": equal, "difference": difference, "fused": fused, "agrees": agrees}
+
+
+def _fused(lines: Iterable[Line]) -> set[TrialId]:
+    """Trials that were in a gang whose lanes may be fused: their sums may have been rounded otherwise than alone."""
+    gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return {trial for gang in gangs if gang.fused and len(gang.lanes) > 1 for trial in gang.trials}
+
+
+def _sized(state: "State", trial: TrialId) -> "Trial":
+    """The trial with the batch size that was found out for it, where its configuration left that open."""
+    known, figures = state.known[trial], state.figures.get(state.signature.get(trial, ""), {})
+    if "batch_size" not in figures:
+        return known
+    return replace(known, config={**known.config, "batch_size": int(figures["batch_size"])})
+
+
+def _again(study: "Study", data: "Data", trial: TrialId, visits: int) -> "Tree":
+    """The trial's state after so many visits; of one that starts from another, that other is trained first."""
+    from shoal.train.device import device_of
+    from shoal.train.verify import retrain
+
+    state, start = study.state, study.state.known[trial].start
+    if start is not None and visits == start[1]:
+        return _again(study, data, *start)
     options = Options.of(**last_head(study.lines())["options"])
-    again = retrain(
+    return retrain(
         study.recipe,
-        data_of(study.recipe),
-        state.known[trial],
-        visits,
+        data,
+        _sized(state, trial),
+        state.visits[trial][:visits],
         study.seed,
         device=device_of(options.device),
         threads=options.threads,
         metric=study.metric,
         evaluated={epoch for epoch, _ in state.scores[trial]},
+        begun=None if start is None else (start[1], _again(study, data, *start)),
     )
-    equal, difference = compare(saved, again)
-    return {"trial": trial, "visits": len(visits), "equal": equal, "difference": difference}

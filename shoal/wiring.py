@@ -4,19 +4,21 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from shoal import candidates
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Event
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.folder import StudyError, describe_recipe, timestamp, versions
-from shoal.policy import Fifo, Hop
+from shoal.policy import Fifo, Hop, Pack, Packed
 from shoal.policy.hop import Rule
 from shoal.policy.named import KNOWN
 from shoal.policy.named import rebuild as rebuild_policy
@@ -35,7 +37,8 @@ HOPS: Mapping[str, Rule] = {
     "hop-quick4": "quick4",
     "hop-quota": "quota",
 }
-POLICIES = ("auto", "fifo", *HOPS)
+PACKED = 8  # trials under way for each slot, of searchers that learn from those before
+POLICIES = ("auto", "fifo", "pack", *HOPS, "hop-packs")
 
 
 class Wired(Protocol):
@@ -63,6 +66,10 @@ class Options:
     max_checkpoint_gb: float | None = None
     data_memory_gb: float = 2.0  # prepared shards kept in memory, per slot
     state_memory_gb: float = 2.0  # resident models, per slot
+    slot_memory_gb: float | None = None  # what a slot may take in all; default: all of its GPU, without limit on a CPU
+    fuse: bool = True  # packed trials of one graph may train in one step: equal to rounding; False: bit for bit as alone
+    feeders: int = 0  # of the ray backend: processes of each node that prepare chunks once for all its slots
+    stream_memory_gb: float = 1.0  # prepared chunks that a node's feeders hold for slots that come later
 
     @classmethod
     def of(cls, **given: Any) -> "Options":
@@ -77,11 +84,13 @@ class Options:
             raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
         if self.backend == "local" and self.slots not in (None, 1):
             raise StudyError(f'the local backend has one slot; got slots={self.slots}: use backend="ray" for more')
-        for name, least in (("threads", 1), ("copies", 1), ("validate_every", 1), ("checkpoint_every", 0)):
+        for name, least in (("threads", 1), ("copies", 1), ("validate_every", 1), ("checkpoint_every", 0), ("feeders", 0)):
             if getattr(self, name) < least:
                 raise StudyError(f"{name} must be >= {least}; got {getattr(self, name)!r}")
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
+        if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:
+            raise StudyError(f"slot_memory_gb must be > 0, or None for no limit; got {self.slot_memory_gb}")
 
 
 def check_recipe_type(recipe: Any) -> None:
@@ -111,16 +120,53 @@ def default_searcher(
 ) -> Searcher[Any]:
     """A grid where every dimension is one and no number of samples is asked for, else random samples."""
     from shoal.search import Grid, Random
-    from shoal.search.space import GridDomain
+    from shoal.search.space import dimensions, validated
 
     if max_epochs is None:
         raise StudyError("say how long to train: max_epochs= (or a max_epochs attribute of the recipe)")
     space = space or {}
-    if num_samples is None and all(isinstance(x, GridDomain) or not hasattr(x, "sample") for x in space.values()):
+    if num_samples is None and not any(hasattr(domain, "sample") for _, domain in dimensions(validated(space))):
         return Grid(space, max_epochs=max_epochs, max_concurrent=max_concurrent)
     if num_samples is None:
         raise StudyError("the search space is not only grids: say how many samples to draw, num_samples=")
     return Random(space, num_samples=num_samples, max_epochs=max_epochs, seed=seed, max_concurrent=max_concurrent)
+
+
+def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: Any) -> Searcher[Any]:
+    """The searcher, by name or as it is, with what it leaves open taken from the study and from what `optimize` was given."""
+    from shoal.search import completed, parse
+
+    wide = {"widths": given.get("widths")}
+
+    def usual() -> Searcher[Any]:
+        counts = given["num_samples"], given["max_epochs"], given["max_concurrent"]
+        return completed(default_searcher(study.search_space, *counts, study.seed), wide, usual)
+
+    if searcher is None:
+        return usual()
+    found = parse(searcher) if isinstance(searcher, str) else searcher
+    if wide["widths"] is not None and not (hasattr(found, "widths") or hasattr(found, "inner")):
+        kind = type(found).__name__
+        raise StudyError(f"{kind} makes trials of one slot, so widths={wide['widths']!r} cannot be met: use Grid or Random")
+    own = {"space": study.search_space, "metric": study.metric, "mode": study.mode, "seed": study.seed}
+    return completed(found, {**own, **given}, usual)
+
+
+def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
+    """Raise StudyError where no trial of these widths can have the slots that it needs at least."""
+    slots = 1 if options.backend == "local" else options.slots
+    if widths is not None and slots is not None and widths[0] > slots:
+        raise StudyError(f"widths={widths!r} needs {widths[0]} slots for a trial; there are {slots}: ask for fewer, or give more")
+
+
+def per_slot(searcher: Searcher[Any], policy: Policy[Any]) -> Searcher[Any]:
+    """The searcher, with some trials under way for each slot where the policy may pack; with more it would search blindly."""
+    from shoal.policy import Auto
+    from shoal.search import completed
+
+    policies = policy.candidates.values() if isinstance(policy, Auto) else (policy,)
+    most = max((each.most for each in policies if isinstance(each, (Pack, Packed))), default=1)
+    return completed(searcher, {"per_slot": min(most, PACKED)}, lambda: searcher)
 
 
 def rebuild_space(described: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -131,20 +177,21 @@ def rebuild_space(described: Mapping[str, Any] | None) -> Mapping[str, Any] | No
 
 
 def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: int) -> Policy[Any]:
-    """The policy by that name. "auto": hop where there are several slots and shards for them, else fifo."""
+    """The policy by that name; "auto" simulates some and follows the quickest."""
     if not isinstance(policy, str):
         return policy
+    if candidates.is_auto(policy):
+        return candidates.auto(policy, lambda name: policy_of(name, options, data, seed))
     if policy not in POLICIES and policy in KNOWN:
         return rebuild_policy({"name": policy})
     if policy not in POLICIES:
         names = [*POLICIES, *(name for name in KNOWN if name not in POLICIES)]
         raise StudyError(f"unknown policy {policy!r}; known: {', '.join(names)}, or an object with start and decide")
-    several = options.backend == "ray" and options.slots != 1
-    if policy == "auto":
-        policy = "hop" if several and len(data.shards) >= (options.slots or slots_here()) else "fifo"
-    if policy == "fifo":
-        return Fifo()
-    return Hop(rule=HOPS[policy], seed=seed)
+    if policy == "pack":
+        return Pack(fuse=options.fuse)
+    if policy == "hop-packs":
+        return Packed(Hop(seed=seed), fuse=options.fuse)
+    return Fifo() if policy == "fifo" else Hop(rule=HOPS[policy], seed=seed)
 
 
 def slots_here() -> int:
@@ -165,11 +212,11 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | None:
 
 def believer(given: Profile | None) -> Callable[[State], Profile]:
     """What deciders believe: the given profile, else what was measured so far."""
-    from shoal.profile.measure import believe
+    from shoal.profile.measure import Believer
     from shoal.profile.table import Table
 
     if given is None:
-        return believe
+        return Believer()
     return given.believe if isinstance(given, Table) else lambda state: given
 
 
@@ -177,7 +224,7 @@ def head(
     study: "Study",
     data: "Data",
     searcher: Searcher[Any],
-    policy: Policy[Any],
+    policy: Policy[Any] | str,
     options: Options,
     before: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -195,7 +242,7 @@ def head(
         "seed": study.seed,
         "space": describe_space(study.search_space) if study.search_space is not None else None,
         "searcher": _described(search.describe, searcher),
-        "policy": _described(policies.describe, policy),
+        "policy": candidates.described(policy) if isinstance(policy, str) else _described(policies.describe, policy),
         "backend": options.backend,
         "options": asdict(options),
         "checkpoints": study.folder.checkpoints,
@@ -219,8 +266,8 @@ def _described(describe: Callable[[Any], dict[str, Any]], decider: Any) -> dict[
         return {"own": f"{type(decider).__module__}.{type(decider).__qualname__}"}
 
 
-def rebuild(head: Mapping[str, Any]) -> tuple[Searcher[Any], Policy[Any], Options]:
-    """Searcher, policy and options as a journal's head describes them."""
+def rebuild(head: Mapping[str, Any]) -> tuple[Searcher[Any], Policy[Any] | str, Options]:
+    """Searcher, policy (or what the user said instead, "auto") and options as a journal's head describes them."""
     from shoal import policy, search
 
     own = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
@@ -228,7 +275,9 @@ def rebuild(head: Mapping[str, Any]) -> tuple[Searcher[Any], Policy[Any], Option
         raise StudyError(
             f"the study was run with {', '.join(own)}, which the journal cannot make again: run your script again instead"
         )
-    return search.rebuild(head["searcher"]), policy.rebuild(head["policy"]), Options.of(**head["options"])
+    rule = head["policy"]
+    chosen = candidates.said(rule) if rule["name"] == candidates.NAME else policy.rebuild(rule)
+    return search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -251,7 +300,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"the data changed since this study began (fingerprint {before['data']['fingerprint'][:12]}, now "
             f"{now['data']['fingerprint'][:12]}): restore the data, or start a new study with another storage="
         )
-    free = {"num_samples", "max_concurrent"}
+    free = {"num_samples", "max_concurrent", "per_slot"}
     old, new = ({k: v for k, v in x["searcher"].items() if k not in free} | {"seed": x["seed"]} for x in (before, now))
     differ = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     if differ:
@@ -288,7 +337,7 @@ def backend(study: "Study", options: Options, data: "Data", state: State, since:
     if options.backend == "ray":
         return _ray(study, options, data, state, since, given, vault, course)
     from shoal.backend.local import Local
-    from shoal.train.device import device_of
+    from shoal.train.device import device_of, limit_memory
     from shoal.train.station import Station
 
     device = device_of(options.device)
@@ -304,10 +353,12 @@ def backend(study: "Study", options: Options, data: "Data", state: State, since:
         checkpoint_every=options.checkpoint_every,
         data_memory_gb=options.data_memory_gb,
         state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=inf if options.slot_memory_gb is None else options.slot_memory_gb,
         pace=Pace(given) if given is not None else None,
         metric=study.metric,
     )
-    slot = Slot(SlotId("local"), platform.node() or "here", device, shards=frozenset(data.shards))
+    memory = limit_memory(device, options.slot_memory_gb)
+    slot = Slot(SlotId("local"), platform.node() or "here", device, memory, frozenset(data.shards))
     return WiredBackend(Local(station, course, slot, since), vault)
 
 
@@ -355,8 +406,11 @@ def _ray(
         checkpoint_every=options.checkpoint_every,
         data_memory_gb=options.data_memory_gb,
         state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=options.slot_memory_gb,
         pace=Pace(given) if given is not None else None,
         logs=study.folder.path.resolve() / "trials",
+        feeders=options.feeders,
+        stream_memory_gb=options.stream_memory_gb,
     )
     return WiredBackend(made, vault, made.close)
 
@@ -368,3 +422,15 @@ def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:
     from shoal.report.progress import Progress
 
     return [Progress(metric=metric, mode=mode)]
+
+
+def optuna_log(study: "Study", wanted: bool | str | Path, searcher: Searcher[Any]) -> list[Any]:
+    """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
+    place = study.folder.path / "optuna.log"
+    if not wanted and not place.exists():
+        return []
+    from shoal.report.optuna_log import OptunaLog
+
+    epochs = getattr(searcher, "max_epochs", None) or getattr(getattr(searcher, "inner", None), "max_epochs", None)
+    path = place if isinstance(wanted, bool) else Path(wanted)
+    return [OptunaLog(path, study.folder.path.name, study.search_space, study.metric, study.mode, epochs)]

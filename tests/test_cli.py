@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal import candidates
+
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
 
@@ -33,6 +35,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "lr=grid([1e-3, 1e-2])",
         "--max-epochs",
         "3",
+        "--policy",
+        "fifo",
     )
     assert re.search(r"best\s+accuracy 0\.[89]", out)
     assert str(folder / "report.html") in out
@@ -53,10 +57,20 @@ def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
         "lr=grid([1e-3, 1e-2])",
         "--max-epochs",
         "3",
+        "--policy",
+        "fifo",
     )
     found = json.loads(shoal("status", str(study), "--json"))
     assert found["trials"]["finished"] == found["trials"]["all"] == 4
     assert {path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")} == weights
+
+
+def test_what_fused_packs_trained_agrees(tmp_path: Path) -> None:
+    folder = str(tmp_path / "study")
+    space = ["--space", "width=grid([16])", "--space", "lr=grid([1e-3, 3e-3, 1e-2])"]
+    shoal("run", DIGITS, "--storage", folder, *space, "--max-epochs", "2", "--policy", "pack")
+    found = json.loads(shoal("replay", folder, "--json"))["trials"]
+    assert all(row["fused"] and row["agrees"] for row in found)
 
 
 def test_replay_is_bit_equal_and_finds_a_forged_weight(study: Path, tmp_path: Path) -> None:
@@ -110,7 +124,8 @@ def test_check_passes_a_sound_recipe_and_fails_an_unsound_one(tmp_path: Path) ->
 def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = json.loads(shoal("plan", DIGITS, "--backend", "ray", "--slots", "2", "--out", str(tmp_path / "plan"), "--json"))
     rows = {row["policy"]: row for row in found["policies"]}
-    assert set(rows) == {"fifo", "hop", "hop-lrw"} and all(row["slots"] == 2 for row in rows.values())
+    assert set(rows) == {"auto", *candidates.USUAL, "hop-lrw"} and all(row["slots"] == 2 for row in rows.values())
+    assert rows["auto"]["follows"] in rows and "would take" in rows["auto"]["why"]
     assert found["kinds"] == 4 and all(row["seconds"] > 0 for row in rows.values())
     assert (tmp_path / "plan" / "hop" / "report.html").exists()
 

@@ -1,5 +1,6 @@
 """The examples, as scripts in an empty folder."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -26,6 +27,22 @@ def test_digits(tmp_path: Path) -> None:
     out = script(tmp_path, str(ROOT / "examples" / "digits.py"))
     assert "best:" in out and (tmp_path / "runs" / "digits" / "report.html").exists()
     assert best(tmp_path, "runs/digits") >= 0.95
+
+
+def test_packs(tmp_path: Path) -> None:
+    out = script(tmp_path, str(ROOT / "examples" / "packs.py"))
+    assert "freed: m2 | loaded: m3" in out
+    assert float(out.splitlines()[1].split()[-1]) >= 0.9
+
+
+def test_own_searcher(tmp_path: Path) -> None:
+    """A procedure of one's own takes 20 lines at most, and goes on where it was."""
+    example = ROOT / "examples" / "own_searcher.py"
+    race = next(node for node in ast.parse(example.read_text()).body if isinstance(node, ast.ClassDef))
+    assert (race.end_lineno or 0) - race.lineno + 1 <= 20
+    first = script(tmp_path, str(example))
+    assert first.count("retired") == 3 and first.count("3.0 epochs") == 3
+    assert script(tmp_path, str(example)) == first, "run again, nothing is left to do"
 
 
 @pytest.mark.slow

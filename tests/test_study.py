@@ -184,6 +184,9 @@ def test_what_must_not_go_on_is_refused_before_any_work(tmp_path: Path, blobs: A
         ({"speed": 3}, "unknown option speed"),
         ({"policy": "best"}, "unknown policy"),
         ({"max_epochs": -1}, "max_epochs must be > 0"),
+        ({"widths": (2, 1)}, "widths must be"),
+        ({"widths": (2, 4)}, "needs 2 slots for a trial; there are 1"),
+        ({"widths": (1, 2), "searcher": "hyperband"}, "makes trials of one slot"),
     ],
 )
 def test_bad_arguments_give_one_clear_error(tmp_path: Path, blobs: Any, wrong: dict[str, Any], says: str) -> None:
@@ -191,6 +194,17 @@ def test_bad_arguments_give_one_clear_error(tmp_path: Path, blobs: Any, wrong: d
     with pytest.raises((StudyError, ValueError), match=says):
         study.optimize(progress=False, **wrong)
     assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+def test_widths_are_on_record_and_resume_keeps_them(tmp_path: Path, blobs: Any) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    study.optimize(progress=False, widths=(1, 2), timeout=0.0)
+    head = next(line.entry.head for line in study.lines() if isinstance(line.entry, Opened))
+    assert head["searcher"]["widths"] == [1, 2]
+    with pytest.raises(StudyError, match="begun with another search"):
+        study.optimize(progress=False)
+    study.resume(progress=False)
+    assert finished(study) and {t.widths for t in study.state.known.values()} == {(1, 2)}
 
 
 def test_a_study_is_open_once(tmp_path: Path, blobs: Any) -> None:
@@ -221,7 +235,7 @@ def test_a_full_disk_pauses_and_resume_goes_on(tmp_path: Path, blobs: Any, monke
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     monkeypatch.setattr(Vault, "save", full)
     with pytest.raises(shoal.StudyPaused, match=r"No space left on device.*shoal resume"):
-        study.optimize(progress=False)
+        study.optimize(policy="fifo", progress=False)
     assert study.trials[0].status == "finished" and not any(t.status.startswith("failed") for t in study.trials)
     study.resume(progress=False)
     assert finished(study) and all(row["equal"] for row in study.replay())

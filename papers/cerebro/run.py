@@ -16,12 +16,12 @@ from common import write  # noqa: E402
 from hops import SIZE, Outcome, simulate, slot_name  # noqa: E402
 from workload import FLOPS, Cell, cell  # noqa: E402
 
-from shoal.core.cluster import ShardId, Slot  # noqa: E402
+from shoal.core.cluster import ShardId, Slot, proportional  # noqa: E402
 from shoal.core.event import Joined, Left  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
 from shoal.policy.fixed import Fixed  # noqa: E402
 from shoal.policy.hop import Hop  # noqa: E402
-from shoal.policy.openshop import bound, groups, proportional, quick4  # noqa: E402
+from shoal.policy.openshop import bound, groups, quick4  # noqa: E402
 from shoal.policy.reference import milp, vector_rearrangement  # noqa: E402
 from shoal.policy.replicas import replica_shares  # noqa: E402
 from shoal.policy.rotation import spread  # noqa: E402
@@ -310,7 +310,7 @@ def _hyperband(expected: dict[str, Any]) -> Iterator[dict[str, Any]]:
         ("hop", Hop("lrw"), here, False),
         ("hop, brackets at once", Hop("lrw"), here, True),
     ):
-        searcher = Hyperband(space, 25, 3, "accuracy", concurrent=concurrent)
+        searcher = Hyperband(space, 25, 3, "accuracy", "max", concurrent=concurrent)
         spans[name] = simulate(policy, at, searcher=searcher).makespan
     hours = expected["hyperband"]["hours"]
     yield {

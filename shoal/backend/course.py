@@ -1,18 +1,21 @@
 """Where each trial stands: which unit comes next, and which events a finished one makes. Shared by the real backends."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from shoal.core.cluster import ShardId, shard_order
-from shoal.core.event import Advanced, Ended, Evaluated, Event, Failed, Fell, Finished, Kept, Measured, Sum
-from shoal.core.plan import Gang
+from shoal.core.cluster import GiB, ShardId, Slot, shard_order
+from shoal.core.event import Advanced, Ended, Evaluated, Event, Failed, Fell, Finished, Joined, Kept, Measured, Sum
+from shoal.core.plan import Gang, prune
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
-from shoal.train.unit import Done, Part, TrialError, Unit
+from shoal.train.unit import Done, OutOfMemory, Part, TrialError, Unit
 
 EPS = 1e-6
+LITTLE: GiB = 1e-3  # taken for the room of a slot of which nothing is known but that it was too small
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class Course:
         self.validate_every = validate_every
         self._state = state
         self.positions: dict[TrialId, Position] = {}
+        self._sizes = {name for name, figures in state.figures.items() if "batch_size" in figures}
+        self._memory = {name: figures.get("memory", 0.0) for name, figures in state.figures.items()}
 
     def submit(self, trial: Trial) -> None:
         at = self.positions.get(trial.id)
@@ -73,12 +78,22 @@ class Course:
         visits = self._state.visits.get(trial.id, ())
         if kept is not None:
             self.positions[trial.id] = Position(trial, visits[: kept.visits], kept.samples, kept=kept)
+        elif trial.start is not None:
+            self.positions[trial.id] = self._child(trial, *trial.start)
         else:
             self.positions[trial.id] = Position(trial)
 
-    def unit(self, run: Run, source: Any, carry: bool) -> Unit:
-        """The next unit of a one-lane gang that is not over."""
-        at = self.positions[run.gang.lanes[0].trial]
+    def _child(self, trial: Trial, parent: TrialId, visits: int) -> Position:
+        """Where a trial begins that starts from another's durable state."""
+        if parent not in self.positions:
+            self.submit(self._state.known[parent])
+        at = self.positions[parent]
+        assert at.kept is not None and at.kept.visits == visits, f"{trial.id} starts from {trial.start}, but durable is {at.kept}"
+        return Position(trial, at.visits[:visits], at.kept.samples, kept=replace(at.kept, trial=trial.id))
+
+    def unit(self, run: Run, trial: TrialId, source: Any, carry: bool) -> Unit:
+        """The trial's next unit in a gang that is not over."""
+        at = self.positions[trial]
         shards = at.trial.shards or frozenset(self.sizes)
         epoch, seen = divmod(len(at.visits), len(shards))
         if run.left is None:
@@ -96,10 +111,13 @@ class Course:
         self.positions[trial].reported += part.samples
         return Advanced({trial: part.samples}, {trial: part.values}, spent={trial: part.spent})
 
-    def done(self, run: Run, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0) -> list[Event]:
-        """The unit was trained; the events, in the order that backends owe.
+    def done(
+        self, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0, room: GiB = inf
+    ) -> list[Event]:
+        """The unit was trained; the events, in the order that backends owe, but for those of the round's end.
 
         `values`: those that no `part` has reported. `moved`: bytes of state that came from another slot for it.
+        `room`: the slot's memory, which it did not exceed.
         """
         trial = unit.trial.id
         at = self.positions[trial]
@@ -110,23 +128,84 @@ class Course:
         came = {trial: moved} if moved else {}
         told = {trial: values} if values else {}
         events: list[Event] = [Advanced({trial: fresh}, told, {trial: (done.visit,)}, {trial: done.spent}, came)]
-        if done.figures or done.signature != at.signature:
+        figures = self._believed(done, room)
+        if figures or done.signature != at.signature:
             at.signature = done.signature
-            events.append(Measured(trial, done.signature, done.figures))
+            events.append(Measured(trial, done.signature, figures))
         if done.scores is not None:
             shards = len(at.trial.shards or self.sizes)
             events.append(Evaluated(trial, len(at.visits) / shards, done.scores))
         if done.kept is not None:
             events.append(self.keep(trial, done.kept))
-        if run.left is not None:
-            run.left.pop(0)
-        if run.quota is not None:
-            run.quota -= done.visit.samples
-        if run.over:
-            events.append(Ended(run.gang))
-        if at.samples >= at.trial.samples - EPS:
-            events.append(Finished(trial))
         return events
+
+    def _believed(self, done: Done, room: GiB) -> Mapping[str, float]:
+        """The unit's figures; what was found out by running out of memory stands against what a step seemed to need."""
+        figures = dict(done.figures)
+        if done.signature in self._sizes:
+            figures.pop("batch_size", None)  # part of the signature: said once
+        elif "batch_size" in figures:
+            self._sizes.add(done.signature)
+        if "memory" not in figures:
+            return figures
+        need = min(room, max(self._memory.get(done.signature, 0.0), done.figures["memory"]))
+        self._memory[done.signature] = need
+        return {**figures, "memory": need}
+
+    def end_round(self, run: Run, slot: Slot, failed: Mapping[TrialId, TrialError] = MappingProxyType({})) -> list[Event]:
+        """Each lane of the gang has made a unit, or failed: what ends by that.
+
+        Lanes that had no room together do not fail: the gang ends, they are believed to need more, `Joined` tells of the slot.
+        Nor does one alone that found no room beside models at rest.
+        """
+        gang, events = run.gang, list[Event]()
+        short = {t: e for t, e in failed.items() if isinstance(e, OutOfMemory)}
+        crowded = {t: e for t, e in short.items() if len(gang.lanes) > 1 or e.freed}
+        gone = {trial: error for trial, error in failed.items() if trial not in crowded}
+        finished = [trial for trial in gang.trials if trial not in failed and self.met(trial)]
+        self._count_down(run, [trial for trial in gang.trials if trial not in failed])
+        if crowded:
+            events += self._split(run, slot, crowded)
+        elif run.over and len(gone) < len(gang.lanes):
+            events.append(Ended(gang))
+        events += [Finished(trial) for trial in finished]
+        events += [self.fail(trial, error) for trial, error in gone.items()]
+        rest = prune(gang, frozenset(finished) | gone.keys())
+        if rest is None:
+            run.left = []
+        else:
+            run.gang = rest
+        return events
+
+    def _count_down(self, run: Run, made: Sequence[TrialId]) -> None:
+        """What is left of the gang's shards and quota, once these lanes have made their units."""
+        passed = max((self.positions[trial].visits[-1].samples for trial in made), default=0)
+        if run.left is not None:
+            passed = self.sizes[run.left.pop(0)]
+        if run.quota is not None:
+            run.quota -= passed
+
+    def met(self, trial: TrialId) -> bool:
+        """Whether the trial has all its samples."""
+        at = self.positions[trial]
+        return at.samples >= at.trial.samples - EPS
+
+    def _split(self, run: Run, slot: Slot, errors: Mapping[TrialId, OutOfMemory]) -> list[Event]:
+        """These lanes had no room together: so many are believed to need twice the room there is."""
+        names = {trial: error.signature or self.positions[trial].signature for trial, error in errors.items()}
+        known = [self._memory[name] for name in names.values() if self._memory.get(name)]
+        guess = sum(known) / len(known) if known else LITTLE  # of those not measured
+        need = {name: self._memory.get(name) or guess for name in names.values()}
+        needs = sum(need[name] for name in names.values())
+        room = slot.memory if slot.memory < inf else max(needs, *self._memory.values(), LITTLE)
+        run.left, fell = list[ShardId](), [self.fall(trial) for trial in errors]
+        if len(run.gang.lanes) == 1:
+            return [*fell, Ended(run.gang, f"out of memory beside models at rest on {slot.id}")]
+        events: list[Event] = [*([Joined((replace(slot, memory=room),))] if slot.memory == inf else []), *fell]
+        for name, trial in {name: trial for trial, name in names.items() if name}.items():
+            self._memory[name] = min(room, 2.0 * room * need[name] / needs)  # alone it may have room
+            events.append(Measured(trial, name, {"memory": self._memory[name]}))
+        return [*events, Ended(run.gang, f"out of memory with {len(errors)} trials on {slot.id}")]
 
     def keep(self, trial: TrialId, name: str) -> Kept:
         at = self.positions[trial]

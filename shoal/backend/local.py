@@ -2,17 +2,27 @@
 
 from collections import deque
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 
 from shoal.backend.course import Course, Run
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot
-from shoal.core.event import Event, Joined
-from shoal.core.plan import Gang
+from shoal.core.event import Event, Failed, Finished, Joined
+from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
-from shoal.core.trial import Seconds, Trial
-from shoal.train.station import Station
-from shoal.train.unit import Done, Part, TrialError, Unit
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.train.station import News, Station
+from shoal.train.unit import Part, TrialError, Unit
+
+
+@dataclass(eq=False, slots=True)
+class _Round:
+    """A unit of each lane of a gang, under way."""
+
+    units: dict[TrialId, Unit]  # not yet made
+    news: Generator[tuple[TrialId, News], None, None]
+    failed: dict[TrialId, TrialError] = field(default_factory=dict)
 
 
 class Local:
@@ -27,7 +37,8 @@ class Local:
         self.slot = slot
         self._zero = monotonic() - since
         self._run: Run | None = None
-        self._unit: tuple[Unit, Generator[Part, None, Done]] | None = None
+        self._round: _Round | None = None
+        self._open: set[TrialId] = set()  # trials with work left
         self._events: list[Event] = []
         self._told: deque[Event] = deque()
         self._wake_at: Seconds | None = None
@@ -41,28 +52,34 @@ class Local:
 
     def submit(self, trial: Trial) -> None:
         self.course.submit(trial)
+        self._open.add(trial.id)
 
     def wake(self, at: Seconds | None) -> None:
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
-        if after is not None and (len(after.lanes) > 1 or len(after.slots) > 1):
-            raise PlanError(f"the local backend runs one trial on its one slot; got lanes {after.lanes}: use another policy")
-        if before is not None and self._run is not None and self._run.gang == before:
-            self._leave(self._run)
+        if after is not None and any(len(lane.slots) > 1 for lane in after.lanes):
+            raise PlanError(f"the local backend has one slot; got lanes {after.lanes}: use another policy, or the ray backend")
+        run = self._run
+        if before is not None and run is not None and run.gang == before:
+            if after is not None and goes_on(before, after):
+                run.gang = after
+                return
+            self._leave(run)
         if after is not None:
-            self._run = Run.of(after)
+            rest = prune(after, frozenset(trial for trial in after.trials if trial not in self._open))
+            self._run = None if rest is None else Run.of(rest)
 
     def _leave(self, run: Run) -> None:
-        """Stop a gang: the visit under way is completed, unless its trial is no longer wanted or the unit is to be void."""
-        while self._unit is not None and run.quota is None and self._run is run:
+        """Stop a gang: the visits under way are completed, unless nobody wants them or they are to be void."""
+        while self._round is not None and run.quota is None and self._run is run:
             self._events += self._work(run)
-        if self._unit is not None:
-            self._unit[1].close()
-            self._unit = None
-            trial = run.gang.lanes[0].trial
-            self.station.forget(trial)
-            self._events.append(self.course.fall(trial))
+        if self._round is not None:
+            self._round.news.close()
+            for trial in self._round.units:
+                self.station.forget(trial)
+                self._events.append(self.course.fall(trial))
+            self._round = None
         self._run = None
 
     def moments(self) -> Iterator[Moment]:
@@ -88,31 +105,40 @@ class Local:
             yield self.now(), tuple(events)
 
     def _work(self, run: Run) -> list[Event]:
-        """Train one chunk of the gang's next unit; at the unit's end, its events."""
-        trial = run.gang.lanes[0].trial
+        """Train one chunk of the gang's next units; at their end, their events."""
+        if self._round is None:
+            units = {trial: self._unit(run, trial) for trial in run.gang.trials}
+            self._round = _Round(units, self.station.together(list(units.values()), run.gang.fused))
+        at = self._round
         try:
-            if self._unit is None:
-                at = self.course.positions[trial]
-                here = self.station.holds(trial, len(at.visits))
-                source = None if here or at.kept is None else at.kept.name
-                unit = self.course.unit(run, source, carry=False)
-                self._unit = unit, self.station.train(unit)
-            return self._next(run, *self._unit)
-        except TrialError as error:
-            self._unit = self._run = None
+            trial, news = next(at.news)
+        except StopIteration:
+            return self._end(run, at)
+        if isinstance(news, Part):
+            return [self.course.part(trial, news)]
+        unit = at.units.pop(trial)
+        if isinstance(news, TrialError):
+            at.failed[trial] = news
             self.station.forget(trial)
-            return [self.course.fail(trial, error)]
+            return []
+        return self.course.done(unit, news, room=self.slot.memory)
 
-    def _next(self, run: Run, unit: Unit, generator: Generator[Part, None, Done]) -> list[Event]:
-        try:
-            part = next(generator)
-        except StopIteration as stop:
-            self._unit = None
-            events = self.course.done(run, unit, stop.value)
-            if run.over or self.course.positions[unit.trial.id].samples >= unit.trial.samples:
-                self._run = None
-            return events
-        return [self.course.part(unit.trial.id, part)]
+    def _unit(self, run: Run, trial: TrialId) -> Unit:
+        at = self.course.positions[trial]
+        here = self.station.holds(trial, len(at.visits))
+        return self.course.unit(run, trial, None if here or at.kept is None else at.kept.name, carry=False)
+
+    def _end(self, run: Run, at: "_Round") -> list[Event]:
+        self._round = None
+        events = self.course.end_round(run, self.slot, {t: e for t, e in at.failed.items() if t in run.gang.trials})
+        for event in events:
+            if isinstance(event, Joined):
+                self.slot = event.slots[0]
+            elif isinstance(event, (Finished, Failed)):
+                self._open.discard(event.trial)
+        if run.over:
+            self._run = None
+        return events
 
     def _flush(self) -> list[Event]:
         """Nothing runs any more: make durable what is only in memory."""

@@ -4,9 +4,10 @@ import os
 import pickle
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -14,20 +15,21 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend import ray_cluster, ray_data
-from shoal.backend.course import EPS, Course, Position, Run
+from shoal.backend.course import Course, Position, Run
+from shoal.backend.ray_feeder import Fed
 from shoal.backend.ray_fleet import Berth, Call, Fleet
 from shoal.backend.ray_inbox import Inbox
-from shoal.backend.ray_slot import Broken, Cut, Lost, Outcome, Setup, Trained
+from shoal.backend.ray_slot import Broken, Cut, Lost, Outcomes, Setup, Trained
 from shoal.backend.ray_states import Resident, States
 from shoal.core.check import PlanError
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.event import Ended, Event, Joined
-from shoal.core.plan import Gang
+from shoal.core.event import Ended, Event, Failed, Finished, Joined
+from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.train.data import Data
 from shoal.train.recipe import Recipe
-from shoal.train.unit import TrialError
+from shoal.train.unit import TrialError, Unit
 
 DEPTH = 2  # units of a whole-data gang that its slot is given at once, so that none waits for the driver
 PATIENCE = 60.0  # seconds that slots which are ready at the start wait for the others
@@ -39,8 +41,10 @@ class Ray:
     Without `address`: in the cluster that this process has joined already, else in one started here, with `slots` slots (default:
     one per GPU; without GPUs, as many as CPUs allow). With it: as many as fit the cluster's nodes, which may come and go.
     `checkpoints`: URL, good on every node; `logs`: folder for what trials print; `cache`: each node's folder for its copy of the
-    data. `copies`: slots that hold each shard. `state_memory_gb`: per slot, for models at rest there, and as much again in the
-    object store. `since`: the time of the study at which this run begins. `pace`: see `Station`.
+    data. `copies`: slots that hold each shard. `state_memory_gb`: per slot, for models at rest there, and as much again in
+    the object store; `slot_memory_gb`: of each slot, in all. `feeders`: processes of each node that prepare chunks once for
+    all its slots, and hold `stream_memory_gb` of them for those that come later; 0: each slot prepares its own. `since`: the
+    time of the study at which this run begins. `pace`: see `Station`.
 
     Raises:
         ValueError: no node has room for a slot.
@@ -65,9 +69,12 @@ class Ray:
         checkpoint_every: Seconds = 30.0,
         data_memory_gb: GiB = 2.0,
         state_memory_gb: GiB = 2.0,
+        slot_memory_gb: GiB | None = None,
         pace: Callable[[Any, Samples], Seconds] | None = None,
         logs: str | os.PathLike[str] | None = None,
         cache: str | os.PathLike[str] | None = None,
+        feeders: int = 0,
+        stream_memory_gb: GiB = 1.0,
     ) -> None:
         self.course = course
         self._zero = monotonic() - since
@@ -85,10 +92,13 @@ class Ray:
                 checkpoint_every=checkpoint_every,
                 data_memory_gb=data_memory_gb,
                 state_memory_gb=state_memory_gb,
+                slot_memory_gb=slot_memory_gb,
                 fingerprint=data.fingerprint,
                 token=secrets.token_hex(4),
                 cache=None if cache is None else os.path.abspath(cache),
                 logs=None if logs is None else os.path.abspath(logs),
+                feeders=feeders,
+                stream_memory_gb=stream_memory_gb,
             )
             self._inbox = Inbox()
             self._fleet = Fleet(setup, data.shards, share, copies, self._inbox.put, self._on_loss)
@@ -128,10 +138,12 @@ class Ray:
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
-        if after is not None and (len(after.lanes) > 1 or len(after.slots) > 1):
-            raise PlanError(f"the ray backend runs one trial on one slot each; got lanes {after.lanes}: use another policy")
-        if before is not None:
+        if after is not None and len(after.slots) > 1:
+            raise PlanError(f"the ray backend runs each gang on one slot; got lanes {after.lanes}: use another policy")
+        if before is not None and (after is None or not self._shrinks(before, after)):
             self._stop(before)
+        elif before is not None:
+            return
         if after is not None and _slot_of(after) in self._fleet.berths:
             self._waiting[_slot_of(after)] = Run.of(after)
         self._begin()
@@ -168,6 +180,10 @@ class Ray:
     def pids(self) -> dict[SlotId, int]:
         """The slots that are ready, and their processes."""
         return {berth.id: berth.pid for berth in self._fleet.ready}
+
+    def fed(self) -> dict[str, list[Fed]]:
+        """What the feeders of each node did so far."""
+        return self._fleet.fed()
 
     def close(self) -> None:
         """End the slots' processes, and the cluster if it was started here."""
@@ -213,8 +229,20 @@ class Ray:
 
     # -- gangs ---------------------------------------------------------------------------------------------------------
 
+    def _shrinks(self, before: Gang, after: Gang) -> bool:
+        """Whether a gang at work only loses lanes; if so, what is under way of them comes to nothing, and the others go on."""
+        berth = self._fleet.berths.get(_slot_of(before))
+        if not goes_on(before, after) or berth is None or berth.run is None or berth.run.gang != before:
+            return False
+        berth.run.gang = after
+        for trial in set(before.trials) - set(after.trials):
+            self._drop(berth, trial)
+            self._active.discard(trial)
+            self.course.positions[trial].carried = None
+        return True
+
     def _stop(self, gang: Gang) -> None:
-        """The unit under way is made to its end, but with a quota it is void; those given out after it are called off."""
+        """The round under way is made to its end, but with a quota it is void; those given out after it are called off."""
         slot = _slot_of(gang)
         if slot in self._waiting and self._waiting[slot].gang == gang:
             del self._waiting[slot]
@@ -237,44 +265,61 @@ class Ray:
     def _begin(self) -> None:
         """Start the gangs that need not wait any more."""
         for slot, run in list(self._waiting.items()):
-            berth, trial = self._fleet.berths[slot], _trial_of(run.gang)
-            if berth.slot is not None and berth.run is None and trial not in self._active:
+            berth = self._fleet.berths[slot]
+            rest = prune(run.gang, frozenset(run.gang.trials) - self._unfinished)
+            if rest is None:
                 del self._waiting[slot]
-                self._active.add(trial)
+                continue
+            run.gang = rest
+            if berth.slot is not None and berth.run is None and self._active.isdisjoint(rest.trials):
+                del self._waiting[slot]
+                self._active.update(rest.trials)
                 berth.run, berth.stopping = run, False
                 self._fill(berth)
 
     def _fill(self, berth: Berth) -> None:
-        """Give the slot its gang's next units."""
+        """Give the slot its gang's next rounds."""
         run = berth.run
         assert run is not None, "only of a berth at work"
         depth = 1 if _carries(run) else DEPTH
         while len(berth.calls) < depth and not (berth.stopping or berth.leaving):
-            if berth.calls and (berth.calls[-1].unit.last or berth.calls[-1].dropped):
+            trials = run.gang.trials
+            if any(not call.dropped.isdisjoint(trials) for call in berth.calls):
+                return  # such a trial must know first what it goes on from
+            if berth.calls:
+                trials = tuple(t for t in trials if t in berth.calls[-1].units and not berth.calls[-1].units[t].last)
+            if not trials:
                 return
-            self._give(berth, run)
+            self._give(berth, run, trials)
 
-    def _give(self, berth: Berth, run: Run) -> None:
-        trial = _trial_of(run.gang)
-        at = self.course.positions[trial]
-        parcel: list[Any] = []
-        origin = None
-        if berth.calls:
-            coming = [visit._replace(samples=self.course.sizes[visit.shard]) for visit in (c.unit.visit for c in berth.calls)]
-            samples = at.samples + sum(visit.samples for visit in coming)
-            self._ahead.positions[trial] = Position(at.trial, (*at.visits, *coming), samples)
-            unit = self._ahead.unit(run, None, carry=False)
-        else:
+    def _give(self, berth: Berth, run: Run, trials: Iterable[TrialId]) -> None:
+        parcels: dict[TrialId, Any] = {}
+        origins: dict[TrialId, SlotId] = {}
+        units: dict[TrialId, Unit] = {}
+        for trial in trials:
+            if berth.calls:
+                units[trial] = self._unit_after(run, trial, [call.units[trial] for call in berth.calls])
+                continue
             stored = self._states.source(trial, berth, void=_carries(run))
             if stored is not None:
-                parcel, origin = [stored.ref], stored.slot
+                parcels[trial], origins[trial] = stored.ref, stored.slot
+            at = self.course.positions[trial]
             name = at.kept.name if at.kept is not None and at.kept.visits == len(at.visits) else None
-            unit = self.course.unit(run, name, _carries(run))
-        call = Call(next(self._numbers), unit, origin)
-        told = pickle.dumps(unit)  # many visits: ten times as fast as Ray's own pickling
-        report, call.state = berth.call("train", "train", call.number, told, parcel, results=2)
+            units[trial] = self.course.unit(run, trial, name, _carries(run))
+        call = Call(next(self._numbers), units, origins)
+        told = pickle.dumps((units, run.gang.fused))  # many visits: ten times as fast as Ray's own pickling
+        report, *states = berth.call("train", "train", call.number, told, parcels, results=1 + len(units))
+        call.states = dict(zip(units, states, strict=True))
         berth.calls.append(call)
         self._fleet.follow(report, partial(self._reported, berth, call))
+
+    def _unit_after(self, run: Run, trial: TrialId, given: Iterable[Unit]) -> Unit:
+        """The trial's unit after those given out already."""
+        at = self.course.positions[trial]
+        coming = [unit.visit._replace(samples=self.course.sizes[unit.visit.shard]) for unit in given]
+        samples = at.samples + sum(visit.samples for visit in coming)
+        self._ahead.positions[trial] = Position(at.trial, (*at.visits, *coming), samples)
+        return self._ahead.unit(run, trial, None, carry=False)
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
@@ -291,7 +336,7 @@ class Ray:
         events = self._settle(berth, berth.run, call, future.result())
         self._fill(berth)
         if not berth.calls:
-            self._active.discard(call.unit.trial.id)
+            self._active.difference_update(berth.run.gang.trials)
             berth.run = None
         if berth.leaving and not berth.calls:
             events += self._depart(berth)
@@ -299,71 +344,74 @@ class Ray:
         self._states.spill()
         return events
 
-    def _settle(self, berth: Berth, run: Run, call: Call, outcome: Outcome) -> list[Event]:
-        trial = call.unit.trial.id
-        match outcome:
-            case Broken(error):
-                raise error
-            case _ if call.void:
-                return [self.course.abandon(trial)]
-            case _ if call.dropped:
-                return []
-            case Trained():
-                return self._trained(berth, run, call, outcome)
-            case TrialError():
-                self._drop(berth)
-                berth.stopping = True
-                self._unfinished.discard(trial)
-                self.course.positions[trial].carried = None
-                return [self.course.fail(trial, outcome)]
-            case Lost():
-                return self._lost(berth, run, trial)
-            case Cut():
-                return []
+    def _settle(self, berth: Berth, run: Run, call: Call, outcomes: Outcomes) -> list[Event]:
+        if isinstance(outcomes, Broken):
+            raise outcomes.error
+        here = {t: outcome for t, outcome in outcomes.items() if t in run.gang.trials and t not in call.dropped}
+        if call.void:
+            return [self.course.abandon(trial) for trial in here]
+        events: list[Event] = []
+        for trial, outcome in here.items():
+            if isinstance(outcome, Trained):
+                events += self._trained(berth, call, trial, outcome)
+        failed = {t: outcome for t, outcome in here.items() if isinstance(outcome, TrialError)}
+        lost = [t for t, outcome in here.items() if isinstance(outcome, Lost)]
+        for trial in [*failed, *lost]:
+            self._drop(berth, trial)
+            self.course.positions[trial].carried = None
+        events += [self.course.fall(trial) for trial in lost]
+        if run.left is not None and lost:  # the shards of a gang may be wrong for its trial now: the policy decides anew
+            berth.stopping = True
+            return [*events, Ended(run.gang)]
+        if any(not isinstance(outcome, Cut | Lost) for outcome in here.values()):
+            events += self._over(berth, run, failed)
+        return events
 
-    def _trained(self, berth: Berth, run: Run, call: Call, outcome: Trained) -> list[Event]:
-        trial = call.unit.trial.id
-        at = self.course.positions[trial]
-        moved = outcome.fetched if call.origin != berth.id else 0
+    def _over(self, berth: Berth, run: Run, failed: Mapping[TrialId, TrialError]) -> list[Event]:
+        """What ends with the round."""
+        assert berth.slot is not None, "only of a berth at work"
+        before = run.gang.trials
+        events = self.course.end_round(run, berth.slot, failed)
+        for event in events:
+            if isinstance(event, Joined):
+                berth.slot = event.slots[0]
+            elif isinstance(event, Finished | Failed):
+                self._unfinished.discard(event.trial)
+        if run.over:
+            berth.stopping = True
+            self._active.difference_update(before)
+        self._active.difference_update(set(before) - set(run.gang.trials))
+        return events
+
+    def _trained(self, berth: Berth, call: Call, trial: TrialId, outcome: Trained) -> list[Event]:
+        at, unit = self.course.positions[trial], call.units[trial]
+        moved = outcome.fetched if call.origins.get(trial) != berth.id else 0
         self.moved += moved
-        events = self.course.done(run, call.unit, outcome.done, outcome.values, moved)
-        finished = at.samples >= at.trial.samples - EPS
-        if finished and outcome.done.kept is not None:
+        events = self.course.done(unit, outcome.done, outcome.values, moved, berth.slot.memory if berth.slot else inf)
+        if self.course.met(trial) and outcome.done.kept is not None:
             at.carried = None
-        elif call.unit.carry:
-            self._states.store(trial, call.state, outcome.size, berth.id)
+        elif unit.carry:
+            self._states.store(trial, call.states[trial], outcome.size, berth.id)
         else:
             at.carried = Resident(berth)
-        if finished:
-            self._unfinished.discard(trial)
-        if finished or run.over:
-            berth.stopping = True
         return events
 
-    def _lost(self, berth: Berth, run: Run, trial: TrialId) -> list[Event]:
-        """The state was on a node that is gone. The shards of a gang may be wrong for its trial now: the policy decides anew."""
-        self._drop(berth)
-        events: list[Event] = [self.course.fall(trial)]
-        if run.left is not None:
-            berth.stopping = True
-            events.append(Ended(run.gang))
-        return events
-
-    def _drop(self, berth: Berth) -> None:
-        """What was given to the slot after a unit that came to nothing will come to nothing, too."""
+    def _drop(self, berth: Berth, trial: TrialId) -> None:
+        """What was given to the slot of this trial after a unit that came to nothing will come to nothing, too."""
         for call in berth.calls:
-            call.dropped = True
-            berth.call("control", "call_off", call.number)
+            call.dropped.add(trial)
+            if call.dropped.issuperset(call.units):
+                berth.call("control", "call_off", call.number)
 
     # -- slots that go and come ----------------------------------------------------------------------------------------
 
     def _on_loss(self, berth: Berth) -> list[Event]:
         """What the trials lose with this slot: those at work there their unit, those resident there what is not durable."""
         self._waiting.pop(berth.id, None)
-        trial = None if berth.run is None else _trial_of(berth.run.gang)
-        self._active.discard(trial) if trial is not None else None
+        trials = () if berth.run is None else berth.run.gang.trials
+        self._active.difference_update(trials)
         berth.run, berth.calls = None, []
-        events = self._states.lose(berth, trial)
+        events = self._states.lose(berth, trials)
         self._begin()
         return events
 
@@ -386,10 +434,6 @@ class Ray:
 
 def _slot_of(gang: Gang) -> SlotId:
     return gang.lanes[0].slots[0]
-
-
-def _trial_of(gang: Gang) -> TrialId:
-    return gang.lanes[0].trial
 
 
 def _carries(run: Run) -> bool:

@@ -1,6 +1,6 @@
 """The slots' processes: started, followed, replaced when they die, and the shards registered with them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -11,11 +11,13 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from shoal.backend import ray_feeder
 from shoal.backend.course import Run
 from shoal.backend.ray_cluster import Node, Share, here, mend, nodes, spread
 from shoal.backend.ray_slot import GROUPS, Broken, Hello, Host, Setup
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Joined, Left
+from shoal.core.trial import TrialId
 from shoal.train.unit import Unit
 
 POLL = 3.0  # seconds between two looks at a cluster's nodes
@@ -26,14 +28,14 @@ Post = Callable[[Callable[[], list[Event]]], None]
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A unit given to a slot, and not yet reported."""
+    """A round given to a slot, a unit of each lane of its gang, and not yet reported."""
 
     number: int
-    unit: Unit
-    origin: SlotId | None  # the slot that made the state it goes on from
-    state: Any = None  # reference to the state it returns
+    units: Mapping[TrialId, Unit]
+    origins: Mapping[TrialId, SlotId]  # the slot that made the state that a unit goes on from, where it lies in the object store
+    states: Mapping[TrialId, Any] = field(default_factory=dict)  # references to the states that it returns
     void: bool = False  # whatever comes of it does not count
-    dropped: bool = False  # it came after one that failed: it comes to nothing
+    dropped: set[TrialId] = field(default_factory=set)  # whose units came after one that failed: they come to nothing
 
 
 @dataclass(eq=False, slots=True)
@@ -48,8 +50,8 @@ class Berth:
     pid: int = 0
     run: Run | None = None  # the gang at work
     calls: list[Call] = field(default_factory=list)
-    stopping: bool = False  # the gang, after the unit under way
-    leaving: bool = False  # the slot, after the unit under way
+    stopping: bool = False  # the gang, after the round under way
+    leaving: bool = False  # the slot, after the round under way
 
     def call(self, group: str, method: str, *arguments: Any, results: int = 1) -> Any:
         """A reference to the method's result, or to each of them. `group`: the threads that run it."""
@@ -71,7 +73,8 @@ class Fleet:
         post: Post,
         on_loss: Callable[[Berth], list[Event]],
     ) -> None:
-        self._setup = ray.put(setup)
+        self._setup, self._given = ray.put(setup), setup
+        self._feeders: dict[str, list[Any]] = {}  # by node
         self._shards, self._share, self._copies = shards, share, copies
         self._post, self._on_loss = post, on_loss
         self._numbers = count()
@@ -143,6 +146,7 @@ class Fleet:
     def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
         """Start a process there, of a new slot or of one that lost its own."""
         name = slot or SlotId(f"slot{next(self._numbers)}")
+        self._feed(node)
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         cpus, gpus = self._share.cpus, self._share.gpus
         made = ray.remote(concurrency_groups=GROUPS)(Host).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=where)
@@ -150,6 +154,18 @@ class Fleet:
         self.follow(berth.call("watch", "watch"), partial(self._ended, berth))
         self.follow(berth.call("train", "open"), partial(self._opened, berth))
         return name
+
+    def _feed(self, node: str) -> None:
+        """Start the node's feeders, before its first slot asks for them."""
+        at = self._given
+        if at.feeders and node not in self._feeders:
+            window = at.stream_memory_gb / at.feeders
+            setup = ray_feeder.FeederSetup(at.user, at.seed, at.fingerprint, at.token, at.cache, window)
+            self._feeders[node] = ray_feeder.start(setup, node, at.feeders)
+
+    def fed(self) -> dict[str, list[ray_feeder.Fed]]:
+        """What the feeders of each node did so far."""
+        return {node: ray.get([feeder.fed.remote() for feeder in feeders]) for node, feeders in self._feeders.items()}
 
     def _opened(self, berth: Berth, future: Any) -> list[Event]:
         if self.berths.get(berth.id) is not berth:
@@ -177,7 +193,8 @@ class Fleet:
     def register(self, fresh: Iterable[Berth] = ()) -> list[Event]:
         """Put every shard at enough slots, evenly, without taking it from where it is being read; tell what changed."""
         ready = self.ready
-        busy = {(b.id, call.unit.visit.shard) for b in ready if b.run is not None and b.run.left is not None for call in b.calls}
+        reading = [b for b in ready if b.run is not None and b.run.left is not None]
+        busy = {(b.id, unit.visit.shard) for b in reading for call in b.calls for unit in call.units.values()}
         placed = mend(self._shards, {b.id: _slot(b).shards for b in ready}, self._copies, busy)
         news = [b for b in ready if b in fresh or placed[b.id] != _slot(b).shards]
         for berth in news:
@@ -227,6 +244,8 @@ class Fleet:
             ray.wait(refs, num_returns=len(refs), timeout=2.0)
         for berth in berths.values():
             ray.kill(berth.actor)
+        for feeder in (feeder for feeders in self._feeders.values() for feeder in feeders):
+            ray.kill(feeder)
 
 
 def _slot(berth: Berth) -> Slot:

@@ -4,11 +4,13 @@ import io
 import os
 import pickle
 import platform
+import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from shoal.backend import ray_data
+from shoal.backend import ray_data, ray_feeder
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
@@ -46,10 +48,13 @@ class Setup:
     checkpoint_every: Seconds
     data_memory_gb: GiB
     state_memory_gb: GiB
+    slot_memory_gb: GiB | None  # of the slot in all
     fingerprint: str  # of the data
     token: str  # names this run's copies of the data
     cache: str | None  # where they lie
     logs: str | None  # folder for what the trials' code prints
+    feeders: int = 0  # processes of each node that prepare chunks for its slots
+    stream_memory_gb: GiB = 1.0  # of chunks that a node's feeders hold for slots that come later
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The unit was not made: halted, or called off before it began."""
+    """The unit was not made: its round was halted, or called off before it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,8 @@ class Broken:
     error: BaseException
 
 
-Outcome = Trained | Cut | Lost | TrialError | Broken
+Outcome = Trained | Cut | Lost | TrialError
+Outcomes = Mapping[TrialId, Outcome] | Broken  # of a round
 
 
 class _GoneError(Exception):
@@ -106,8 +112,8 @@ class Host:
         self._shelf = ray_data.place(setup.token, ray.get_runtime_context().get_node_id(), setup.cache)
         self._prints = _Prints()
         self._left = threading.Event()
-        self._void: set[int] = set()  # units to halt
-        self._off: set[int] = set()  # units to call off, unless they began
+        self._void: set[int] = set()  # rounds to halt
+        self._off: set[int] = set()  # rounds to call off, unless they began
         self._made: dict[TrialId, tuple[tuple[Visit, ...], Seconds]] = {}  # visits and age after each trial's last unit here
         self._station: Station
         self._vault: Vault
@@ -123,13 +129,13 @@ class Host:
 
     def _open(self) -> Hello:
         from shoal.train.checkpoint import Vault
-        from shoal.train.device import memory_of
+        from shoal.train.device import limit_memory
         from shoal.train.station import Station
 
         at = self._setup
         recipe, pace = pickle.loads(at.user)
         data = ray_data.shared(self._shelf, os.getppid(), recipe.data, at.fingerprint)
-        self._vault = Vault(at.checkpoints, at.run)
+        self._vault = Vault(at.checkpoints, at.run, secrets.token_hex(4))  # slots on several machines write side by side
         device = "cuda" if at.gpus > 0 else "cpu"
         self._station = Station(
             recipe,
@@ -143,47 +149,60 @@ class Host:
             checkpoint_every=at.checkpoint_every,
             data_memory_gb=at.data_memory_gb,
             state_memory_gb=at.state_memory_gb,
+            slot_memory_gb=inf if at.slot_memory_gb is None else at.slot_memory_gb,
             pace=pace,
             metric=at.metric,
+            feed=ray_feeder.find(at.token, ray.get_runtime_context().get_node_id(), at.feeders),
         )
-        share = at.gpus if 0 < at.gpus < 1 else 1.0
-        return Hello(platform.node(), device, memory_of(device) * share, os.getpid())
+        memory = limit_memory(device, at.slot_memory_gb, at.gpus if 0 < at.gpus < 1 else 1.0)
+        if device == "cpu" and at.slot_memory_gb is not None:
+            _limit_space(at.slot_memory_gb)
+        return Hello(platform.node(), device, memory, os.getpid())
 
-    def train(self, number: int, told: bytes, parcel: Sequence[Any]) -> tuple[Outcome, Parcel | None]:
-        """Make the unit, which is `told` pickled. Its first result is small; the second, the state, stays in the object store.
+    def train(self, number: int, told: bytes, parcels: Mapping[TrialId, Any]) -> tuple[Any, ...]:
+        """Make a round: `told` is pickled (units by trial, whether lanes may be fused).
 
-        `parcel`: a reference to the state before it, looked at only if that is not held here.
+        Its first result is small: what came of each unit, or of all. One more for each unit, the state after it, stays in
+        the object store. `parcels`: references to the states before them, looked at only where those are not held here.
         """
-        unit: Unit = pickle.loads(told)
-        with self._printing(unit.trial.id):
+        units: dict[TrialId, Unit]
+        units, fuse = pickle.loads(told)
+        with self._printing(*units):
             try:
-                return self._train(number, unit, parcel)
-            except TrialError as error:
-                return error, None
-            except SystemExit as error:
-                return TrialError(f"SystemExit: {error}", "the recipe's code called sys.exit()"), None
-            except (RayError, _GoneError):
-                return Lost(), None
+                made = self._train(number, units, fuse, parcels)
             except BaseException as error:  # noqa: BLE001 the driver raises it
-                return Broken(_portable(error)), None
+                made = Broken(_portable(error)), dict[TrialId, Parcel]()
+        outcome, states = made
+        return (outcome, *(states.get(trial) for trial in units))
 
-    def _train(self, number: int, unit: Unit, parcel: Sequence[Any]) -> tuple[Outcome, Parcel | None]:
+    def _train(
+        self, number: int, units: dict[TrialId, Unit], fuse: bool, parcels: Mapping[TrialId, Any]
+    ) -> tuple[Outcomes, dict[TrialId, Parcel]]:
         from shoal.train.tree import size_of
 
         if number in self._off or number in self._void:
-            return Cut(), None
+            return dict.fromkeys(units, Cut()), {}
         self._off.add(number)  # too late from now on
-        unit, fetched = self._located(unit, parcel)
-        made = self._make(number, unit)
-        if made is None:
-            return Cut(), None
-        done, values = made
-        self._made[unit.trial.id] = (*unit.visits, done.visit), done.age
-        size = size_of(done.state) if done.state is not None else 0
-        small = replace(done, state=None)
-        return Trained(small, values, fetched, size), None if done.state is None else _parcel(done.state, size)
+        outcomes: dict[TrialId, Outcome] = {}
+        states: dict[TrialId, Parcel] = {}
+        located, fetched = {}, {}
+        for trial, unit in units.items():
+            try:
+                located[trial], fetched[trial] = self._located(unit, parcels.get(trial))
+            except (RayError, _GoneError):
+                outcomes[trial] = Lost()
+        for trial, (news, values) in self._make(number, list(located.values()), fuse).items():
+            if isinstance(news, Done):
+                self._made[trial] = (*units[trial].visits, news.visit), news.age
+                size = size_of(news.state) if news.state is not None else 0
+                outcomes[trial] = Trained(replace(news, state=None), values, fetched[trial], size)
+                if news.state is not None:
+                    states[trial] = _parcel(news.state, size)
+            else:
+                outcomes[trial] = news
+        return outcomes, states
 
-    def _located(self, unit: Unit, parcel: Sequence[Any]) -> tuple[Unit, int]:
+    def _located(self, unit: Unit, parcel: Any) -> tuple[Unit, int]:
         """The unit, with its source where the state is not held here, and the bytes fetched for that."""
         from shoal.train.tree import size_of
 
@@ -193,31 +212,38 @@ class Host:
             self._station.forget(trial)
         elif unit.visits and visits == unit.visits and self._station.holds(trial, len(visits)):
             return replace(unit, source=None, age=age), 0
-        if not parcel:
+        if parcel is None:
             if unit.visits and unit.source is None:
                 raise _GoneError(trial)
             return unit, 0
-        state, _ = ray.get(parcel[0])
+        state, _ = ray.get(parcel)
         return replace(unit, source=state), size_of(state)
 
-    def _make(self, number: int, unit: Unit) -> tuple[Done, dict[str, Sum]] | None:
-        """Train part by part; None if halted between two."""
-        values: dict[str, Sum] = {}
-        spent: dict[str, Seconds] = {}
-        parts = self._station.train(unit)
+    def _make(
+        self, number: int, units: Sequence[Unit], fuse: bool
+    ) -> dict[TrialId, tuple[Done | TrialError | Cut, dict[str, Sum]]]:
+        """Train part by part, and what came of each unit; those under way are cut when the round is halted between two parts."""
+        values: dict[TrialId, dict[str, Sum]] = {unit.trial.id: {} for unit in units}
+        spent: dict[TrialId, dict[str, Seconds]] = {unit.trial.id: {} for unit in units}
+        made: dict[TrialId, tuple[Done | TrialError | Cut, dict[str, Sum]]] = {}
+        parts = self._station.together(units, fuse)
         while number not in self._void:
-            try:
-                part = next(parts)
-            except StopIteration as stop:
-                done: Done = stop.value
-                _add_seconds(spent, done.spent)
-                return replace(done, spent=spent), values
-            _add_seconds(spent, part.spent)
-            for name, (total, count) in part.values.items():
-                before = values.get(name, (0.0, 0.0))
-                values[name] = before[0] + total, before[1] + count
+            step = next(parts, None)
+            if step is None:
+                return made
+            trial, news = step
+            if isinstance(news, TrialError):
+                made[trial] = news, {}
+                continue
+            _add_seconds(spent[trial], news.spent)
+            if isinstance(news, Done):
+                made[trial] = replace(news, spent=spent[trial]), values[trial]
+                continue
+            for name, (total, count) in news.values.items():
+                before = values[trial].get(name, (0.0, 0.0))
+                values[trial][name] = before[0] + total, before[1] + count
         parts.close()
-        return None
+        return {trial: (Cut(), {}) for trial in values} | made
 
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
         """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere only."""
@@ -242,11 +268,11 @@ class Host:
         return name
 
     def halt(self, number: int) -> None:
-        """Stop the unit between two of its parts; it is void."""
+        """Stop the round between two of its parts; it is void."""
         self._void.add(number)
 
     def call_off(self, number: int) -> None:
-        """Leave the unit out, unless it has begun."""
+        """Leave the round out, unless it has begun."""
         self._off.add(number)
 
     def watch(self) -> None:
@@ -260,14 +286,26 @@ class Host:
         self._left.set()
 
     @contextmanager
-    def _printing(self, trial: TrialId) -> Iterator[None]:
-        """What the trial's code prints goes to its log."""
+    def _printing(self, trial: TrialId, *others: TrialId) -> Iterator[None]:
+        """What the trial's code prints goes to its log; of a pack, to that of its first trial."""
         self._prints.go_to(Path(self._setup.logs) / trial / "log.txt" if self._setup.logs else None)
         try:
             with redirect_stdout(self._prints), redirect_stderr(self._prints):
                 yield
         finally:
             self._prints.go_to(None)
+
+
+def _limit_space(more: GiB) -> None:
+    """Let this process's address space grow by so much from now on (Linux; elsewhere nothing happens)."""
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return
+    import resource
+
+    ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
+    size = int(status.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + int(more * 2**30), resource.RLIM_INFINITY))
 
 
 class _Prints(io.TextIOBase):

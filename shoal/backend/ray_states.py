@@ -1,6 +1,6 @@
 """Where the newest states of trials are, and how those that are only in memory become durable."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
@@ -66,14 +66,14 @@ class States:
             return self.store(trial, ref, 0, at.berth.id)
         return at if isinstance(at, Stored) else None
 
-    def lose(self, berth: Berth, at_work: TrialId | None) -> list[Event]:
-        """The berth is gone: the trial at work there lost its unit, those resident there what is not durable."""
+    def lose(self, berth: Berth, at_work: Collection[TrialId]) -> list[Event]:
+        """The berth is gone: the trials at work there lost their units, those resident there what is not durable."""
         events: list[Event] = []
         for name, at in self._course.positions.items():
             here = isinstance(at.carried, Resident) and at.carried.berth is berth
             if here and not _durable(at):
                 events.append(self._course.fall(name))
-            elif name == at_work:
+            elif name in at_work:
                 events.append(self._course.abandon(name))
             if here:
                 at.carried = None

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from math import inf
+from types import MappingProxyType
 from zlib import crc32
 
-from shoal.backend.virtual import EPS, TICK, Leg, Run, Stand, learning_curve, whole_order
+from shoal.backend.virtual import EPS, TICK, Leaving, Leg, Run, Stand, learning_curve, whole_order
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Ended, Evaluated, Event, Failed, Finished, Joined, Left, Measured, Retired
+from shoal.core.event import Advanced, Ended, Evaluated, Event, Failed, Finished, Joined, Left, Measured
 from shoal.core.plan import Gang, Lane, prune
 from shoal.core.ports import Moment, Profile
 from shoal.core.state import State
@@ -25,7 +26,9 @@ class Sim:
     `Commanded`, `Failed`, `Retired`. `shards`: samples of each; none: data is not divided, and progress counts
     as it is made, without visits. `curve(config, epochs)`: the metrics of an evaluation. `fault(trial, visits)`: why the
     trial's next unit fails, or None. `state`, `since`: a resumed study's.
-    Units cut by a stop or a loss are void. A trial's newest state lies at the slots of its last unit and goes with
+    A gang that is stopped completes its visits under way and holds its slots until then, as on the real backends; units with
+    a quota are void if they are cut, and what a loss cuts is void. Data that is not divided has no visits: it stops at once.
+    A trial's newest state lies at the slots of its last unit and goes with
     them; a trial's first unit at a slot costs `build` (with `first`, if it is the slot's first), one whose state
     lies elsewhere costs `switch`.
     """
@@ -57,6 +60,7 @@ class Sim:
         self._state = state
         self._stands: dict[TrialId, Stand] = {}
         self._runs: dict[Gang, Run] = {}
+        self._leaving = Leaving()
         self._built: dict[SlotId, set[TrialId]] = {}  # models built at each slot
         self._signatures = set(state.figures)
         self._ends: list[tuple[Seconds, int, Leg, Run]] = []  # a heap of (end, version, …); entries of other versions are stale
@@ -78,23 +82,44 @@ class Sim:
             kept = self._state.kept.get(trial.id)
             visits = self._state.visits.get(trial.id, ())[: kept.visits if kept else 0]
             at = (kept.visits, kept.samples) if kept else (0, 0.0)
+            if kept is None and trial.start is not None:
+                visits, at = self._begun(*trial.start)
             stand = self._stands[trial.id] = Stand(trial, visits, at[1], at, measured=trial.id in self._state.signature)
         stand.trial = self.known[trial.id] = trial
         stand.over = stand.samples >= trial.samples - EPS
+
+    def _begun(self, parent: TrialId, visits: int) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
+        """Visits and durable state of a trial that starts from another's."""
+        if parent not in self._stands:
+            self.submit(self._state.known[parent])
+        stand = self._stands[parent]
+        assert stand.kept[0] == visits, f"a trial starts from {parent} after {visits} visits, but durable is {stand.kept}"
+        return stand.visits[:visits], stand.kept
 
     def wake(self, at: Seconds | None) -> None:
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
+        self._leaving.withdraw(before)
         old = self._runs.pop(before, None) if before is not None else None
         if after is None:
             if old is not None:
-                for leg in old.legs.values():
-                    leg.version = 0
+                self._leave(old, old.legs)
             return
         run = Run.of(after, self.truth.rates(after))
         carried = {} if old is None else self._carry(old, run)
-        wait = self.truth.switch(before, after) if carried else max(self._entry(after, lane) for lane in after.lanes)
+        free = self._leaving.free_at(after, self.now)
+        if carried:
+            self._start(run, carried, self.truth.switch(before, after) + max(0.0, free - self.now))
+        elif free > self.now:
+            self._leaving.waiting.append(after)
+        else:
+            self._start(run)
+
+    def _start(self, run: Run, carried: Mapping[TrialId, Leg] = MappingProxyType({}), wait: Seconds | None = None) -> None:
+        """The gang's lanes begin a unit, or go on with the one they bring along."""
+        after = run.gang
+        wait = max(self._entry(after, lane) for lane in after.lanes) if wait is None else wait
         for lane in after.lanes:
             if lane.trial in carried:
                 self._schedule(run, carried[lane.trial], wait)
@@ -103,11 +128,23 @@ class Sim:
         if run.legs:
             self._runs[after] = run
 
-    def _carry(self, old: Run, run: Run) -> dict[TrialId, Leg]:
-        """Legs that go on in the new gang: those of trials in both, over the same stream."""
-        same = old.gang.shards == run.gang.shards and old.gang.quota == run.gang.quota
-        for leg in old.legs.values():
+    def _leave(self, run: Run, legs: Mapping[TrialId, Leg]) -> None:
+        """These lanes stop: visits under way are completed, all else is dropped."""
+        for leg in legs.values():
             leg.version = 0
+        ends = run.gang.quota is not None
+        late = {t: leg for t, leg in legs.items() if leg.visit is not None and leg.begun < self.now - TICK and not ends}
+        gang = prune(run.gang, frozenset(run.gang.trials) - late.keys())
+        if gang is not None:
+            left = Run(gang, run.rates, None, dict.fromkeys(late, 0.0), late, leaving=True)
+            self._leaving.runs.append(left)
+            for leg in late.values():
+                self._schedule(left, leg)
+
+    def _carry(self, old: Run, run: Run) -> dict[TrialId, Leg]:
+        """Legs that go on in the new gang: those of trials in both, over the same stream. The others leave."""
+        same = old.gang.shards == run.gang.shards and old.gang.quota == run.gang.quota
+        self._leave(old, {t: leg for t, leg in old.legs.items() if not same or t not in run.stream})
         if not same:
             return {}
         run.legs = {t: leg for t, leg in old.legs.items() if t in run.stream}
@@ -169,7 +206,8 @@ class Sim:
 
     def _leg(self, stand: Stand, visit: Visit | None, size: Samples, scored: bool, due: Seconds) -> Leg:
         cost = self.truth.cost(stand.trial.id)
-        return Leg(stand, visit, size, size, self.now, self.now, cost.evaluate if scored else None, cost.save, due)
+        evaluate = cost.evaluate if scored else None
+        return Leg(stand, visit, size, size, self.now, self.now, evaluate, cost.save, due, begun=self.now)
 
     def _schedule(self, run: Run, leg: Leg, wait: Seconds = 0.0) -> None:
         self._advance(leg)
@@ -189,7 +227,7 @@ class Sim:
         """Lanes or slots leave a gang; what is left goes on at another rate, or turns out to be over."""
         old = run.gang
         rest = prune(old, trials, slots)
-        del self._runs[old]
+        self._drop(run)
         for trial in set(old.trials).difference(rest.trials if rest else ()):
             leg = run.legs.pop(trial, None)
             if leg is not None:
@@ -198,12 +236,22 @@ class Sim:
             return []
         wait = self.truth.switch(old, rest) if slots else 0.0
         run.gang, run.rates = rest, self.truth.rates(rest)
-        if run.is_over():
+        if run.leaving:
+            self._leaving.runs.append(run)
+        elif run.is_over():
             return [Ended(rest)]
-        self._runs[rest] = run
+        else:
+            self._runs[rest] = run
         for leg in run.legs.values():
             self._schedule(run, leg, wait)
         return []
+
+    def _drop(self, run: Run) -> None:
+        """It is at work no more."""
+        if run.leaving:
+            self._leaving.runs.remove(run)
+        else:
+            del self._runs[run.gang]
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -211,7 +259,8 @@ class Sim:
         yield self.now, tuple(self._scripted())
         while True:
             at = self._next()
-            done = not self._runs and self._wake_at is None and all(stand.over for stand in self._stands.values())
+            idle = not self._runs and not self._leaving and self._wake_at is None
+            done = idle and all(stand.over for stand in self._stands.values())
             if done or at == inf:
                 events = [s.keep() for s in self._stands.values() if s.at and s.ahead() and not s.over]
                 if not events:
@@ -241,6 +290,8 @@ class Sim:
             events += self._progress()
         if self._script and self._script[0][0] <= self.now + TICK:
             events += self._scripted()
+        for gang in self._leaving.ready(self.now):
+            self._start(Run.of(gang, self.truth.rates(gang)))
         return events
 
     def _progress(self) -> list[Event]:
@@ -263,12 +314,15 @@ class Sim:
         run.stream[trial.id] += leg.size
         if run.left is not None:
             run.left[trial.id].pop(0)
-        over = run.is_over()
-        if over:
+        over = run.leaving or run.is_over()
+        if over and not run.leaving:
             del self._runs[run.gang]
             events.append(Ended(run.gang))
         leg.stand.over = leg.stand.samples >= trial.samples - EPS
+        if run.leaving:
+            self._shrink(run, frozenset((trial.id,)))
         if leg.stand.over:
+            self._leaving.shrink(frozenset((trial.id,)))
             return [*events, Finished(trial.id), *([] if over else self._shrink(run, frozenset((trial.id,))))]
         if run.room(trial.id) > EPS and not over:
             self._begin(run, next(lane for lane in run.gang.lanes if lane.trial == trial.id))
@@ -315,9 +369,10 @@ class Sim:
             events.append(event)
             if isinstance(event, Left):
                 events += self._lose(event.slots)
-            elif isinstance(event, (Failed, Retired)) and event.trial in self._stands:
+            elif isinstance(event, Failed) and event.trial in self._stands:
                 self._stands[event.trial].over = True
-                run = next((run for gang, run in self._runs.items() if event.trial in gang.trials), None)
+                self._leaving.shrink(frozenset((event.trial,)))
+                run = next((run for run in self._at_work() if event.trial in run.gang.trials), None)
                 events += self._shrink(run, frozenset((event.trial,))) if run is not None else []
         return events
 
@@ -325,7 +380,8 @@ class Sim:
         events: list[Event] = []
         for slot in slots:
             self._built.pop(slot, None)
-        for run in [run for gang, run in self._runs.items() if not slots.isdisjoint(gang.slots)]:
+        self._leaving.shrink(slots=slots)
+        for run in [run for run in self._at_work() if not slots.isdisjoint(run.gang.slots)]:
             events += self._shrink(run, slots=slots)
         for stand in self._stands.values():
             if not slots.isdisjoint(stand.at):
@@ -333,3 +389,6 @@ class Sim:
                 if not stand.at and stand.ahead():
                     events.append(stand.fall())
         return events
+
+    def _at_work(self) -> list[Run]:
+        return [*self._runs.values(), *self._leaving.runs]

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from shoal.core.cluster import ShardId, SlotId, shard_order
 from shoal.core.event import Fell, Kept
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, prune
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 
 EPS = 1e-6  # samples
@@ -73,6 +73,7 @@ class Leg:
     evaluate: Seconds | None  # what it takes, if it is done
     save: Seconds
     due: Seconds  # seconds of training after which a save is due; 0: in any case; inf: in none
+    begun: Seconds = 0.0
     rate: float = 1.0
     waited: Seconds = 0.0
     trained: Seconds = 0.0
@@ -115,13 +116,17 @@ class Leg:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A gang at work. `left`: shards each lane has yet to visit (None: whatever comes next). `stream`: samples it took."""
+    """A gang at work. `left`: shards each lane has yet to visit (None: whatever comes next). `stream`: samples it took.
+
+    `leaving`: it was stopped, and only completes the visits under way.
+    """
 
     gang: Gang
     rates: Mapping[TrialId, float]
     left: dict[TrialId, list[ShardId]] | None
     stream: dict[TrialId, Samples]
     legs: dict[TrialId, Leg] = field(default_factory=dict)
+    leaving: bool = False
 
     @classmethod
     def of(cls, gang: Gang, rates: Mapping[TrialId, float]) -> "Run":
@@ -136,3 +141,34 @@ class Run:
 
     def is_over(self) -> bool:
         return all(self.room(t) <= EPS for t in self.gang.trials)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Stopped gangs that complete the visits under way, and gangs that wait for their slots or for their trials."""
+
+    runs: list[Run] = field(default_factory=list)
+    waiting: list[Gang] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.waiting)
+
+    def free_at(self, gang: Gang, now: Seconds) -> Seconds:
+        """When those who hold the gang's slots or trials are gone; now, if there are none."""
+        slots, trials = gang.slots, frozenset(gang.trials)
+        held = [run for run in self.runs if not slots.isdisjoint(run.gang.slots) or not trials.isdisjoint(run.legs)]
+        return max((leg.end for run in held for leg in run.legs.values()), default=now)
+
+    def ready(self, now: Seconds) -> list[Gang]:
+        """Those that need not wait any more; they are no longer among the waiting."""
+        found = [gang for gang in self.waiting if self.free_at(gang, now) <= now]
+        self.waiting = [gang for gang in self.waiting if gang not in found]
+        return found
+
+    def withdraw(self, gang: Gang | None) -> None:
+        """This gang need not start any more."""
+        self.waiting = [each for each in self.waiting if each != gang]
+
+    def shrink(self, trials: frozenset[TrialId] = frozenset(), slots: frozenset[SlotId] = frozenset()) -> None:
+        """The trials and slots are gone, also for those that wait."""
+        self.waiting = [rest for gang in self.waiting if (rest := prune(gang, trials, slots)) is not None]

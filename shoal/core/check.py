@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import inf
 
 from shoal.core.cluster import SlotId
-from shoal.core.plan import Gang, Plan
+from shoal.core.plan import Gang, Plan, goes_on
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 
@@ -25,7 +25,7 @@ def check(plan: Plan, view: View) -> None:
     stops = view.plan.gangs - plan.gangs
     starts = plan.gangs - view.plan.gangs
     for gang in stops:
-        if gang.quota is not None and not any(_same_unit(gang, new) for new in starts):
+        if gang.quota is not None and not any(goes_on(gang, new) for new in starts):
             raise PlanError(f"{_name(gang)} has a quota and ends by itself; a policy may not stop it: keep it in the plan")
     slot_use: dict[SlotId, Gang] = {}
     trial_use: dict[TrialId, Gang] = {}
@@ -47,12 +47,6 @@ def check(plan: Plan, view: View) -> None:
             if trial not in view.trials:
                 raise PlanError(f"{_name(gang)} trains trial {trial}, which has no work left; with work: {_some(view.trials)}")
         _check_room(gang, view)
-
-
-def _same_unit(old: Gang, new: Gang) -> bool:
-    """A gang that lost lanes or gained slots but goes on with the same unit was not cut short."""
-    same = old.since == new.since and old.shards == new.shards and old.quota == new.quota
-    return same and not set(old.trials).isdisjoint(new.trials)
 
 
 def _check_room(gang: Gang, view: View) -> None:

@@ -88,9 +88,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The gang met its quota."""
+    """The gang met its quota; or it could not go on as it was, and `why`: its trials had no room together."""
 
     gang: Gang
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,12 @@ def prune(gang: Gang, trials: frozenset[TrialId] = frozenset(), slots: frozenset
     return replace(gang, lanes=tuple(kept)) if kept else None
 
 
+def goes_on(before: Gang, after: Gang) -> bool:
+    """Whether `after` is the same gang at the same unit, with lanes or slots fewer or more."""
+    same = before.since == after.since and before.shards == after.shards and before.quota == after.quota
+    return same and not set(before.trials).isdisjoint(after.trials)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The gangs that SHOULD run from now on: a desired state, not orders. `wake_at`: ask again then at the latest."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from shoal.core.event import (
     Retired,
     Submitted,
 )
+from shoal.core.overlay import writable
 from shoal.core.plan import Gang, Plan, prune
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
@@ -39,7 +40,10 @@ Score = tuple[float, Mapping[str, float]]  # (epoch, {metric: value})
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything a journal says. Rebuilt by folding its entries; never written to by anything else."""
+    """Everything a journal says. Rebuilt by folding its entries; never written to by anything else.
+
+    Its tables are in the order in which their entries came, and cheap to keep: states share what they have in common.
+    """
 
     run: int = 0
     turn: int = 0  # plans made so far
@@ -56,11 +60,20 @@ class State:
     figures: Mapping[str, Figures] = field(default_factory=dict)  # by signature
     signature: Mapping[TrialId, str] = field(default_factory=dict)
     deaths: Mapping[TrialId, int] = field(default_factory=dict)  # slots that died under it since its last Kept
-    plan: Plan = Plan()
-    busy: Mapping[SlotId, Gang] = field(default_factory=dict)  # index of plan
-    running: Mapping[TrialId, Gang] = field(default_factory=dict)  # index of plan
+    gangs: Mapping[Gang, None] = field(default_factory=dict)  # what runs now
+    busy: Mapping[SlotId, Gang] = field(default_factory=dict)  # index of gangs
+    running: Mapping[TrialId, Gang] = field(default_factory=dict)  # index of gangs
     memory: Mapping[str, Any] = field(default_factory=dict)  # of the deciders
     stopped: str | None = None  # why this run was told to stop
+    _plan: Plan | None = field(default=None, init=False, repr=False, compare=False)  # made when first asked for
+
+    @property
+    def plan(self) -> Plan:
+        """What runs now."""
+        if self._plan is None:
+            object.__setattr__(self, "_plan", Plan(frozenset(self.gangs.keys())))
+        assert self._plan is not None
+        return self._plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,7 @@ class View:
     done: Mapping[TrialId, Samples]
     visits: Mapping[TrialId, tuple[Visit, ...]]
     pending: Mapping[TrialId, frozenset[ShardId]]
+    kept: Mapping[TrialId, Kept]
     scores: Mapping[TrialId, tuple[Score, ...]]
     deaths: Mapping[TrialId, int]
     plan: Plan  # what runs now
@@ -115,48 +129,45 @@ def fold(state: State, entries: Iterable[Entry]) -> State:
 class _Draft:
     """A state being made: tables are copied when first written to, and the original stays as it was."""
 
-    __slots__ = ("base", "fresh", "plan_gangs", "scalars")
+    __slots__ = ("base", "fresh", "scalars")
 
     def __init__(self, base: State) -> None:
         self.base = base
-        self.fresh: dict[str, dict[Any, Any]] = {}
+        self.fresh: dict[str, MutableMapping[Any, Any]] = {}
         self.scalars: dict[str, Any] = {}
-        self.plan_gangs: set[Gang] | None = None
 
     def read(self, name: str) -> Mapping[Any, Any]:
         table: Mapping[Any, Any] = self.fresh[name] if name in self.fresh else getattr(self.base, name)
         return table
 
-    def write(self, name: str) -> dict[Any, Any]:
+    def write(self, name: str) -> MutableMapping[Any, Any]:
         if name not in self.fresh:
-            self.fresh[name] = dict(getattr(self.base, name))
+            self.fresh[name] = writable(getattr(self.base, name))
         return self.fresh[name]
-
-    def gangs(self) -> set[Gang]:
-        if self.plan_gangs is None:
-            self.plan_gangs = set(self.base.plan.gangs)
-        return self.plan_gangs
 
     def done(self) -> State:
         changes: dict[str, Any] = {**self.fresh, **self.scalars}
-        if self.plan_gangs is not None:
-            changes["plan"] = Plan(frozenset(self.plan_gangs))
-        return State(**{**dict(zip(_STATE, _values(self.base), strict=True)), **changes}) if changes else self.base
+        if not changes:
+            return self.base
+        values: list[Any] = list(map(changes.get, _STATE, _values(self.base)))
+        state = State(*values)
+        if "gangs" not in changes:
+            object.__setattr__(state, "_plan", self.base._plan)
+        return state
 
-    # -- the plan and its two indices change together ------------------------------------------------------------------
+    # -- the gangs and their two indices change together -----------------------------------------------------------------
 
     def start(self, gang: Gang) -> None:
-        self.gangs().add(gang)
+        self.write("gangs")[gang] = None
         busy, running = self.write("busy"), self.write("running")
         for lane in gang.lanes:
             running[lane.trial] = gang
-            for slot in lane.slots:
-                busy[slot] = gang
+            busy.update(dict.fromkeys(lane.slots, gang))
 
     def stop(self, gang: Gang) -> None:
-        if gang not in self.gangs():
+        if gang not in self.read("gangs"):
             return
-        self.gangs().discard(gang)
+        del self.write("gangs")[gang]
         busy, running = self.write("busy"), self.write("running")
         for lane in gang.lanes:
             running.pop(lane.trial, None)
@@ -188,14 +199,13 @@ class _Draft:
             self.write("pending")[trial] = shards.difference(visit.shard for visit in seen)
 
 
-_STATE = tuple(f.name for f in fields(State))
+_STATE = tuple(f.name for f in fields(State) if f.init)
 _values: Callable[[State], tuple[Any, ...]] = attrgetter(*_STATE)
 
 
 def _opened(draft: _Draft, entry: Opened) -> None:
     draft.scalars.update(run=entry.run, shards=entry.shards, stopped=None)
-    draft.plan_gangs = set()
-    draft.fresh.update(slots={}, busy={}, running={})
+    draft.fresh.update(slots={}, gangs={}, busy={}, running={})
 
 
 def _submitted(draft: _Draft, entry: Submitted) -> None:
@@ -212,6 +222,22 @@ def _submitted(draft: _Draft, entry: Submitted) -> None:
         draft.write("scores")[trial.id] = ()
         draft.write("pending")[trial.id] = frozenset()
         draft.set_visits(trial.id, ())
+        if trial.start is not None:
+            _begin_from(draft, trial, *trial.start)
+
+
+def _begin_from(draft: _Draft, trial: Trial, parent: TrialId, visits: int) -> None:
+    """Its first visits are the other's, and the other's checkpoint is its durable state until it has one of its own."""
+    kept, other = draft.read("kept").get(parent), draft.read("known").get(parent)
+    if kept is None or other is None or kept.visits != visits or other.shards != trial.shards:
+        found = "unknown" if other is None else f"durable after {kept.visits if kept else 0} visits"
+        raise ValueError(
+            f"trial {trial.id} starts from {parent} after {visits} visits to the same shards, but {parent} is {found}: "
+            "start from a trial that is finished, after all its visits"
+        )
+    draft.set_visits(trial.id, draft.read("visits")[parent][:visits])
+    draft.write("done")[trial.id] = kept.samples
+    draft.write("kept")[trial.id] = replace(kept, trial=trial.id)
 
 
 def _advanced(draft: _Draft, entry: Advanced) -> None:
@@ -273,6 +299,14 @@ def _left(draft: _Draft, entry: Left) -> None:
         draft.prune(gang, frozenset(), entry.slots)
 
 
+def _ended(draft: _Draft, entry: Ended) -> None:
+    draft.stop(entry.gang)
+    if entry.why:  # once more, and its trials run alone; but no trial fails for having had company
+        deaths = draft.write("deaths")
+        for trial in entry.gang.trials:
+            deaths[trial] = max(deaths.get(trial, 0), min(deaths.get(trial, 0) + 1, 2))
+
+
 def _planned(draft: _Draft, entry: Planned) -> None:
     for gang in entry.stop:
         draft.stop(gang)
@@ -299,7 +333,7 @@ _FOLDS: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
     Fell: _fell,
     Evaluated: _evaluated,
     Measured: _measured,
-    Ended: lambda draft, entry: draft.stop(entry.gang),
+    Ended: _ended,
     Finished: lambda draft, entry: draft.end(entry.trial, "finished"),
     Failed: lambda draft, entry: draft.end(entry.trial, f"failed: {entry.why}"),
     Joined: _joined,

@@ -18,9 +18,11 @@ class Trial:
     """One configuration and how many samples it is to train in all.
 
     Submit a trial again with more samples to extend it; it goes on from its newest state.
+    `start`: it begins with the state (weights, momenta, random state) that this other trial had after so many visits, which
+    must be its newest and durable when this one is submitted; these visits and their samples count as its own.
 
     Raises:
-        ValueError: no id, samples not positive and finite, or widths not 1 <= fewest <= most.
+        ValueError: no id, samples not positive and finite, widths not 1 <= fewest <= most, or a trial that starts from itself.
     """
 
     id: TrialId
@@ -28,6 +30,7 @@ class Trial:
     config: Mapping[str, Value] = field(default_factory=dict, hash=False)
     widths: tuple[int, int] = (1, 1)  # fewest and most slots
     shards: frozenset[ShardId] = frozenset()  # each visited once an epoch; empty: data is not divided
+    start: tuple[TrialId, int] | None = None  # the trial, and after how many visits
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -37,6 +40,8 @@ class Trial:
         fewest, most = self.widths
         if not 1 <= fewest <= most:
             raise ValueError(f"trial {self.id}: widths must be 1 <= fewest <= most; got {self.widths!r}")
+        if self.start is not None and self.start[0] == self.id:
+            raise ValueError(f"trial {self.id} cannot start from itself: submit it again with more samples to extend it")
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
             object.__setattr__(self, "config", {name: _as_tuple(value) for name, value in self.config.items()})
 

@@ -61,16 +61,17 @@ def run(
     for trial in state.trials.values():
         backend.submit(trial)
     for now, events in backend.moments():
-        noted: list[Entry] = list(events)
+        noted: list[Entry] = [event for event in events if not isinstance(event, Retired)]
         if deadline is not None and now >= deadline and state.stopped is None:
             noted.append(Commanded("stop", "timeout"))
         state = fold(state, noted)
-        before = state.plan  # as the backend knows it: what it did not say itself must reach it as a change
-        state = _note(state, noted, _doomed(state))
+        before = state.plan  # as the backend knows it: what it did not do itself must reach it as a change
+        outside = [event for event in events if isinstance(event, Retired)]  # it was only told
+        state = _note(state, noted, [*outside, *_doomed(state)])
         if state.stopped is None:
             state, wakes = deciders.ask(state, now, noted)
         else:  # units with a quota come to their end; what runs on leaves now
-            state, wakes = _plan(state, noted, Plan(frozenset(g for g in before.gangs if g.quota is not None))), []
+            state, wakes = _plan(state, noted, Plan(frozenset(g for g in state.plan.gangs if g.quota is not None))), []
         submits = [entry.trial for entry in noted if isinstance(entry, Submitted)]
         _write(journal, now, noted, before.gangs != state.plan.gangs)
         for trial in submits:
@@ -138,7 +139,7 @@ def _write(journal: Journal, now: Seconds, noted: list[Entry], changed: bool) ->
     """Durable before it is acted upon: a plan before it is applied, a Kept before the state before it is deleted."""
     for entry in noted:
         journal.append(now, entry)
-    if changed or any(isinstance(entry, (Submitted, Kept)) for entry in noted):
+    if changed or any(isinstance(entry, (Submitted, Retired, Kept)) for entry in noted):
         journal.sync()
     else:
         journal.flush()  # it outlives this process, and others see it

@@ -24,4 +24,5 @@ from shoal.policy.hybrid import Hybrid as Hybrid
 from shoal.policy.named import describe as describe
 from shoal.policy.named import rebuild as rebuild
 from shoal.policy.pack import Pack as Pack
+from shoal.policy.packed import Packed as Packed
 from shoal.policy.waterfill import WaterFill as WaterFill

@@ -57,7 +57,8 @@ def left_of(view: View, trial: TrialId) -> Samples:
 
 def room(view: View) -> int:
     """Slots that can be shared out: all but those of units that end by themselves."""
-    return sum(1 for slot in view.slots if slot not in view.busy or view.busy[slot].quota is None)
+    busy = view.busy.keys()
+    return sum(1 for slot in view.slots if slot not in busy or view.busy[slot].quota is None)
 
 
 def asks(view: View, rungs: Rungs = powers_of_two, left: Callable[[View, TrialId], Samples] = left_of) -> list[Ask]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -79,7 +80,8 @@ class Elastic:
         claims = wanted(self, view, self._counts)
         if not claims:
             return view.plan, cohorts
-        free = [slot for slot in view.slots if slot not in view.busy]
+        busy = view.busy.keys()
+        free = [slot for slot in view.slots if slot not in busy]
         if spatial is None:
             return plan_of(view, by_index(claims, free, view.slots)), cohorts
         return plan_of(view, by_rack(claims, free, view.slots, spatial, cohorts)), cohorts
@@ -103,7 +105,7 @@ def problem(rule: Elastic, view: View) -> Problem | None:
     """The allocation to be decided now; None where no trial can run."""
     lanes = dict(_eligible(view, rule.admit))
     room = len(view.slots) - len(view.busy) + sum(map(len, lanes.values()))
-    least = min((slot.memory for slot in view.slots.values()), default=inf)
+    least = min(map(attrgetter("memory"), view.slots.values()), default=inf)
     widths, needs = {}, []
     for name in lanes:
         need = view.profile.cost(name).memory if least < inf else 0.0

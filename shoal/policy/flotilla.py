@@ -101,7 +101,8 @@ class Flotilla:
         if self.scope == "local":
             waiting = [ask for ask in asks(view, all_widths) if ask.trial not in view.running]
             return Plan(view.plan.gangs.union(self._form(view, waiting, free))), memory
-        mine = [slot for slot in view.slots if slot not in view.busy or view.busy[slot].quota is None]
+        busy = view.busy.keys()
+        mine = [slot for slot in view.slots if slot not in busy or view.busy[slot].quota is None]
         if len(mine) - len(free) >= self.alpha * len(mine):
             return view.plan, memory
         locked = [gang for gang in view.plan.gangs if gang.quota is not None]
@@ -143,7 +144,8 @@ class Rounds:
 
 
 def _free(view: View) -> list[SlotId]:
-    return [slot for slot in view.slots if slot not in view.busy]
+    busy = view.busy.keys()
+    return [slot for slot in view.slots if slot not in busy]
 
 
 def _sail(view: View, widths: Widths, slots: Sequence[SlotId]) -> Gang | None:

@@ -42,9 +42,9 @@ def distance(one: Place, other: Place) -> float:
 def filled(members: Sequence[Member], order: Sequence[int], room: GiB, most: int) -> Groups:
     """Taken in this order, each group as full as can be."""
     groups: Groups = []
-    used = inf
+    used = 0.0
     for i in order:
-        if used + members[i].memory > room + SLACK or len(groups[-1]) >= most:
+        if not groups or used + members[i].memory > room + SLACK or len(groups[-1]) >= most:
             groups.append([])
             used = 0.0
         groups[-1].append(i)

@@ -69,6 +69,22 @@ class Hop:
         gangs = [solo(trial, slot.id, view.turn, shard, view.shards[shard]) for slot, trial, shard in chosen]
         return with_more(view, [*gangs, *_whole(view, slots, trials, gangs)]), memory
 
+    def order(self, memory: Memory, trial: TrialId) -> object:
+        """What is equal for trials that visit shards in the same order; None where no order is fixed, or not yet."""
+        if self.rule == "rotation":
+            seat = memory["seats"].get(trial) if memory else None
+            return None if seat is None else (seat[0], seat[2])
+        order = memory.get(trial) if self.rule in PLANNED else None
+        return None if order is None else tuple(visit[0] for visit in order)
+
+    def follow(self, memory: Memory, trials: Sequence[TrialId], leader: TrialId) -> Memory:
+        """The memory in which these trials, seen for the first time, have the order of another."""
+        if self.rule != "rotation":
+            return {**memory, **{str(t): memory[leader] for t in trials}}
+        group, _, ring = memory["seats"][leader]
+        count = len(memory["seats"])
+        return {**memory, "seats": {**memory["seats"], **{str(t): [group, count + i, ring] for i, t in enumerate(trials)}}}
+
     def _prepared(self, view: View, memory: Memory) -> Memory:
         if self.rule == "rotation":
             return seat(view, memory)

@@ -13,7 +13,8 @@ def idle_slots(view: View) -> list[Slot]:
     """The slots in no gang, in the order in which they joined."""
     if len(view.busy) == len(view.slots):
         return []
-    return [slot for name, slot in view.slots.items() if name not in view.busy]
+    busy = view.busy.keys()
+    return [slot for name, slot in view.slots.items() if name not in busy]
 
 
 def idle_trials(view: View) -> list[TrialId]:

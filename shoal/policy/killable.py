@@ -6,6 +6,7 @@ Liu et al., "BFTrainer", 2021, section 2.2: the system that elastic trials are c
 from dataclasses import dataclass
 from itertools import islice
 
+from shoal.core.check import in_order
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
@@ -36,7 +37,8 @@ class Killable:
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
         names = list(islice(view.trials, self.admit))
-        hurt = [g for g in view.plan.gangs if g.quota is None and any(len(x.slots) < self._width(view, x) for x in g.lanes)]
+        gangs_now = sorted(view.plan.gangs, key=in_order)
+        hurt = [g for g in gangs_now if g.quota is None and any(len(x.slots) < self._width(view, x) for x in g.lanes)]
         alone = len(view.plan.gangs) == 1 and hurt and len(view.slots) < self._width(view, hurt[0].lanes[0])
         keep = view.plan.gangs if alone else view.plan.gangs.difference(hurt)
         pool = idle_slots(view) if alone else [*idle_slots(view), *(view.slots[s] for g in hurt for s in sorted(g.slots))]

@@ -19,7 +19,6 @@ Counts = NDArray[np.int64]
 FORBIDDEN = -1e30  # gain of a count that a trial cannot have
 EXACT = 1e-12  # what counts as equal, against the size of the optimum
 PAIRS = 64  # choices of which all pairs are tried
-TRIM = 400  # deviations beyond which those that lead nowhere are cut off
 
 
 def gains(curve: Table, held: Counts, up: Table, down: Table, horizon: float) -> Table:
@@ -74,12 +73,13 @@ def best_counts(gain: Table, free: int) -> Counts:
     below the gap between them can be in a better one, and a recursion over those few settles it.
     """
     counts: Counts = gain.argmax(1)
-    if int(counts.sum()) <= free:
+    if int(np.add.reduce(counts)) <= free:
         return counts
-    price, base, over = _dual(gain, free, counts)
-    slack = _take_ties(base, over, free - int(base.sum()))
+    table = _Rows(gain, free)
+    price, base, over = _dual(table, counts)
+    slack = _take_ties(base, over, free - int(np.add.reduce(base)))
     if slack:
-        rows, moves = _repair(gain, base, price, slack)
+        rows, moves = _repair(table, base, price, slack)
         base[rows] += moves
     return base
 
@@ -105,24 +105,25 @@ class _Rows:
         self.reduced = np.empty_like(gain)
 
     def at(self, price: float) -> _Line:
-        return self.line(np.subtract(self.gain, price * self.columns, out=self.reduced).argmax(1))
+        counts = np.subtract(self.gain, price * self.columns, out=self.reduced).argmax(1)
+        return self.line(counts)
 
     def line(self, counts: Counts) -> _Line:
-        return _Line(float(self.gain.take(counts + self.starts).sum()), self.free - int(counts.sum()), counts)
+        height = float(np.add.reduce(self.gain.take(counts + self.starts)))
+        return _Line(height, self.free - int(np.add.reduce(counts)), counts)
 
 
-def _dual(gain: Table, free: int, most: Counts) -> tuple[float, Counts, Counts]:
+def _dual(rows: _Rows, most: Counts) -> tuple[float, Counts, Counts]:
     """The best price; counts demanded there that leave slots over or none, and such that are too many.
 
     `most`: what is demanded for nothing. The dual is convex and piecewise linear: the next price is where the tangents on
     both sides meet, until the dual lies on them.
     """
-    rows = _Rows(gain, free)
     price, low, high = _bracket(rows, most)
-    moving = np.flatnonzero(low.counts != high.counts)  # the others have made up their minds
+    moving = (low.counts != high.counts).nonzero()[0]  # the others have made up their minds
     if high.rise == 0:
         return price, high.counts, high.counts
-    part = _Rows(gain[moving], int(high.counts[moving].sum()) + high.rise)
+    part = _Rows(rows.gain[moving], int(np.add.reduce(high.counts[moving])) + high.rise)
     base, over = high.counts, low.counts
     low, high = part.line(over[moving]), part.line(base[moving])
     while True:
@@ -159,10 +160,11 @@ def _guess(gain: Table, free: int) -> float:
     width = gain.shape[1] - 1
     steps = min(8, width)
     columns = np.arange(steps + 1) * width // steps
-    coarse = np.maximum(gain[:, columns], 0.0)
-    slopes = ((coarse[:, 1:] - coarse[:, :-1]) / np.diff(columns)).ravel()
+    coarse = np.maximum(gain.take(columns, 1), 0.0)
+    slopes = ((coarse[:, 1:] - coarse[:, :-1]) / (columns[1:] - columns[:-1])).ravel()
     met = max(0, len(slopes) - 1 - free * steps // width)
-    guess = float(np.partition(slopes, met)[met])
+    slopes.partition(met)
+    guess = float(slopes[met])
     return guess if guess > 0.0 else float(coarse.max()) / width
 
 
@@ -171,10 +173,10 @@ def _take_ties(base: Counts, over: Counts, slack: int) -> int:
     if slack == 0:
         return 0
     more = over - base
-    tied = np.flatnonzero(more > 0)
+    tied = (more > 0).nonzero()[0]
     tied = tied[more[tied].argsort(kind="stable")]
-    taken = np.cumsum(more[tied])
-    fits = int(np.searchsorted(taken, slack, side="right"))
+    taken = more[tied].cumsum()
+    fits = int(taken.searchsorted(slack, side="right"))
     base[tied[:fits]] = over[tied[:fits]]
     return slack - int(taken[fits - 1]) if fits else slack
 
@@ -190,43 +192,43 @@ class _Core(NamedTuple):
     losses: Table  # of the relaxed objective, >= 0
     price: float
     slack: int
+    enough: float  # what counts as no loss
 
     def below(self, gap: float) -> "_Core":
-        near = np.flatnonzero(self.losses < gap)
+        near = (self.losses < gap).nonzero()[0]
         return self._replace(rows=self.rows[near], moves=self.moves[near], losses=self.losses[near])
 
 
 Moves = tuple[Counts, Counts]  # rows, and slots more or fewer
 
 
-def _repair(gain: Table, base: Counts, price: float, slack: int) -> Moves:
+def _repair(table: _Rows, base: Counts, price: float, slack: int) -> Moves:
     """What to change so that the base becomes an optimum."""
-    starts = np.arange(len(base)) * gain.shape[1]
-    gap, moves = _one_row(gain, base, price, slack, starts)
-    enough = EXACT * price * float(base.sum() + slack)
+    at = base + table.starts
+    gap, moves = _one_row(table.gain, base, price, slack, at)
+    enough = EXACT * price * float(np.add.reduce(base) + slack)
     if gap <= enough:
         return moves
-    reduced = gain - price * np.arange(float(gain.shape[1]))
-    top = reduced.take(base + starts)
-    flat = np.flatnonzero(reduced > (top - gap)[:, None])
-    rows = flat // gain.shape[1]
-    step = flat - starts[rows] - base[rows]
+    reduced = np.subtract(table.gain, price * table.columns, out=table.reduced)
+    top = reduced.take(at)
+    reduced.put(at, -np.inf)
+    flat = (reduced > (top - gap)[:, None]).ravel().nonzero()[0]
+    rows = flat // len(table.columns)
     losses = np.maximum(top[rows] - reduced.take(flat), 0.0)
-    losses[step == 0] = np.inf
-    core = _Core(rows, step, losses, price, slack).below(gap)
+    core = _Core(rows, flat - at[rows], losses, price, slack, enough)
     gap, moves = _two_rows(core, gap, moves)
     return moves if gap <= enough else _settled(core.below(gap), gap, moves)
 
 
-def _one_row(gain: Table, base: Counts, price: float, slack: int, starts: Counts) -> tuple[float, Moves]:
-    """All that is left to one trial, where that gains most; the gap that remains, and the move."""
-    more = np.minimum(base + slack, gain.shape[1] - 1)
-    profit = gain.take(more + starts) - gain.take(base + starts)
+def _one_row(gain: Table, base: Counts, price: float, slack: int, at: Counts) -> tuple[float, Moves]:
+    """All that is left to one trial, where that gains most; the gap that remains, and the move. `at`: where the base is."""
+    more = np.minimum(gain.shape[1] - 1 - base, slack)
+    profit = gain.take(at + more) - gain.take(at)
     best = int(profit.argmax())
     if profit[best] <= 0:
         none = np.zeros(0, np.int64)
         return price * slack, (none, none)
-    return price * slack - float(profit[best]), (np.array([best]), (more - base)[[best]])
+    return price * slack - float(profit[best]), (np.array([best]), more[[best]])
 
 
 def _two_rows(core: _Core, gap: float, moves: Moves) -> tuple[float, Moves]:
@@ -237,14 +239,14 @@ def _two_rows(core: _Core, gap: float, moves: Moves) -> tuple[float, Moves]:
     rows, steps, losses = core.rows[likely], core.moves[likely], core.losses[likely]
     left = core.slack - (steps[:, None] + steps)
     total = losses[:, None] + losses + core.price * left
-    total[(left < 0) | (rows[:, None] == rows)] = np.inf
+    np.copyto(total, np.inf, where=(left < 0) | (rows[:, None] == rows))
     alone = losses + core.price * (core.slack - steps)
     alone[steps > core.slack] = np.inf
     total.ravel()[:: len(likely) + 1] = alone  # a row and itself: the row alone
     best = int(total.argmin())
     if total.ravel()[best] >= gap:
         return gap, moves
-    pair = np.unique(np.array(divmod(best, len(likely))))
+    pair = sorted(set(divmod(best, len(likely))))
     return float(total.ravel()[best]), (rows[pair], steps[pair])
 
 
@@ -257,49 +259,87 @@ def _cheapest(core: _Core) -> Counts:
     return best[best >= 0]
 
 
+class _Stage(NamedTuple):
+    """Some rows of the recursion: the least loss for each deviation from the slots of the base."""
+
+    losses: Table
+    origin: int  # index of no deviation
+    options: list[int]  # moves that the last of the rows had
+
+    def at(self, deviation: int) -> float:
+        i = deviation + self.origin
+        return self.losses.item(i) if 0 <= i < len(self.losses) else np.inf
+
+
 def _settled(core: _Core, gap: float, moves: Moves) -> Moves:
     """The best change of any number of rows, if one leaves less than `gap`; else `moves`.
 
-    A recursion over rows: the least loss for each deviation from the slots of the base, as far as below the gap.
+    A recursion over rows, as far as losses are below the gap, which falls with each better change on the way. Where a row
+    changed nothing its moves are in vain from then on, whatever other rows add; they, and dearer ones of as many slots,
+    are passed over: of many equal trials only the first few count.
     """
-    cuts = [0, *(np.flatnonzero(np.diff(core.rows)) + 1).tolist(), len(core.rows)]
-    groups = [range(a, b) for a, b in pairwise(cuts)] if len(core.rows) else []
+    cuts = [0, *((core.rows[1:] != core.rows[:-1]).nonzero()[0] + 1).tolist(), len(core.rows)]
     steps, costs = core.moves.tolist(), core.losses.tolist()
-    losses, origin, stages = np.zeros(1), 0, []
-    for group in groups:
-        stages.append((losses, origin))
-        losses, origin = _stage(losses, origin, steps[group.start : group.stop], costs[group.start : group.stop], gap)
-    deviation = np.arange(len(losses)) - origin
-    total = losses + core.price * (core.slack - deviation)
-    total[deviation > core.slack] = np.inf
-    end = int(total.argmin())
-    if total[end] >= gap:
-        return moves
-    picks, at = [], int(deviation[end])
-    afters = [*stages[1:], (losses, origin)]
-    for group, (before, zero), after in zip(reversed(groups), reversed(stages), reversed(afters), strict=True):
-        wanted = after[0][at + after[1]]
-        if 0 <= at + zero < len(before) and before[at + zero] == wanted:
+    vain = dict.fromkeys(steps, np.inf)  # by number of slots: moves as dear as this
+    stages, best = [_Stage(np.zeros(1), 0, [])], (0, 0)
+    for a, b in pairwise(cuts):
+        options = [i for i in range(a, b) if costs[i] < gap and costs[i] < vain[steps[i]]]
+        if not options:
             continue
-        for i in group:
-            came = at - steps[i]
-            if 0 <= came + zero < len(before) and before[came + zero] + costs[i] == wanted:
-                picks.append(i)
-                at = came
-                break
-    return core.rows[picks], core.moves[picks]
+        stage = _with_row(stages[-1], options, steps, costs, gap)
+        if stage is None:
+            vain.update((steps[i], costs[i]) for i in options)
+            continue
+        gap, end = _ended(core, stage, gap)
+        if end is not None:
+            best = len(stages), end
+        stages.append(stage if end is not None else _trimmed(stage, gap))  # an end may be where nothing else leads
+        if gap <= core.enough:
+            break
+    picks = _traced(stages[: best[0] + 1], best[1], steps, costs)
+    return (core.rows[picks], core.moves[picks]) if picks else moves
 
 
-def _stage(losses: Table, origin: int, moves: list[int], costs: list[float], gap: float) -> tuple[Table, int]:
-    """One row more: least losses by deviation, `origin` being the index of none; trimmed to those below the gap when long."""
-    least, most, size = min(0, *moves), max(0, *moves), len(losses)
-    fresh = np.empty(size + most - least)
-    fresh.fill(np.inf)
-    fresh[-least : size - least] = losses
-    for move, cost in zip(moves, costs, strict=True):
-        to = fresh[move - least : move - least + size]
-        np.minimum(to, losses + cost, out=to)
-    if len(fresh) < TRIM:
-        return fresh, origin - least
-    alive = np.flatnonzero(fresh < gap)
-    return fresh[alive[0] : alive[-1] + 1], origin - least - int(alive[0])
+def _with_row(before: _Stage, options: list[int], steps: list[int], costs: list[float], gap: float) -> _Stage | None:
+    """One row more, as far as losses are below the gap; None: that changes nothing."""
+    moves = [steps[i] for i in options]
+    least, most, size = min(0, *moves), max(0, *moves), len(before.losses)
+    old = np.empty(size + most - least)
+    old.fill(gap)
+    old[-least : size - least] = before.losses
+    new = old.copy()
+    for i, move in zip(options, moves, strict=True):
+        to = new[move - least : move - least + size]
+        np.minimum(to, before.losses + costs[i], out=to)
+    return _Stage(new, before.origin - least, options) if np.count_nonzero(new < old) else None
+
+
+def _ended(core: _Core, stage: _Stage, gap: float) -> tuple[float, int | None]:
+    """What is lost if no other row moves, where that is below the gap, and with which deviation."""
+    fit = min(len(stage.losses), core.slack + stage.origin + 1)
+    if fit <= 0:
+        return gap, None
+    unused = np.arange(core.slack + stage.origin, core.slack + stage.origin - fit, -1.0)
+    left = stage.losses[:fit] + core.price * unused
+    end = int(left.argmin())
+    return (left.item(end), end - stage.origin) if left[end] < gap else (gap, None)
+
+
+def _trimmed(stage: _Stage, gap: float) -> _Stage:
+    """Without the ends that lead nowhere."""
+    alive = (stage.losses < gap).nonzero()[0]
+    first, last = alive.item(0), alive.item(-1) + 1
+    return _Stage(stage.losses[first:last], stage.origin - first, stage.options)
+
+
+def _traced(stages: list[_Stage], deviation: int, steps: list[int], costs: list[float]) -> list[int]:
+    """The moves by which the last stage came to this deviation."""
+    picks = []
+    for after, before in pairwise(reversed(stages)):
+        wanted = after.at(deviation)
+        if before.at(deviation) == wanted:
+            continue
+        i = next(i for i in after.options if before.at(deviation - steps[i]) + costs[i] == wanted)
+        picks.append(i)
+        deviation -= steps[i]
+    return picks

@@ -52,7 +52,8 @@ class NodeMilp:
         claims = wanted(rule, view, solve)
         if not claims:
             return view.plan, None
-        return plan_of(view, by_index(claims, [s for s in view.slots if s not in view.busy], view.slots)), None
+        busy = view.busy.keys()
+        return plan_of(view, by_index(claims, [s for s in view.slots if s not in busy], view.slots)), None
 
     def counts(self, curve: Table, held: Counts, up: Table, down: Table, free: int) -> Counts:
         """The better of the solution found and the present counts, if those are allowed."""

@@ -18,6 +18,7 @@ from shoal.policy.hybrid import Hybrid
 from shoal.policy.killable import Killable
 from shoal.policy.milp import NodeMilp
 from shoal.policy.pack import Pack
+from shoal.policy.packed import Packed
 from shoal.policy.waterfill import WaterFill
 
 KNOWN: Mapping[str, type[Any]] = {
@@ -26,6 +27,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "hop": Hop,
     "hybrid": Hybrid,
     "pack": Pack,
+    "packed": Packed,
     "doubling": Doubling,
     "explore": Explore,
     "width": Width,

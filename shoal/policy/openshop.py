@@ -91,26 +91,6 @@ def settled(times: Times, plan: Planned, epochs: int = 1) -> Planned:
     return Planned(dispatch(Shop.open(times), in_order(plan.schedule), epochs), plan.how)
 
 
-def proportional(total: int, speeds: Sequence[float], least: int = 1) -> tuple[int, ...]:
-    """Sizes of shards, one a slot, as the slots' speeds, so that all slots take as long for a pass (ALGORITHMS A.5).
-
-    They sum to `total`; rounding goes to the largest remainders, and no shard has fewer than `least` samples.
-
-    Raises:
-        ValueError: no speeds, one that is not positive, or fewer samples than the least sizes sum to.
-    """
-    if not speeds or not all(speed > 0 for speed in speeds):
-        raise ValueError(f"shards are as large as slots are fast: give each slot's speed, > 0; got {list(speeds)!r}")
-    if total < least * len(speeds):
-        raise ValueError(f"{total} samples cannot be divided into {len(speeds)} shards of at least {least}: use fewer shards")
-    share = [(total - least * len(speeds)) * speed / sum(speeds) for speed in speeds]
-    sizes = [least + int(part) for part in share]
-    rest = sorted(range(len(speeds)), key=lambda j: (int(share[j]) - share[j], j))
-    for slot in rest[: total - sum(sizes)]:
-        sizes[slot] += 1
-    return tuple(sizes)
-
-
 def groups(trials: int, slots: int, efficiency: Callable[[int], float]) -> tuple[int, Seconds]:
     """Into how many groups of slots to divide the slots when trials are few, and how long an epoch then takes.
 

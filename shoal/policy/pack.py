@@ -7,6 +7,7 @@ brackets, and lanes that are filled again when a trial ends.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import ceil
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,9 @@ from shoal.core.trial import Seconds, TrialId, Value
 from shoal.policy.grouping import Groups, Member, at_random, cheapest, equal_length, nearest
 from shoal.policy.idle import fits, idle_slots, idle_trials
 
+ALONE = 2  # a trial under which so many slots died, or that so often had no room in a pack, runs alone
+KINDS = 64  # of trials that gain by each other: so many are told apart
+GAIN = 0.02  # a trial is packed with another if that saves so much of their time
 Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
 
 
@@ -28,18 +32,19 @@ class Pack:
     "random" and "batch_size" are the paper's, and fill the memory. `most`: trials in a pack. `same`: names in the
     configuration that make the model's graph; trials that differ in one are not packed. `batch`: the name of the
     batch size. `refill`: a trial that waits joins a running pack that has room, where the profile says that all
-    together then go faster.
-    Packs are no larger than it takes to give every idle slot one.
+    together then go faster. `fuse`: lanes of one graph may train in one step (equal to rounding).
+    Packs are no larger than it takes to give every idle slot one. A trial that brought two slots down runs alone.
 
     Raises:
         ValueError: no such grouping, or packs of less than one.
     """
 
     grouping: Grouping = "contiguous"
-    most: int = 8
+    most: int = 32
     same: Sequence[str] = ()
     batch: str = "batch_size"
     refill: bool = True
+    fuse: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,17 +54,22 @@ class Pack:
             raise ValueError(f"a pack has at least one trial; got most={self.most!r}")
         object.__setattr__(self, "same", tuple(self.same))
 
-    def start(self) -> None:
-        return None
+    def start(self) -> str:
+        return ""
 
-    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+    def decide(self, view: View, memory: str) -> tuple[Plan, str]:
         waits = idle_trials(view)
+        packs = _Packs(view, self)
+        if waits and not idle_slots(view):
+            seen = packs.digest(waits) if self.refill else memory
+            if seen == memory:  # nothing changed since nobody was found to join
+                return view.plan, memory
+            memory = seen
         if not waits:
             return view.plan, memory
-        packs = _Packs(view, self)
         gangs = set(view.plan.gangs)
         for slot, trials in packs.on_idle(waits):
-            gangs.add(_gang(view, slot, trials))
+            gangs.add(_gang(view, slot, trials, self.fuse))
             waits = [t for t in waits if t not in trials]
         if self.refill:
             for before, after in packs.joined(sorted(gangs, key=lambda g: (g.since, g.trials)), waits):
@@ -68,8 +78,8 @@ class Pack:
         return (Plan(frozenset(gangs)) if gangs != view.plan.gangs else view.plan), memory
 
 
-def _gang(view: View, slot: Slot, trials: Sequence[TrialId]) -> Gang:
-    return Gang(tuple(Lane(t, (slot.id,)) for t in trials), since=view.turn)
+def _gang(view: View, slot: Slot, trials: Sequence[TrialId], fuse: bool) -> Gang:
+    return Gang(tuple(Lane(t, (slot.id,)) for t in trials), fused=fuse and len(trials) > 1, since=view.turn)
 
 
 @dataclass(slots=True)
@@ -78,7 +88,14 @@ class _Packs:
 
     view: View
     rule: Pack
-    spans: dict[tuple[TrialId, ...], Seconds] = field(default_factory=dict)
+    spans: dict[object, Seconds] = field(default_factory=dict)
+    kinds: dict[TrialId, int] = field(default_factory=dict)
+
+    def digest(self, waits: Sequence[TrialId]) -> str:
+        """Of all that decides who joins a running pack, in a few letters: memories are journalled."""
+        gangs = sorted(self.view.plan.gangs, key=lambda g: (g.since, g.trials))
+        speeds = [(gang.trials, sorted(self.view.profile.rates(gang).values())) for gang in gangs]
+        return blake2b(repr((len(waits), waits[-1:], speeds)).encode(), digest_size=6).hexdigest()
 
     def on_idle(self, waits: Sequence[TrialId]) -> Iterator[tuple[Slot, list[TrialId]]]:
         """A pack for each idle slot, longest first; slots with the most memory choose first."""
@@ -109,15 +126,33 @@ class _Packs:
                     lanes.append(trial)
                     left.remove(trial)
             if len(lanes) > len(gang.lanes):
-                yield gang, _gang(view, slot, lanes)
+                yield gang, _gang(view, slot, lanes, self.rule.fuse)
 
     def _alike(self, trials: Sequence[TrialId]) -> list[list[TrialId]]:
-        kinds: dict[tuple[Value, ...], list[TrialId]] = {}
+        """Trials that may be packed: equal in what is named, and, of the cheapest packs, such that each gains with the first."""
+        kinds: dict[tuple[Value, ...], list[list[TrialId]]] = {}
         for t in trials:
-            kinds.setdefault(self._graph(t), []).append(t)
-        return list(kinds.values())
+            same = kinds.setdefault(self._graph(t), [])
+            if self.rule.grouping != "contiguous":
+                some = same[0] if same else None
+            else:
+                some = next((kind for kind in same[:KINDS] if self._saves(kind[0], t)), None)
+            if some is None:
+                same.append([t])
+            else:
+                some.append(t)
+        found = [kind for same in kinds.values() for kind in same]
+        self.kinds = {trial: number for number, kind in enumerate(found) for trial in kind}
+        return found
+
+    def _saves(self, one: TrialId, other: TrialId) -> bool:
+        slot = next(iter(self.view.slots.values()))
+        return self._speed(slot, (one, other)) > 1 + GAIN
 
     def _graph(self, trial: TrialId) -> tuple[Value, ...]:
+        """Equal for trials that may share a slot."""
+        if self.view.deaths.get(trial, 0) >= ALONE:
+            return (trial,)
         return tuple(self.view.trials[trial].config.get(name) for name in self.rule.same)
 
     def _groups(self, trials: Sequence[TrialId], slot: Slot, most: int) -> list[list[TrialId]]:
@@ -150,20 +185,21 @@ class _Packs:
         return self._speed(slot, (*lanes, trial)) > self._speed(slot, lanes) * (1 + 1e-6)
 
     def _speed(self, slot: Slot, trials: Sequence[TrialId]) -> float:
-        rates = self.view.profile.rates(_gang(self.view, slot, trials))
+        rates = self.view.profile.rates(_gang(self.view, slot, trials, self.rule.fuse))
         return sum(rate / self.view.profile.curve(t, 1)[0] for t, rate in rates.items())
 
     def _span(self, slot: Slot, trials: Sequence[TrialId]) -> Seconds:
         """How long the pack takes, all of it: whoever is through leaves, and the others go on."""
-        key = (TrialId(slot.id), *trials)
+        alone = [(self._left(t), self.view.profile.curve(t, 1)[0], self._memory(t)) for t in trials]
+        key = (slot.id, self.kinds.get(trials[0]), tuple(sorted(alone)))  # trials of a kind that are alike in these count as one
         if key not in self.spans:
             profile, left, spent = self.view.profile, {t: self._left(t) for t in trials}, 0.0
             while left:
-                gang = _gang(self.view, slot, list(left))
+                gang = _gang(self.view, slot, list(left), self.rule.fuse)
                 rates = profile.rates(gang)
                 first = min(samples / rates[t] for t, samples in left.items())
                 left = {t: rest for t, samples in left.items() if (rest := samples - first * rates[t]) > 1e-6 * samples}
-                spent += first + (profile.switch(gang, _gang(self.view, slot, list(left))) if left else 0.0)
+                spent += first + (profile.switch(gang, _gang(self.view, slot, list(left), self.rule.fuse)) if left else 0.0)
             self.spans[key] = spent
         return self.spans[key]
 

@@ -71,7 +71,8 @@ def place(view: View, wanted: Widths) -> Plan:
     Units that end by themselves go on. Where memory is short a trial gets fewer slots than wanted, or none.
     """
     locked = [gang for gang in view.plan.gangs if gang.quota is not None]
-    free = [slot for slot in view.slots if slot not in view.busy or view.busy[slot].quota is None]
+    busy = view.busy.keys()
+    free = [slot for slot in view.slots if slot not in busy or view.busy[slot].quota is None]
     gangs = []
     for trial, slots in seats(view, wanted, free, _held(view, wanted)).items():
         now = view.running.get(trial)

@@ -6,10 +6,11 @@ from math import inf, log
 from typing import Any
 
 from shoal.core.plan import Gang, Lane
-from shoal.core.ports import Cost
+from shoal.core.ports import Cost, Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import lockstep, only_shrinks
+from shoal.profile.together import fused_seconds
 
 RATE = 1000.0  # samples/s, while nothing at all was measured: any number does, since all trials have it
 WIDER = 0.9  # rate at width w is that at width 1 times w ** WIDER, until a profile of widths is measured
@@ -40,6 +41,11 @@ class Believer:
         return last
 
 
+def measured(profile: Profile) -> Figures | None:
+    """The means of what was measured, by name; {}: nothing yet; None: the profile was given."""
+    return profile._mean if isinstance(profile, Measured) else None
+
+
 class Measured:
     """Figures by signature, for trials measured and not.
 
@@ -63,7 +69,26 @@ class Measured:
         return made
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
+        if len(gang.lanes) > 1 and len(gang.slots) == 1:
+            return dict.fromkeys(gang.trials, 1.0 / self._together(gang))
         return lockstep(gang, self._alone)
+
+    def _together(self, gang: Gang) -> Seconds:
+        """Seconds per sample of lanes that share a slot and its stream: each chunk is waited for once."""
+        kinds: dict[object, list[TrialId]] = {}
+        for trial in gang.trials:
+            kinds.setdefault(self._kind(trial), []).append(trial)
+        total = max(self._figures(trial).get("data", 0.0) for trial in gang.trials)
+        for trials in kinds.values():
+            alone = 1.0 / self._speed(trials[0])
+            total += fused_seconds(self._figures(trials[0]), len(trials), alone) if gang.fused else len(trials) * alone
+        return total
+
+    def _kind(self, trial: TrialId) -> object:
+        """Equal for trials of one signature, as far as it is known."""
+        config = self.known[trial].config if trial in self.known else {}
+        name = self._seen.get(_key(config))
+        return name or tuple((k, v) for k, v in _key(config) if k not in self._idle_keys)
 
     def _alone(self, lane: Lane) -> float:
         rate = self._rate(lane.trial)
@@ -85,6 +110,10 @@ class Measured:
         return max(self._figures(t).get("switch", self._mean.get("switch", 0.0)) for t in after.trials)
 
     def _rate(self, trial: TrialId) -> float:
+        """Of the trial alone, with what it waits for data."""
+        return 1.0 / (1.0 / self._speed(trial) + self._figures(trial).get("data", 0.0))
+
+    def _speed(self, trial: TrialId) -> float:
         return self._figures(trial).get("rate") or self._mean.get("rate") or RATE
 
     def _figures(self, trial: TrialId) -> Figures:

@@ -2,9 +2,9 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import isfinite
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from shoal.core.ports import Cost
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import lockstep, only_shrinks
+from shoal.profile.packing import Packing, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Row:
 
     `rates`: samples/s at widths 1, 2, …; wider goes no faster than the last. `switch`: seconds to load a
     state at another slot. `up`, `down`: seconds that a trial stands still when it gets more slots, or fewer
-    (`switch`, if not given). The rest as in `core.ports.Cost`.
+    (`switch`, if not given). `packing`: what trials that share a slot have in common; none: they take turns. The rest as in
+    `core.ports.Cost`.
 
     Raises:
         ValueError: no rate, one that is not positive and finite, or a cost below 0.
@@ -38,6 +40,7 @@ class Row:
     first: Seconds = 0.0
     up: Seconds | None = None
     down: Seconds | None = None
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rates, (int, float)):
@@ -46,8 +49,12 @@ class Row:
         if not self.rates or not all(isfinite(r) and r > 0 for r in self.rates):
             raise ValueError(f"a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; got {self.rates!r}")
         for name in ("memory", "build", "evaluate", "save", "switch", "first", "up", "down"):
-            if not (getattr(self, name) or 0.0) >= 0:
-                raise ValueError(f"a profile's {name} must be >= 0; got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise ValueError(f"a profile's {name} must be >= 0 and finite; got {value!r}")
+        if self.packing is not None and not isclose(self.rates[0], self.packing.rate(), rel_tol=1e-6):
+            rule = f"at batch {self.packing.usual} a step of its packing makes {self.packing.rate():g} samples/s"
+            raise ValueError(f"a profile's first rate is that of one alone: {rule}; got {self.rates[0]:g}")
 
     @property
     def cost(self) -> Cost:
@@ -79,7 +86,7 @@ class Table:
 
     @classmethod
     def load(cls, path: str | Path) -> "Table":
-        """Read a TOML file: [[rows]] with the fields of `Row`, and [speeds] with slots' names.
+        """Read a TOML file: [[rows]] with the fields of `Row` but `packing`, and [speeds] with slots' names.
 
         Raises:
             ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
@@ -143,15 +150,32 @@ class Table:
         return self.rows[best]
 
     def _alone(self, lane: Lane) -> float:
-        rates = self.row(lane.trial).rates
+        rates = self._rates(lane.trial)
         rate = rates[min(len(lane.slots), len(rates)) - 1]
         return rate * min(self.speeds.get(slot, 1.0) for slot in lane.slots) if self.speeds else rate
 
+    def _rates(self, trial: TrialId) -> tuple[float, ...]:
+        """At widths 1, 2, …; those of the row are at the batch size that its packing names."""
+        row = self.row(trial)
+        if row.packing is None:
+            return row.rates
+        more = row.packing.rate(self._batch(trial, row.packing)) / row.packing.rate()
+        return tuple(rate * more for rate in row.rates)
+
+    def _batch(self, trial: TrialId, packing: Packing) -> int:
+        return packing.size(self.known[trial].config if trial in self.known else {})
+
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
+        """Lanes step together where all have packing figures; otherwise those on one slot take turns."""
+        if len(gang.lanes) > 1:
+            packings = {trial: self.row(trial).packing for trial in gang.trials}
+            known = {t: (packing, self._batch(t, packing)) for t, packing in packings.items() if packing is not None}
+            if len(known) == len(packings):
+                return together(gang, known, self._alone, self.speeds)
         return lockstep(gang, self._alone)
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
-        rates = self.row(trial).rates
+        rates = self._rates(trial)
         if upto == len(rates):
             return rates
         return rates[:upto] + (rates[-1],) * (upto - len(rates))
@@ -159,25 +183,32 @@ class Table:
     def cost(self, trial: TrialId) -> Cost:
         found = self._costs.get(trial)
         if found is None:
-            found = self.row(trial).cost
+            row = self.row(trial)
+            found = row.cost
+            if row.packing is not None:
+                found = replace(found, memory=row.memory + row.packing.per_sample * self._batch(trial, row.packing))
             if trial in self.known:
                 self._costs[trial] = found
         return found
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
-        if before is not None and after is not None and len(before.lanes) == len(after.lanes) == 1:
+        if after is None:
+            return 0.0
+        if before is not None and len(before.lanes) == len(after.lanes) == 1:
             old, new = before.lanes[0], after.lanes[0]
             row = self.row(new.trial)
             resize = row.up if len(new.slots) > len(old.slots) else row.down if len(new.slots) < len(old.slots) else None
             if old.trial == new.trial and resize is not None:
                 return resize
-        if after is None or only_shrinks(before, after):
-            return 0.0
-        return max(self.row(trial).switch for trial in after.trials)
+        elif before is not None and before.lanes != after.lanes:
+            packings = [row.packing for row in map(self.row, after.trials)]
+            if all(packings):
+                return max(packing.cost.repack for packing in packings if packing is not None)
+        return 0.0 if only_shrinks(before, after) else max(self.row(trial).switch for trial in after.trials)
 
 
 def _row(data: Mapping[str, Any]) -> Row:
-    known = [f.name for f in fields(Row)]
+    known = [f.name for f in fields(Row) if f.name != "packing"]
     wrong = sorted(data.keys() - set(known))
     if wrong:
         raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import Advanced, Ended, Entry, Failed, Finished, Joined, Left, Opened, Planned, Retired
+from shoal.core.event import Advanced, Ended, Entry, Failed, Fell, Finished, Joined, Left, Opened, Planned, Retired
 from shoal.core.plan import Gang, prune
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
@@ -109,6 +109,7 @@ class _Draft:
         self.running: dict[TrialId, Gang] = {}
         self.cursor: dict[Pair, Seconds] = {}  # up to when the time of a running trial at a slot is accounted for
         self.late: dict[TrialId, dict[SlotId, Span]] = {}  # of stopped ones, that and the stop: they may still report
+        self.freed: dict[TrialId, list[tuple[SlotId, Span]]] = {}  # likewise, at slots that a trial gave up while it went on
 
     def take(self, time: Seconds, entry: Entry) -> None:
         if isinstance(entry, Opened):
@@ -134,6 +135,8 @@ class _Draft:
                 self._prune(self.running.get(trial), frozenset((trial,)), frozenset())
             case Advanced():
                 self._advanced(entry)
+            case Fell(trial):
+                self._account_for(trial, "lost")
 
     def done(self) -> Chart:
         self._close_run()
@@ -178,11 +181,16 @@ class _Draft:
             self.gangs.add(gang)
             self.running.update(dict.fromkeys(gang.trials, gang))
         for slot, trial in before.keys() - after.keys():
-            self.late.setdefault(trial, {})[slot] = self.cursor.pop((slot, trial)), self.now
+            span = self.cursor.pop((slot, trial)), self.now
+            if trial in self.running:
+                self.freed.setdefault(trial, []).append((slot, span))
+            else:
+                self.late.setdefault(trial, {})[slot] = span
         for slot, trial in after.keys() - before.keys():
             self._join(slot)  # journals made by hand may not say that it joined
             self._settle(slot, trial)
             self.cursor[slot, trial] = self.now
+            self.freed.setdefault(trial, []).extend(self.late.pop(trial, {}).items())
 
     def _ended(self, gang: Gang, trials: tuple[TrialId, ...]) -> None:
         """They came to their end: nothing of theirs was cut off."""
@@ -196,7 +204,14 @@ class _Draft:
         begin, end = self.late.get(trial, {}).pop(slot, (0.0, 0.0))
         self._add(Bar(slot, begin, end, trial, "lost"))
 
+    def _account_for(self, trial: TrialId, kind: str) -> None:
+        """What the trial did at slots that it gave up, since its last report there: now it is known what it was."""
+        for slot, (begin, end) in self.freed.pop(trial, ()):
+            self._add(Bar(slot, begin, end, trial, kind))
+
     def _close_run(self) -> None:
+        for trial in tuple(self.freed):
+            self._account_for(trial, "lost")
         if self.runs:
             self.runs[-1] = self.runs[-1][0], self.now
             self._swap(tuple(self.gangs), ())
@@ -207,6 +222,7 @@ class _Draft:
     def _advanced(self, entry: Advanced) -> None:
         on: dict[SlotId, list[TrialId]] = {}
         for trial in dict.fromkeys((*entry.samples, *entry.spent)):
+            self._account_for(trial, "train")
             for slot in self._slots(trial):
                 on.setdefault(slot, []).append(trial)
         for slot, sharing in on.items():

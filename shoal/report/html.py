@@ -55,16 +55,18 @@ def page(lines: Iterable[Line], title: str | None = None, folder: str | None = N
         "slots": ("Slots", sections.slots(told, chart[1:] if chart else None, figures["use"] is not None)),
         "configs": ("Configuration and score", sections.configs(told, figures["parallel"], figures["scatter"])),
         "failures": ("Failures", tables.failures(told)),
+        "splits": ("Packs out of memory", tables.splits(told)),
         "repeated": ("Repeated work", tables.repeated(told)),
         "figures": ("Measured figures", tables.measured(told)),
         "run": ("How it was run", sections.setup(told)),
         "next": ("What to do next", sections.following(told, folder)),
     }
     shown = {key: part for key, part in parts.items() if part[1]}
-    return _document(name, sections.heading(told, name, folder), shown, {k: v for k, v in figures.items() if v is not None})
+    return document(name, sections.heading(told, name, folder), shown, {k: v for k, v in figures.items() if v is not None})
 
 
-def _document(name: str, heading: str, parts: Mapping[str, tuple[str, str]], figures: Mapping[str, Any]) -> str:
+def document(name: str, heading: str, parts: Mapping[str, tuple[str, str]], figures: Mapping[str, Any]) -> str:
+    """A page of these parts, {anchor: (title, HTML)}, and of the drawings that they have places for."""
     links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, (title, _) in parts.items())
     body = "".join(f'<section id="{key}"><h2>{escape(title)}</h2>{text}</section>' for key, (title, text) in parts.items())
     return (

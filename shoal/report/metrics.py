@@ -10,7 +10,7 @@ from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, TrialId, Value
 from shoal.engine.journal import Line, replay
 from shoal.report.gantt import KINDS, Chart, chart, seconds, steady
-from shoal.report.tally import Point, RunTally, Tally, TrialTally
+from shoal.report.tally import Choice, Point, RunTally, Split, Tally, TrialTally
 
 STATUSES = ("running", "waiting", "finished", "retired", "failed")
 
@@ -71,6 +71,8 @@ class Account:
     use: Mapping[SlotId, Mapping[str, Seconds]]  # seconds by kind, of every slot that was there
     figures: Mapping[str, Figures]  # measured, by signature
     entries: int
+    choices: tuple[Choice, ...] = ()  # of the automatic policy
+    splits: tuple[Split, ...] = ()  # packs that had no room
 
     @property
     def seconds(self) -> Seconds:
@@ -91,6 +93,13 @@ class Account:
     def used(self) -> dict[str, Seconds]:
         """Slot seconds by kind, of all slots together."""
         return {kind: sum(use.get(kind, 0.0) for use in self.use.values()) for kind in KINDS}
+
+    @property
+    def choice(self) -> Choice | None:
+        """What the automatic policy follows; None: the last run had another policy, or nothing was chosen yet."""
+        said = self.head.get("policy")
+        other = isinstance(said, Mapping) and said.get("name") != "auto"
+        return self.choices[-1] if self.choices and not other else None
 
     @property
     def status(self) -> str:
@@ -144,6 +153,8 @@ def account(lines: Iterable[Line], metric: str | None = None, mode: str | None =
         use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
         figures=state.figures,
         entries=len(lines),
+        choices=tuple(tally.choices),
+        splits=tuple(tally.splits),
     )
 
 

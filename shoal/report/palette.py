@@ -1,5 +1,6 @@
 """Colours that read on white and on black: trials by their number, causes by shade and pattern."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from shoal.core.trial import TrialId
@@ -48,9 +49,13 @@ CAUSES = (
 def painted_by(account: Account) -> dict[TrialId, str]:
     """A colour for each trial, the same in all drawings: the best have one of their own, the others a shade of one."""
     best = [row.id for row in account.ranked()[: len(BASE)]]
-    rest = [row.id for row in account.trials if row.id not in best]
-    shaded = {trial: _shade(BASE[n % len(BASE)], 1 + n // len(BASE)) for n, trial in enumerate(rest)}
-    return dict(zip(best, BASE, strict=False)) | shaded
+    return numbered([*best, *(row.id for row in account.trials if row.id not in best)])
+
+
+def numbered(trials: Iterable[TrialId]) -> dict[TrialId, str]:
+    """A colour for each trial by its place: the first have one of their own, the others a shade of one."""
+    laps = ((trial, *divmod(n, len(BASE))) for n, trial in enumerate(trials))
+    return {trial: _shade(BASE[colour], lap) if lap else BASE[colour] for trial, lap, colour in laps}
 
 
 def mix(colour: str, other: str, part: float) -> str:

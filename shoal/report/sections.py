@@ -25,7 +25,7 @@ def heading(account: Account, name: str, folder: str | None) -> str:
         else described(recipe),
         "wanted": goal,
         "searcher": described(head.get("searcher")),
-        "policy": described(head.get("policy")),
+        "policy": described(head.get("policy")) + (f": {choice.follows}" if (choice := account.choice) else ""),
         "backend": described(head.get("backend")) + (", simulated" if _simulated(account) else ""),
         "started": _date(described(head.get("started") or head.get("date"))),
         "folder": folder or "",
@@ -151,14 +151,17 @@ def configs(account: Account, lines: Any, dots: Any) -> str:
 
 
 def setup(account: Account) -> str:
-    """The runs, the options and the versions."""
+    """The runs, what the automatic policy chose, the options and the versions."""
     rows = [[(str(n), n), (duration(a), a), (duration(b), b), (duration(b - a), b - a), how] for n, a, b, how in account.runs]
     runs = table(["run", "from", "to", "took", "how it ended"], rows) if len(rows) > 1 else ""
     known = ("study", "metric", "mode", "space")
     facts = {key: _flat(item) for key, item in account.head.items() if key not in known and item not in (None, "", {})}
     listed = "".join(f"<dt>{escape(str(key))}</dt><dd>{escape(text)}</dd>" for key, text in facts.items())
+    chosen = [[(duration(c.time), c.time), c.follows, c.why] for c in account.choices]
+    choices = "<h3>What auto followed</h3>" + table(["from", "policy", "because"], chosen) if chosen else ""
     made = f"<p>Made from the journal alone: {plural(account.entries, 'entry').replace('entrys', 'entries')}.</p>"
-    return runs + (f"<details><summary>options and versions</summary><dl>{listed}</dl></details>" if listed else "") + made
+    said = f"<details><summary>options and versions</summary><dl>{listed}</dl></details>" if listed else ""
+    return runs + choices + said + made
 
 
 def _flat(item: Any) -> str:

@@ -30,7 +30,7 @@ def gantt(account: Account, limit: int = BARS) -> tuple[Figure, int, int] | None
     for cause in CAUSES:
         mine = [item for item in bars if item.bar.kind == cause.kind]
         if mine:
-            traces += [_legend(cause), _trace(cause, mine, place, painted, unit)]
+            traces += [legend(cause), bar_trace(cause, mine, place, painted, unit)]
     shape = _lanes(
         list(place),
         room=16 if len(chart.runs) > 1 else 0,
@@ -49,12 +49,13 @@ def _lanes(slots: Sequence[str], room: int, **more: Any) -> dict[str, Any]:
     high = lane * len(slots)
     place = {"orientation": "h", "x": 0, "y": 1 + (8 + room) / high, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"}
     margin = {"l": 60, "r": 20, "t": 46 + room, "b": 60}
-    shape = layout(high + margin["t"] + margin["b"], margin=margin, yaxis=_slot_axis(slots), legend=place, showlegend=True)
+    shape = layout(high + margin["t"] + margin["b"], margin=margin, yaxis=slot_axis(slots), legend=place, showlegend=True)
     return {**shape, **more}
 
 
-def _slot_axis(slots: Sequence[str]) -> dict[str, Any]:
-    every = -(-len(slots) // 64)
+def slot_axis(slots: Sequence[str], most: int = 64) -> dict[str, Any]:
+    """An axis of lanes, the first slot above; at most so many of them are named."""
+    every = -(-len(slots) // most)
     shown = range(0, len(slots), every)
     return axis(
         tickvals=list(shown),
@@ -66,7 +67,7 @@ def _slot_axis(slots: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def _legend(cause: Cause) -> dict[str, Any]:
+def legend(cause: Cause) -> dict[str, Any]:
     """A bar that only shows in the legend; it has the cause's pattern without a trial's colour."""
     colour = cause.colour or mix(GREY, "#ffffff", 0.35 if cause.kind == "evaluate" else 0.0)
     marker = {"color": colour, "pattern": _pattern(cause), "line": {"width": 0}}
@@ -79,9 +80,10 @@ def _pattern(cause: Cause) -> dict[str, Any]:
     return {"shape": cause.pattern, "fgcolor": "rgba(255,255,255,0.85)", "size": 6, "solidity": 0.3, "fillmode": "overlay"}
 
 
-def _trace(
+def bar_trace(
     cause: Cause, bars: Sequence[Drawn], place: Mapping[Any, int], painted: Mapping[Any, str], unit: Seconds
 ) -> dict[str, Any]:
+    """The bars of one cause. `place`: each slot's lane; `painted`: each trial's colour; `unit`: seconds of the time axis."""
     return {
         "type": "bar",
         "orientation": "h",

@@ -114,6 +114,23 @@ def _open(rows: int) -> str:
     return " open" if rows <= SHOWN else ""
 
 
+def splits(account: Account) -> str:
+    """Which packs ran out of memory, when, and what their trials are believed to need since. Nothing if none did."""
+    if not account.splits:
+        return ""
+    cells = [
+        [
+            (duration(split.time), split.time),
+            ", ".join(split.trials),
+            split.why,
+            "; ".join(f"{signature[:12]}: {size(need * 2**30)}" for signature, need in split.needs.items()) or "not known",
+        ]
+        for split in account.splits
+    ]
+    text = f"<p>{escape(plural(len(cells), 'pack'))} had no room: split, and gone on with in smaller packs.</p>"
+    return text + table(["at", "trials", "why", "each trial's memory, by signature, since"], cells, sortable=True)
+
+
 def repeated(account: Account) -> str:
     """What was trained and then lost, trial by trial. Nothing if nothing was."""
     rows = [row for row in account.trials if row.repeated.falls]
@@ -162,6 +179,8 @@ def measured(account: Account) -> str:
 
 
 def _figure(name: str, figure: float | None) -> str:
+    if name == "batch_size" and figure is not None:
+        return count(figure)
     if "bytes" in name and figure is not None:
         return size(figure)
     if name == "memory" and figure is not None:

@@ -4,8 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shoal.core.cluster import SlotId
-from shoal.core.event import Advanced, Commanded, Entry, Evaluated, Failed, Fell, Finished, Opened, Planned, Retired, Submitted
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Evaluated,
+    Failed,
+    Fell,
+    Finished,
+    Measured,
+    Opened,
+    Planned,
+    Remembered,
+    Retired,
+    Submitted,
+)
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 
 TRAINING = " (training)"  # ends the names of values seen while training, of which validation may have namesakes
@@ -18,6 +33,23 @@ class Point(NamedTuple):
     epoch: float
     time: Seconds
     value: float
+
+
+class Choice(NamedTuple):
+    """What the automatic policy followed from this time on, and why."""
+
+    time: Seconds
+    follows: str
+    why: str
+
+
+class Split(NamedTuple):
+    """A pack that had no room: its trials, what it ended of, and what each is believed to need since, GiB by signature."""
+
+    time: Seconds
+    trials: tuple[TrialId, ...]
+    why: str
+    needs: Mapping[str, GiB]
 
 
 @dataclass(slots=True)
@@ -120,15 +152,15 @@ class Tally:
     def __init__(self) -> None:
         self.head: Mapping[str, Any] = {}
         self.runs: list[RunTally] = []
+        self.choices: list[Choice] = []
+        self.splits: list[Split] = []
+        self._needs: tuple[Seconds, dict[str, GiB]] = 0.0, {}  # said at that moment
         self.trials: dict[TrialId, TrialTally] = {}
         self.left: set[TrialId] = set()
         self.data: tuple[int, Samples] = 0, 0.0  # shards, samples
 
     def take(self, time: Seconds, entry: Entry) -> None:
-        if isinstance(entry, Opened):
-            self._open(time, entry)
-        elif self.runs:
-            self.runs[-1].end = time
+        self._go_on(time, entry)
         match entry:
             case Submitted(trial):
                 self._submit(trial)
@@ -146,8 +178,18 @@ class Tally:
                 self.left.discard(id_)
                 self.trials[id_].end = time
                 self.trials[id_].close_epoch(time)
+            case Measured() | Ended():
+                self._split(time, entry)
+            case Remembered("policy", {"follows": str(follows), "why": str(why)}):
+                self._choose(Choice(time, follows, why))
             case Commanded("stop", why) if self.runs:
                 self.runs[-1].stopped = why
+
+    def _go_on(self, time: Seconds, entry: Entry) -> None:
+        if isinstance(entry, Opened):
+            self._open(time, entry)
+        elif self.runs:
+            self.runs[-1].end = time
 
     def _open(self, time: Seconds, entry: Opened) -> None:
         if self.runs:
@@ -155,6 +197,20 @@ class Tally:
         self.runs.append(RunTally(entry.run, time, time))
         self.head = {**self.head, **entry.head}
         self.data = len(entry.shards), float(sum(entry.shards.values()))
+
+    def _split(self, time: Seconds, entry: Measured | Ended) -> None:
+        """What a pack's trials are believed to need is said just before it ends."""
+        needs = self._needs[1] if self._needs[0] == time else {}
+        if isinstance(entry, Measured):
+            memory = entry.figures.get("memory")
+            self._needs = time, needs if memory is None else {**needs, entry.signature: memory}
+        elif entry.why:
+            self.splits.append(Split(time, entry.gang.trials, entry.why, needs))
+
+    def _choose(self, choice: Choice) -> None:
+        """The policy's memory also changes without a new choice."""
+        if not self.choices or self.choices[-1][1:] != choice[1:]:
+            self.choices.append(choice)
 
     def _submit(self, trial: Trial) -> None:
         shards, total = self.data

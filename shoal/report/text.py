@@ -20,8 +20,9 @@ def summary(lines: Iterable[Line], metric: str | None = None, mode: str | None =
 
     Keys: study, recipe, metric, mode, status (empty, finished, open, "stopped: why"), stopped (why, or None), trials
     (by status, and `all`), best (None: no score), top, seconds, runs, slots (seconds by kind each), used (seconds by
-    kind), training (its share of slot time), samples, throughput (samples/s), repeated (falls, visits, samples,
-    seconds, and by trial), hops, moved_bytes, failures, figures (by signature).
+    kind), policy (what the automatic one follows, and why; None: it is another), training (its share of slot time),
+    samples, throughput (samples/s), repeated (falls, visits, samples, seconds, and by trial), hops, moved_bytes, failures,
+    splits (of packs that had no room), figures (by signature).
 
     Raises:
         ValueError: the mode is neither "min" nor "max".
@@ -33,6 +34,7 @@ def summary(lines: Iterable[Line], metric: str | None = None, mode: str | None =
     found = {
         "study": told.head.get("study"),
         "recipe": recipe.get("name") if isinstance(recipe, Mapping) else recipe,
+        "policy": None if (choice := told.choice) is None else {"follows": choice.follows, "why": choice.why},
         "metric": told.metric,
         "mode": told.mode,
         "status": status,
@@ -53,6 +55,7 @@ def summary(lines: Iterable[Line], metric: str | None = None, mode: str | None =
         "hops": sum(row.hops for row in told.trials),
         "moved_bytes": sum(row.moved for row in told.trials),
         "failures": [{"trial": row.id, "why": row.why, "epochs": row.epochs} for row in told.trials if row.status == "failed"],
+        "splits": [split._asdict() for split in told.splits],
         "figures": told.figures,
     }
     plain = _plain(found)
@@ -97,6 +100,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *_best_lines(found),
         f"time     {duration(found['seconds'])}" + (f" in {len(found['runs'])} runs" if len(found["runs"]) > 1 else ""),
         *_slot_lines(found),
+        *([f"policy   auto: {choice['follows']}, because {choice['why']}"] if (choice := found.get("policy")) else []),
     ]
     if found["throughput"]:
         shown.append(f"samples  {count(found['samples'])}, {count(found['throughput'])} a second")
@@ -105,6 +109,10 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         part = share(void["samples"], found["samples"])
         lost = f"{count(void['samples'])} samples ({part}), {duration(void['seconds'])} of slot time"
         shown.append(f"repeated {lost}, in {plural(len(void['trials']), 'trial')}")
+    for split in found["splits"][:TOP]:
+        needs = ", ".join(size(need * 2**30) for need in split["needs"].values())
+        believed = f": each is believed to need {needs}" if needs else ""
+        shown.append(f"split    {split['why']}, at {duration(split['time'])}{believed}")
     failed = found["failures"]
     shown += [f"failed   {item['trial']}: {item['why']}" for item in failed[:TOP]]
     return shown + ([f"         … and {len(failed) - TOP} more"] if len(failed) > TOP else [])

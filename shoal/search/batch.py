@@ -1,11 +1,14 @@
 """What grid and random search share: a list of configurations, submitted in order, so many at a time."""
 
 from collections.abc import Callable
+from typing import Any
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
 from shoal.search.space import Config
+
+Widths = tuple[int, int]  # fewest and most slots
 
 
 def trial_id(index: int, count: int) -> TrialId:
@@ -25,12 +28,18 @@ def whole_epochs(view: View, epochs: float) -> Samples:
 
 
 def next_batch(
-    view: View, came: int, count: int, config: Callable[[int], Config], epochs: float, most: int | None
+    view: View,
+    came: int,
+    count: int,
+    config: Callable[[int], Config],
+    epochs: float,
+    most: int | None,
+    widths: Widths | None = None,
 ) -> tuple[Proposal, int]:
     """Submit trials `came`, `came + 1`, … of `count`, as many as keep at most `most` with work left.
 
     With it, how many have come by then. Trials that are known came already: a journal torn in the middle of a moment has
-    them, but not the memory of it.
+    them, but not the memory of it. `widths`: the fewest and most slots of each (None: one).
     """
     while came < count and trial_id(came, count) in view.known:
         came += 1
@@ -38,13 +47,28 @@ def next_batch(
     if room <= 0:
         return Proposal(), came
     samples, shards = whole_epochs(view, epochs), frozenset(view.shards)
-    trials = tuple(Trial(trial_id(i, count), samples, config(i), shards=shards) for i in range(came, came + room))
+    wide = widths or (1, 1)
+    trials = tuple(Trial(trial_id(i, count), samples, config(i), wide, shards) for i in range(came, came + room))
     return Proposal(trials), came + room
 
 
-def check_counts(max_epochs: float, max_concurrent: int | None) -> None:
-    """Raise ValueError unless both are positive."""
-    if not max_epochs > 0:
+def check_counts(max_epochs: float | None, max_concurrent: int | None) -> None:
+    """Raise ValueError unless both are positive, where they are set."""
+    if max_epochs is not None and not max_epochs > 0:
         raise ValueError(f"max_epochs must be > 0; got {max_epochs!r}")
     if max_concurrent is not None and max_concurrent < 1:
         raise ValueError(f"max_concurrent must be >= 1, or None for no limit; got {max_concurrent!r}")
+
+
+def checked_widths(widths: Any) -> Widths | None:
+    """Fewest and most slots as a tuple; None as it is.
+
+    Raises:
+        ValueError: not two whole numbers with 1 <= fewest <= most.
+    """
+    if widths is None:
+        return None
+    pair = tuple(widths) if isinstance(widths, (list, tuple)) else ()
+    if len(pair) != 2 or not all(isinstance(w, int) and not isinstance(w, bool) for w in pair) or not 1 <= pair[0] <= pair[1]:
+        raise ValueError(f"widths must be (fewest, most) slots of each trial, 1 <= fewest <= most; got {widths!r}")
+    return pair[0], pair[1]

@@ -4,44 +4,44 @@ from dataclasses import dataclass, field
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.search.batch import check_counts, next_batch
-from shoal.search.space import Config, Space, draw, grids, validated
+from shoal.search.batch import Widths, check_counts, checked_widths, next_batch
+from shoal.search.draws import Draws, draws
+from shoal.search.space import Config, Space
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
     """`num_samples` draws from the space; with `grid` dimensions, so many of every combination, as Ray Tune does.
 
-    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`: as for `Grid`. Its
-    memory is how many trials came.
+    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`: as for `Grid`. What is None is
+    the study's, or one sample for one epoch from seed 0. Its memory is how many trials came.
 
     Raises:
         ValueError: numbers that are not positive, or a seed below 0.
     """
 
-    space: Space = field(hash=False)
-    num_samples: int = 1
-    max_epochs: float = 1
-    seed: int = 0
+    space: Space | None = field(default=None, hash=False)
+    num_samples: int | None = None
+    max_epochs: float | None = None
+    seed: int | None = None
     max_concurrent: int | None = None
-    _grids: tuple[Config, ...] = field(init=False, repr=False, compare=False, default=())
+    widths: Widths | None = None
+    _draws: Draws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_counts(self.max_epochs, self.max_concurrent)
-        if self.num_samples < 1:
+        object.__setattr__(self, "widths", checked_widths(self.widths))
+        if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"num_samples must be >= 1; got {self.num_samples!r}")
-        if self.seed < 0:
-            raise ValueError(f"a seed must be >= 0; got {self.seed!r}")
-        object.__setattr__(self, "space", validated(self.space))
-        object.__setattr__(self, "_grids", tuple(grids(self.space)))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed))
 
     def start(self) -> int:
         return 0
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        count = self.num_samples * len(self._grids)
-        return next_batch(view, came, count, self.config, self.max_epochs, self.max_concurrent)
+        count = (self.num_samples or 1) * self._draws.combinations
+        return next_batch(view, came, count, self.config, self.max_epochs or 1, self.max_concurrent, self.widths)
 
     def config(self, index: int) -> Config:
         """The configuration of trial number `index`."""
-        return draw(self.space, self.seed, index, self._grids[index % len(self._grids)])
+        return self._draws(index)

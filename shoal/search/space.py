@@ -1,8 +1,13 @@
-"""Search spaces: a dict from names to domains (or constants), as in Ray Tune; and plain data for the journal."""
+"""Search spaces: a dict from names to domains, constants or further dicts, as in Ray Tune; and plain data for the journal.
+
+A dict within a dict is flattened: {"model": {"width": grid([64, 128])}} makes a dimension "model.width". Values may bring
+dimensions with them: choice({"sgd": {"momentum": uniform(0, 1)}, "adam": {}}) as "optimizer" makes configurations with
+"optimizer": "sgd" and an "optimizer.momentum", and others with "optimizer": "adam" and none.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, cast
 from zlib import crc32
 
@@ -68,9 +73,10 @@ class RandInt:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these values, each as likely."""
+    """One of these values, each as likely. `under`: for each value the space that comes with it; empty: none for any."""
 
     values: tuple[Value, ...]
+    under: tuple[Space, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", _values("choice", self.values))
@@ -81,9 +87,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class GridDomain:
-    """Each of these values, with every value of the other grids."""
+    """Each of these values, with every value of the other grids. `under`: as for `Choice`."""
 
     values: tuple[Value, ...]
+    under: tuple[Space, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", _values("grid", self.values))
@@ -104,14 +111,31 @@ def randint(low: int, high: int) -> RandInt:
     return RandInt(low, high)
 
 
-def choice(values: Iterable[Value]) -> Choice:
-    """One of these values. Raises ValueError for none, or one that JSON cannot hold."""
-    return Choice(_values("choice", values))
+def choice(values: Iterable[Value] | Mapping[Any, Space | None]) -> Choice:
+    """One of these values; or one of a dict's keys, with the dimensions that belong to it: {"sgd": {"momentum": …}, "adam": {}}.
+
+    Raises:
+        ValueError: none, or one that JSON cannot hold.
+    """
+    return Choice(_values("choice", values), _under("choice", values))
 
 
-def grid(values: Iterable[Value]) -> GridDomain:
-    """Each of these values. Raises ValueError for none, or one that JSON cannot hold."""
-    return GridDomain(_values("grid", values))
+def grid(values: Iterable[Value] | Mapping[Any, Space | None]) -> GridDomain:
+    """Each of these values; or each of a dict's keys, with the dimensions that belong to it, as for `choice`.
+
+    Raises:
+        ValueError: none, or one that JSON cannot hold.
+    """
+    return GridDomain(_values("grid", values), _under("grid", values))
+
+
+def _under(name: str, values: Any) -> tuple[Space, ...]:
+    if not isinstance(values, Mapping):
+        return ()
+    for value, space in values.items():
+        if not isinstance(space, Mapping | None):
+            raise ValueError(f"{name}({{value: dimensions}}) needs a dict, or None, for each value; got {space!r} for {value!r}")
+    return tuple(dict(space or {}) for space in values.values())
 
 
 def _check_range(name: str, low: float, high: float) -> None:
@@ -144,46 +168,103 @@ def value_of(value: Any) -> Value:
 
 
 def validated(space: Space) -> dict[str, Any]:
-    """The space with its constants made plain.
+    """The space with nested dicts flattened and constants made plain.
 
     Raises:
-        ValueError: a name that is no text, or a constant that a configuration cannot hold.
+        ValueError: a name that is no text or comes twice, or a constant that a configuration cannot hold.
     """
     made: dict[str, Any] = {}
+    taken: set[str] = set()
     for name, domain in space.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a dimension's name must be a text; got {name!r}")
-        try:
-            made[name] = domain if isinstance(domain, tuple(_KINDS.values())) else value_of(domain)
-        except ValueError as error:
-            remedy = "flatten it: {'optimizer.lr': …}" if isinstance(domain, Mapping) else "or give a domain, such as choice([…])"
-            raise ValueError(f"dimension {name!r}: {error}; {remedy}") from error
+        if isinstance(domain, Mapping):
+            flat = {f"{name}.{key}": each for key, each in validated(domain).items()}
+        else:
+            flat = {name: _checked(name, domain)}
+        names = {full for full, _ in dimensions(flat)}
+        if taken & names:
+            raise ValueError(f"dimensions must have names of their own; there are two of {', '.join(sorted(taken & names))}")
+        taken |= names
+        made |= flat
     return made
 
 
-def grids(space: Space) -> list[Config]:
-    """All combinations of the space's grids, the last dimension running fastest; one empty one without grids."""
+def _checked(name: str, domain: Any) -> Any:
+    if isinstance(domain, (Choice, GridDomain)) and domain.under:
+        return type(domain)(domain.values, tuple(map(validated, domain.under)))
+    try:
+        return domain if isinstance(domain, tuple(_KINDS.values())) else value_of(domain)
+    except ValueError as error:
+        raise ValueError(f"dimension {name!r}: {error}; or give a domain, such as choice([…])") from error
+
+
+def options(domain: Choice | GridDomain) -> Iterator[tuple[Value, Space]]:
+    """Its values, each with the space that comes with it."""
+    return zip(domain.values, domain.under or ({},) * len(domain.values), strict=True)
+
+
+def dimensions(space: Space, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All dimensions of a validated space by full name, those that come with a value after it."""
+    for name, domain in space.items():
+        yield prefix + name, domain
+        for under in getattr(domain, "under", ()):
+            yield from dimensions(under, f"{prefix}{name}.")
+
+
+def build(space: Space, pick: Callable[[str, Any, str], Value], prefix: str = "", label: str = "") -> Config:
+    """The configuration that `pick(full name, domain, label)` leads to, dimension by dimension.
+
+    It is asked only for dimensions that the values so far bring. A label is a name with those values in it, and so no other
+    domain's: "optimizer[sgd].lr".
+    """
+    config: Config = {}
+    for name, domain in space.items():
+        full, kind = prefix + name, isinstance(domain, tuple(_KINDS.values()))
+        config[full] = value = pick(full, domain, label + name) if kind else domain
+        if isinstance(domain, (Choice, GridDomain)) and domain.under:
+            config |= build(domain.under[domain.values.index(value)], pick, full + ".", f"{label}{name}[{value}].")
+    return config
+
+
+def as_grid(space: Space) -> dict[str, Any]:
+    """The space with every `choice` made a `grid`."""
+    return {
+        name: GridDomain(domain.values, tuple(map(as_grid, domain.under))) if isinstance(domain, (Choice, GridDomain)) else domain
+        for name, domain in space.items()
+    }
+
+
+def grids(space: Space, prefix: str = "") -> list[Config]:
+    """All combinations of the space's grids, the last dimension running fastest; one empty one without grids.
+
+    Raises:
+        ValueError: a grid comes with a value that is drawn: how often it would be tried is anyone's guess.
+    """
     combined: list[Config] = [{}]
     for name, domain in space.items():
+        full = prefix + name
         if isinstance(domain, GridDomain):
-            combined = [{**config, name: value} for config in combined for value in domain.values]
+            branches = [{full: value, **below} for value, under in options(domain) for below in grids(under, full + ".")]
+            combined = [{**config, **branch} for config in combined for branch in branches]
+        elif any(isinstance(each, GridDomain) for _, each in dimensions({name: domain})):
+            raise ValueError(f"dimension {full!r} is a choice with a grid under it: make the inner one a choice, or both grids")
     return combined
 
 
 def draw(space: Space, seed: int, index: int, fixed: Config) -> Config:
-    """Configuration number `index`: grids from `fixed`, the rest drawn.
+    """Configuration number `index`: dimensions in `fixed` (its grids, usually) as they are there, the rest drawn.
 
     A function of its arguments; a dimension's draw depends on (seed, index, its name) only.
     """
-    config: Config = {}
-    for name, domain in space.items():
+
+    def pick(name: str, domain: Any, _: str) -> Value:
         if name in fixed:
-            config[name] = fixed[name]
-        elif hasattr(domain, "sample"):
-            config[name] = cast(Domain, domain).sample(np.random.default_rng([seed, index, crc32(name.encode())]))
-        else:
-            config[name] = domain
-    return config
+            return fixed[name]
+        drawn = Choice(domain.values) if isinstance(domain, GridDomain) else cast(Domain, domain)
+        return drawn.sample(np.random.default_rng([seed, index, crc32(name.encode())]))
+
+    return build(space, pick)
 
 
 _KINDS: Mapping[str, type[Any]] = {
@@ -203,7 +284,9 @@ def describe_space(space: Space) -> dict[str, Any]:
 def _describe(domain: Any) -> dict[str, Any]:
     for kind, type_ in _KINDS.items():
         if type(domain) is type_:
-            return {"kind": kind, **asdict(domain)}
+            data = {f.name: getattr(domain, f.name) for f in fields(type_) if f.name != "under"}
+            under = {"under": [describe_space(each) for each in domain.under]} if getattr(domain, "under", ()) else {}
+            return {"kind": kind, **data, **under}
     return {"kind": "constant", "value": domain}
 
 
@@ -218,4 +301,6 @@ def _rebuild(data: dict[str, Any]) -> Any:
         return value_of(data["value"])
     if kind not in _KINDS:
         raise ValueError(f"a dimension's kind is one of {', '.join(_KINDS)}, constant; got {kind!r}")
-    return _KINDS[kind](**{f.name: data[f.name] for f in fields(_KINDS[kind])})
+    if "under" in data:
+        data["under"] = tuple(map(rebuild_space, data["under"]))
+    return _KINDS[kind](**data)

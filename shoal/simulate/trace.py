@@ -17,10 +17,10 @@ Ids = NDArray[np.int64]
 
 
 class TraceError(ValueError):
-    """A log breaks a rule: which file, which line, which rule."""
+    """A log breaks a rule: which file, which line (of a Parquet file: which row, from 1), which rule."""
 
-    def __init__(self, file: object, line: int | None, rule: str) -> None:
-        super().__init__(f"{file}, line {line}: {rule}" if line is not None else f"{file}: {rule}")
+    def __init__(self, file: object, line: int | None, rule: str, counts: str = "line") -> None:
+        super().__init__(f"{file}, {counts} {line}: {rule}" if line is not None else f"{file}: {rule}")
         self.file, self.line, self.rule = str(file), line, rule
 
 

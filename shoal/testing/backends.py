@@ -1,12 +1,12 @@
 """The contract of a backend: one small study, run in several ways through the ordinary engine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.core.cluster import ShardId
-from shoal.core.event import Advanced, Commanded, Ended, Entry, Failed, Finished, Joined, Retired, Submitted
-from shoal.core.plan import Gang, Proposal
+from shoal.core.event import Advanced, Commanded, Ended, Entry, Failed, Fell, Finished, Joined, Planned, Retired, Submitted
+from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.ports import Backend, Moment, Policy, Searcher
 from shoal.core.state import State, View, fold
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -46,6 +46,7 @@ def check_backend(setting: Setting) -> None:
     for policy in setting.policies:
         check_study(setting, policy)
         check_resume(setting, policy)
+    check_stopped(setting)
     check_retired(setting)
     check_wake(setting)
     if setting.bad is not None:
@@ -81,6 +82,20 @@ def check_resume(setting: Setting, policy: Policy[Any]) -> None:
     assert set(final.ended.values()) == {"finished"}, f"not all finished: {final.ended}"
     for trial, (count, visits) in kept.items():
         assert final.visits[trial][:count] == visits, f"{trial}: durable visits {visits} became {final.visits[trial][:count]}"
+
+
+def check_stopped(setting: Setting) -> None:
+    """A gang without a quota that is stopped in the midst of a visit completes it; nothing is lost, nothing is done twice."""
+    lines, state = _run(setting, _Interrupts(), Trace([(0.0, c) for c in setting.configs], setting.epochs))
+    check_journal(lines, state)
+    assert set(state.ended.values()) == {"finished"}, f"not all finished: {state.ended}"
+    fell = [line.entry for line in lines if isinstance(line.entry, Fell)]
+    assert not fell, f"a stop lost work: {fell}"
+    plans = [n for n, line in enumerate(lines) if isinstance(line.entry, Planned)]
+    stop = next(n for n in plans if lines[n].entry.stop and not lines[n].entry.start)  # type: ignore[union-attr]
+    after = next((n for n in plans if n > stop), len(lines))
+    made = [line.entry.visits for line in lines[stop:after] if isinstance(line.entry, Advanced)]
+    assert any(visits.values() for visits in map(dict, made)), "stopped within a visit, it was not completed before the next plan"
 
 
 def check_retired(setting: Setting) -> None:
@@ -174,6 +189,25 @@ class Probed:
         slots = [slot for gang in gangs for slot in gang.slots]
         trials = [trial for gang in gangs for trial in gang.trials]
         assert len(set(slots)) == len(slots) and len(set(trials)) == len(trials), f"{now}: {gangs}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupts:
+    """First come, first served; but once, all that runs is stopped in the midst of a visit, until that was made."""
+
+    def start(self) -> dict[str, Any]:
+        return {"stage": 0, "seen": []}
+
+    def decide(self, view: View, memory: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
+        made = sum(map(len, view.visits.values()))
+        if memory["stage"] == 0 and memory["seen"] == [made] and view.running:
+            return Plan(), {"stage": 1, "seen": [made]}
+        if memory["stage"] == 1 and memory["seen"] == [made]:
+            return view.plan, memory
+        plan, _ = Fifo().decide(view, None)
+        if memory["stage"] == 0:
+            return replace(plan, wake_at=view.now + 1e-3), {"stage": 0, "seen": [made] if view.running else []}
+        return plan, {"stage": 2, "seen": []}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ def _check_entries(lines: Sequence[Line]) -> None:
                 kept = state.kept.get(trial)
                 at = {(kept.visits, kept.samples) if kept else (0, 0.0), (len(state.visits[trial]), done)}
                 assert (count, done) in at, f"{time}: {trial} falls to {count} visits, {done} samples, but durable is {kept}"
-            case Ended(gang):
-                assert gang.quota is not None, f"{time}: a gang without a quota ended: {gang}"
+            case Ended(gang, why):
+                assert gang.quota is not None or why, f"{time}: a gang without a quota ended: {gang}"
             case Joined(slots):
                 assert slots, f"{time}: no slot joined"
             case Left(gone):

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 
+import torch
+
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.checkpoint import StaleRun
 from shoal.train.columns import DataError
 from shoal.train.lane import Diverged
-from shoal.train.unit import TrialError
+from shoal.train.unit import OutOfMemory, TrialError
 
 
 class Spent:
@@ -52,10 +54,18 @@ def blaming() -> Iterator[None]:
         yield
     except (DataError, StaleRun, TrialError):
         raise
-    except Exception as error:  # the recipe's own, whatever it is
+    except (Exception, SystemExit) as error:  # the recipe's own, whatever it is
         told = str(error).strip().split("\n")[0]
         why = told if isinstance(error, Diverged) else f"{type(error).__name__}: {told}" if told else type(error).__name__
-        raise TrialError(why, traceback.format_exc()) from error
+        kind = OutOfMemory if _no_room(error) else TrialError
+        raise kind(why, traceback.format_exc()) from error
+
+
+def _no_room(error: BaseException) -> bool:
+    """Whether memory ran out, on a device or in this process."""
+    told = str(error)
+    short = "can't allocate memory" in told or "not enough memory" in told or "bad_alloc" in told
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and short)
 
 
 def add(totals: dict[str, Sum], values: Mapping[str, Sum]) -> None:

@@ -30,20 +30,22 @@ class Damaged(OSError):  # noqa: N818
 class Vault:
     """The checkpoints of a study at `url`, as the run number `run` of it sees them.
 
-    Names are "<trial>/<visits>-<run>.pt". What the storage raises (OSError: full, read-only, not there) comes through as it is.
+    Names are "<trial>/<visits>-<run>.pt", or "…-<run>-<token>.pt": the token tells processes that write side by side. What the
+    storage raises (OSError: full, read-only, not there) comes through as it is.
 
     Raises:
         StaleRun: on writing, when a run with a higher number has left its mark here.
     """
 
-    def __init__(self, url: str | os.PathLike[str], run: int) -> None:
+    def __init__(self, url: str | os.PathLike[str], run: int, token: str = "") -> None:
+        self._ending = f"{run}-{token}.pt" if token else f"{run}.pt"
         self.url, self.run = os.fspath(url), run
         self._files, self._root = fsspec.core.url_to_fs(self.url)
         self._local = isinstance(self._files, LocalFileSystem)
 
     def name(self, trial: TrialId, visits: int) -> str:
         """The checkpoint's name for a state after so many visits."""
-        return f"{trial}/{visits:06d}-{self.run}.pt"
+        return f"{trial}/{visits:06d}-{self._ending}"
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Durable when it returns: NumPy arrays are stored as tensors, everything else must be plain."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,34 +96,43 @@ class Data:
         validation: Any = 0.2,
         stratify: int | str | None = None,
         seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
         **named: Any,
     ) -> Data:
         """Columns of equal length, first axis samples: arrays, tensors or lists.
 
         Given by position, a batch is a tuple; given by name, a dict. `shards`: how many (none: as few as keep a shard within
-        256 MB). `validation`: the fraction set aside at random (`stratify`: the column whose values keep their shares), the
-        columns themselves in the same order (or under the same names), or None.
+        256 MB). `shard_weights`: their sizes against each other, as the speeds of the slots that they will lie at, so that
+        every slot takes as long for a pass. `validation`: the fraction set aside at random (`stratify`: the column whose values
+        keep their shares), the columns themselves in the same order (or under the same names), or None.
 
         Raises:
-            DataError: no columns, unequal lengths, text, nothing left to train or validate on, more shards than samples.
+            DataError: no columns, unequal lengths, text, nothing left to train or validate on, more shards than samples,
+                weights that are not one a shard and > 0.
         """
         from shoal.train.sources import from_arrays
 
-        return from_arrays(columns, named, shards, validation, stratify, seed)
+        return from_arrays(columns, named, shards, validation, stratify, seed, shard_weights)
 
     @staticmethod
-    def dataset(dataset: Dataset[Any], validation: Any = 0.2, shards: int | None = None, seed: int = 0) -> Data:
+    def dataset(
+        dataset: Dataset[Any],
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
+    ) -> Data:
         """A map-style torch Dataset whose items are tuples, dicts or single values of equal shapes.
 
         Its items are read once and kept as columns: random transforms belong in `Recipe.augment`. `validation`: another such
-        dataset, the fraction set aside at random, or None.
+        dataset, the fraction set aside at random, or None. `shard_weights`: as for `arrays`.
 
         Raises:
             DataError: no length, no items, items that cannot be stacked, nothing left to train or validate on.
         """
         from shoal.train.dataset import from_dataset
 
-        return from_dataset(dataset, validation, shards, seed)
+        return from_dataset(dataset, validation, shards, seed, shard_weights)
 
     @staticmethod
     def folder(
@@ -152,17 +161,19 @@ class Data:
         validation: Any = None,
         stratify: int | str | None = None,
         seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
     ) -> Data:
         """Files in the format of MNIST (IDX), gzipped or not: batches are (images as stored, labels as int64).
 
         `validation`: (images, labels) files, the fraction set aside at random (`stratify=1`: labels keep their shares), or None.
+        `shard_weights`: as for `arrays`.
 
         Raises:
             DataError: not an IDX file, cut short, or as for `arrays`.
         """
         from shoal.train.idx import from_idx
 
-        return from_idx(Path(images), Path(labels), shards, validation, stratify, seed)
+        return from_idx(Path(images), Path(labels), shards, validation, stratify, seed, shard_weights)
 
 
 def part_names(letter: str, count: int) -> tuple[ShardId, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -37,7 +37,7 @@ class Items:
         return read(held, self.index[part].tolist(), self.seed)
 
 
-def from_dataset(dataset: Any, validation: Any, shards: int | None, seed: int) -> Data:
+def from_dataset(dataset: Any, validation: Any, shards: int | None, seed: int, weights: Sequence[float] | None = None) -> Data:
     """See `Data.dataset`."""
     count, first = _probed(dataset, "the dataset", seed)
     order: Index = np.random.default_rng(seed).permutation(count)
@@ -53,7 +53,7 @@ def from_dataset(dataset: Any, validation: Any, shards: int | None, seed: int) -
             raise DataError("items of the validation dataset must have the form of those of the training dataset")
         alike(first, other, "training", "validation")
         train, test = order, np.arange(others)
-    index, row = divide(train, test, shards, cols.nbytes(first))
+    index, row = divide(train, test, shards, cols.nbytes(first), weights)
     apart = frozenset(part for part in index if part.startswith("v")) if held is not dataset else frozenset()
     parts = [_fingerprint(d, seed) for d in ([dataset] if held is dataset else [dataset, held])]
     hashed = blake2b(digest_size=16)

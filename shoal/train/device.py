@@ -24,6 +24,16 @@ def gpus() -> int:
     return torch.cuda.device_count()
 
 
+def limit_memory(device: str, most: float | None, share: float = 1.0) -> float:
+    """GiB that a slot has on the device: `most`, else its `share` of a GPU; on a GPU this process gets no more from now on."""
+    whole = memory_of(device) * share
+    if most is None:
+        return whole
+    if device.startswith("cuda"):
+        torch.cuda.set_per_process_memory_fraction(min(1.0, most / memory_of(device)), device)
+    return min(most, whole)
+
+
 def memory_of(device: str) -> float:
     """GiB of memory of a GPU; infinite where main memory is used."""
     if not device.startswith("cuda"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,21 @@ from shoal.train.sources import from_arrays
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def from_idx(images: Path, labels: Path, shards: int | None, validation: Any, stratify: int | str | None, seed: int) -> Data:
+def from_idx(
+    images: Path,
+    labels: Path,
+    shards: int | None,
+    validation: Any,
+    stratify: int | str | None,
+    seed: int,
+    weights: Sequence[float] | None = None,
+) -> Data:
     """See `Data.idx`."""
     if isinstance(validation, tuple | list):
         if len(validation) != 2:
             raise DataError(f"validation must be (images, labels), a fraction, or None; got {len(validation)} files")
         validation = _pair(Path(validation[0]), Path(validation[1]))
-    return from_arrays(_pair(images, labels), {}, shards, validation, stratify, seed)
+    return from_arrays(_pair(images, labels), {}, shards, validation, stratify, seed, weights)
 
 
 def _pair(images: Path, labels: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

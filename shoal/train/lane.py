@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from shoal.core.event import Sum
 from shoal.core.trial import Visit
 from shoal.train import columns as cols
 from shoal.train import tree
+from shoal.train.batches import Batches
 from shoal.train.columns import Columns
 from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
@@ -33,7 +34,7 @@ class Lane:
     """A trial's model in training.
 
     `epoch`: samples to an epoch, for schedules. `kind`: of the device, as signatures tell it. What runs the recipe's code in
-    training (`feed`, `flush`, `end_epoch`) is to be called within `with lane.rng`.
+    training (`feed`, `flush`, `step`, `end_epoch`) is to be called within `with lane.rng`.
     """
 
     def __init__(
@@ -47,8 +48,12 @@ class Lane:
             self.model: nn.Module = recipe.configure_model(config).to(device)
             self.optimizer, self.scheduler = optimizing(recipe.configure_optimizers(self.model, config))
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._configured = [_plain(group) for group in self.optimizer.param_groups]
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._rest: Columns | None = None  # an incomplete batch
+        self.found: int | None = None  # the batch size, where the configuration leaves it to be found out
+        self.size = self.settings.batch_size  # of a whole batch; with `batch_per_slot` it changes with the lane's width
+        self.factor = 1.0  # on the learning rate, at this width
+        self._cut = Batches(self.settings.batch_size)
         self._grouped = 0  # samples in the gradient so far
         self._batches = 0  # batches in it
         self._passed = 0.0  # samples taken, in all visits
@@ -66,75 +71,95 @@ class Lane:
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def begin(self, samples: int) -> None:
-        """Start a pass over so many samples, after the visits made.
+    def begin(self, samples: int, at: int = 0) -> None:
+        """Start a pass over so many samples, after the visits made; `at`: samples of it that were trained before.
 
         Raises:
             ValueError: all of them would be dropped.
         """
-        if self.settings.drop_last and samples < self.settings.batch_size:
+        if self.settings.drop_last and samples < self.size and not at:
             raise ValueError(
-                f"drop_last leaves nothing to train: the shard has {samples} samples, a batch {self.settings.batch_size}; "
+                f"drop_last leaves nothing to train: the shard has {samples} samples, a batch {self.size}; "
                 "use fewer shards or a smaller batch_size"
             )
-        self._rest, self._grouped, self._batches, self._samples = None, 0, 0, 0
-        self._passed = float(sum(visit.samples for visit in self.visits))
+        self._cut, self._grouped, self._batches, self._samples = Batches(self.settings.batch_size), 0, 0, 0
+        self._passed = float(sum(visit.samples for visit in self.visits) + at)
         self._noted = {}
 
     def feed(self, chunk: Columns) -> Iterator[int]:
         """Train on the chunk, batch by batch: the samples of each as it is done. What is left over waits for the next chunk."""
-        size, start, count = self.settings.batch_size, 0, cols.rows(chunk)
-        if self._rest is not None:
-            start = min(size - cols.rows(self._rest), count)
-            batch = cols.combine([self._rest, cols.cut(chunk, 0, start)], torch.cat)
-            self._rest = None
-            if cols.rows(batch) < size:
-                self._rest = batch
-                return
-            yield self._step(batch, size)
-        for at in range(start, count - size + 1, size):
-            yield self._step(cols.cut(chunk, at, at + size), size)
-        left = start + (count - start) // size * size
-        if left < count:
-            self._rest = cols.apply(chunk, lambda column: column[left:].clone())
+        for batch, count in self._cut.of(chunk):
+            yield self.step(batch, count)
 
     def flush(self) -> Iterator[int]:
         """End the pass: train (or drop) the smaller last batch, and take the step of an incomplete group."""
-        rest, self._rest = self._rest, None
+        rest = self._cut.end()
         if rest is not None:
-            count = cols.rows(rest)
-            if self.settings.drop_last:
-                self._samples += count
-                self._passed += count
-            else:
-                yield self._step(rest, count)
+            yield from self.last(*rest)
+        self.close()
+
+    def last(self, batch: Columns, count: int) -> Iterator[int]:
+        """Train, or drop, the smaller batch at the end of a pass."""
+        if self.settings.drop_last:
+            self.drop(count)
+        else:
+            yield self.step(batch, count)
+
+    def drop(self, count: int) -> None:
+        """So many samples count as trained on."""
+        self._samples += count
+        self._passed += count
+
+    def close(self) -> None:
+        """Take the step of a group of batches that the end of the pass cut short."""
         if self._batches:
             self._apply()
 
-    def _step(self, batch: Any, count: int) -> int:
-        s = self.settings
+    def step(self, batch: Any, count: int) -> int:
+        """Train on one batch of so many samples; with accumulation, the optimizer's step comes with the last of a group."""
+        self.backward(self.forward(batch, count), count)
+        if self.full:
+            self._apply()
+        return count
+
+    def forward(self, batch: Any | None, count: int) -> Tensor | None:
+        """The loss on so many samples, its values noted; None: no sample of the batch falls to this process."""
         if self._batches == 0:
             self.optimizer.zero_grad()
-        if s.precision == "bf16":
+        if batch is None:
+            return None
+        if self.settings.precision == "bf16":
             with self._casting():
                 outcome = self._recipe.training_step(self.model, batch)
         else:
             outcome = self._recipe.training_step(self.model, batch)
-        loss = self._note(outcome, count)
+        return self._note(outcome, count)
+
+    def backward(self, loss: Tensor | None, count: int, share: float = 1.0) -> None:
+        """Add the gradient on a batch of `count` samples; `share`: the part of them that the loss is of."""
+        s = self.settings
         if s.accumulate_grad_batches > 1:
-            loss = loss * (count / (s.accumulate_grad_batches * s.batch_size))
-        loss.backward()  # type: ignore[no-untyped-call]
+            share *= count / (s.accumulate_grad_batches * self.size)
+        if loss is not None:
+            (loss * share if share != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
         self._batches += 1
         self._grouped += count
-        if self._batches == s.accumulate_grad_batches:
-            self._apply()
         self._samples += count
-        return count
+
+    @property
+    def full(self) -> bool:
+        """Whether the optimizer's step is due."""
+        return self._batches == self.settings.accumulate_grad_batches
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a group of batches still waits for its optimizer's step."""
+        return self._batches > 0
 
     def _apply(self) -> None:
         """The step of a group of batches. A group cut short gets the mean over the samples it has."""
         s = self.settings
-        full = s.accumulate_grad_batches * s.batch_size
+        full = s.accumulate_grad_batches * self.size
         if s.accumulate_grad_batches > 1 and self._grouped != full:
             for parameter in self._parameters:
                 if parameter.grad is not None:
@@ -143,18 +168,31 @@ class Lane:
             clip_grad_norm_(self._parameters, s.gradient_clip_val)
         if isinstance(self.scheduler, LRSchedule):
             self._set_rates(self.scheduler)
-        self.optimizer.step()
+        if self.factor == 1.0:
+            self.optimizer.step()
+        else:
+            self._step_scaled()
         self._passed += self._grouped
         self._batches = self._grouped = 0
+
+    def _step_scaled(self) -> None:
+        """The step at the learning rates of this width; schedules and states know those of width 1 only."""
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._rate([rate * self.factor for rate in rates])
+        self.optimizer.step()
+        self._rate(rates)
 
     def _set_rates(self, schedule: LRSchedule) -> None:
         progress = self._passed / self._epoch if schedule.unit == "epochs" else self._passed
         factor = schedule.factor(progress)
-        for group, base in zip(self.optimizer.param_groups, self._bases, strict=True):
+        self._rate([base * factor for base in self._bases])
+
+    def _rate(self, rates: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(base * factor)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = base * factor
+                group["lr"] = rate
 
     def _casting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self.settings.precision == "bf16" else nullcontext()
@@ -162,17 +200,11 @@ class Lane:
     # -- what it reports -----------------------------------------------------------------------------------------------
 
     def _note(self, outcome: Any, count: int) -> Tensor:
-        if isinstance(outcome, Tensor):
-            outcome = {"loss": outcome}
-        elif not isinstance(outcome, Mapping) or not isinstance(outcome.get("loss"), Tensor):
-            got = type(outcome).__name__
-            raise TypeError(f'training_step must return the loss or {{"loss": loss, …}}, the loss a tensor; got {got}')
-        loss: Tensor = outcome["loss"]
-        if loss.dim():
-            raise ValueError(f"training_step must return one number, the mean loss over the batch; got shape {tuple(loss.shape)}")
+        outcome = named(outcome)
         for name, value in outcome.items():
             noted = value.detach() if isinstance(value, Tensor) else float(value)
             self._noted.setdefault(name, []).append((count, noted))  # read only in `taken`: here it would wait for the device
+        loss: Tensor = outcome["loss"]
         return loss
 
     def taken(self) -> tuple[int, dict[str, Sum]]:
@@ -253,10 +285,15 @@ class Lane:
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [list(visit) for visit in self.visits],
             "bad": self._bad,
+            "configured": self._configured,
+            "found": self.found,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Become that state. Its arrays are copied, in place where this lane has memory of their shape.
+
+        Of a trial with other hyper-parameters (this one starts from it): momenta and progress are taken over, learning rates,
+        decays and the like stay those of this configuration.
 
         Raises:
             ValueError: it is the state of another model.
@@ -268,6 +305,22 @@ class Lane:
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self._bad = state["bad"]
+        if state.get("configured", self._configured) != self._configured:
+            self._configure(state["configured"])
+
+    def _configure(self, theirs: list[dict[str, Any]]) -> None:
+        """Put this configuration's hyper-parameters over those loaded; a schedule's factor on the learning rate holds."""
+        for group, own, other in zip(self.optimizer.param_groups, self._configured, theirs, strict=True):
+            base, former = own.get("initial_lr", own["lr"]), other.get("initial_lr", other["lr"])
+            rate = float(group["lr"]) * base / former if former else base
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in own.items() if k != "lr"})
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if isinstance(self.scheduler, LRScheduler):
+            self.scheduler.base_lrs = [own.get("initial_lr", own["lr"]) for own in self._configured]
+            self.scheduler._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     @property
     def bytes(self) -> int:
@@ -275,6 +328,35 @@ class Lane:
         grads = sum(p.grad.nbytes for p in self.model.parameters() if p.grad is not None)
         own = sum(t.nbytes for t in [*self.model.parameters(), *self.model.buffers()])
         return grads + own + tree.size_of([dict(state) for state in self.optimizer.state.values()])
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter group's hyper-parameters, as plain numbers."""
+    plain: dict[str, Any] = {"lr": float(group["lr"])}
+    for name, value in group.items():
+        if isinstance(value, tuple) and all(isinstance(x, int | float) for x in value):
+            plain[name] = list(value)
+        elif isinstance(value, int | float):
+            plain[name] = value
+    return plain
+
+
+def named(outcome: Any) -> Mapping[str, Any]:
+    """What a training step returned, by name.
+
+    Raises:
+        TypeError, ValueError: it holds no loss that is one number.
+    """
+    if isinstance(outcome, Tensor):
+        outcome = {"loss": outcome}
+    elif not isinstance(outcome, Mapping) or not isinstance(outcome.get("loss"), Tensor):
+        got = type(outcome).__name__
+        raise TypeError(f'training_step must return the loss or {{"loss": loss, …}}, the loss a tensor; got {got}')
+    loss: Tensor = outcome["loss"]
+    if loss.dim():
+        raise ValueError(f"training_step must return one number, the mean loss over the batch; got shape {tuple(loss.shape)}")
+    named: Mapping[str, Any] = outcome
+    return named
 
 
 def _numbers(values: list[Any]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -23,6 +24,7 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._steps: dict[str, list[tuple[int, Seconds]]] = {}
+        self._most = inf
         self._extra: dict[str, int] = {}  # bytes of a step beside the trial's state
         self._seen: dict[tuple[str, str], int] = {}
         self._news: dict[str, dict[str, float]] = {}
@@ -35,7 +37,7 @@ class Meter:
         """The steps, timed until there are enough of the lane's signature. The very first tells about memory."""
         times = self._steps.setdefault(lane.signature, [])
         if lane.signature not in self._extra:
-            extra = _Extra(lane, self._device)
+            extra = Extra(lane, self._device)
             with extra:
                 count = next(steps, None)
             if count is None:
@@ -43,11 +45,11 @@ class Meter:
             self._extra[lane.signature] = extra.bytes
             yield count
         while len(times) < STEPS:
-            begin = self._now()
+            begin = self.now()
             count = next(steps, None)
             if count is None:
                 return
-            times.append((count, self._now() - begin))
+            times.append((count, self.now() - begin))
             yield count
         yield from steps
 
@@ -63,13 +65,27 @@ class Meter:
         # the batches of a group cost unequally: its optimizer's step comes with the last
         groups = [sum(took[i : i + group]) / group for i in range(0, len(took) - group + 1, group)] or took
         step = median(groups)
-        memory = (lane.bytes + self._extra[lane.signature]) / 2**30
-        self._tell(lane.signature, step=step, rate=(size if full else times[-1][0]) / max(step, 1e-9), memory=memory)
+        memory = self.memory(lane) / 2**30
+        self.tell(lane.signature, step=step, rate=(size if full else times[-1][0]) / max(step, 1e-9), memory=memory)
+
+    def memory(self, lane: Lane | None) -> float:
+        """Bytes that such a lane takes in training; of one not known, the most that any took; infinite while none did."""
+        extra = self._extra.get(lane.signature) if lane is not None else None
+        if lane is None or extra is None:
+            return self._most
+        self._most = max(lane.bytes + extra, 0 if self._most == inf else self._most)
+        return lane.bytes + extra
 
     def happened(self, signature: str, name: str, seconds: Seconds) -> None:
         """Something rarer than a step took so long."""
         if self._first(signature, name, REPEATS):
-            self._tell(signature, **{name: seconds})
+            self.tell(signature, **{name: seconds})
+
+    def waited(self, lane: Lane, seconds: Seconds) -> None:
+        """A pass waited so long for its data, per sample; the first passes, which may prepare it for good, do not count."""
+        passes = len(lane.visits)
+        if passes and self._first(lane.signature, "data", REPEATS):
+            self.tell(lane.signature, data=seconds)
 
     def news(self, signature: str) -> dict[str, float]:
         """The figures not yet handed out."""
@@ -79,16 +95,18 @@ class Meter:
         seen = self._seen[signature, name] = self._seen.get((signature, name), 0) + 1
         return seen <= times
 
-    def _tell(self, signature: str, **figures: float) -> None:
+    def tell(self, signature: str, **figures: float) -> None:
+        """Figures found elsewhere."""
         self._news.setdefault(signature, {}).update(figures)
 
-    def _now(self) -> Seconds:
+    def now(self) -> Seconds:
+        """The time, once the device is through with what it was given."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return perf_counter()
 
 
-class _Extra:
+class Extra:
     """Bytes that a step needs beside the trial's state: on a GPU its peak, elsewhere the outputs of all modules."""
 
     def __init__(self, lane: Lane, device: torch.device) -> None:

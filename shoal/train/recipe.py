@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from shoal.train.seat import LRRule, lr_factor
+
 if TYPE_CHECKING:
     from shoal.train.data import Data
 
@@ -28,13 +30,15 @@ class Recipe:
     random states of its own: draw from torch, NumPy or `random` as if the trial were alone.
     """
 
-    batch_size: int = 32
+    batch_size: int | Literal["max"] = 32  # "max": the largest power of two that fits, found out before a trial begins
     shuffle: Shuffle = "once"  # "once": a fixed random order; "each": another one in each pass
     drop_last: bool = False  # leave out the smaller batch at the end of a shard's pass
     gradient_clip_val: float | None = None  # largest 2-norm of the whole gradient
     accumulate_grad_batches: int = 1  # batches to a step; the gradient is the mean over all their samples
     precision: Precision = "32"  # "bf16": autocast
     nan_patience: int = 10  # steps in a row whose loss may be infinite or NaN before the trial is set aside
+    batch_per_slot: bool = False  # a batch is batch_size for each slot of a wide lane: it grows with the lane, and so may
+    lr_rule: LRRule = "linear"  # the learning rate; or "sqrt", "none", or a method lr_rule(self, width) -> factor
 
     search_space: ClassVar[Mapping[str, Any] | None] = None  # these five: for the command line
     metric: ClassVar[str | None] = None
@@ -79,6 +83,17 @@ class Recipe:
         """Prepared columns, varied; called in each pass, its result is not kept. Draws from `rng` only."""
         return samples
 
+    def features(self, samples: Any) -> Any:
+        """What steps are to see instead of these columns: those of a frozen featurizer (a pretrained network, say).
+
+        Gets tensors on the device, prepared and augmented, some hundreds of samples at a time; the result takes their place in
+        `training_step` and `validation_step`. Runs without gradients, once for each chunk that trials share; what comes of it is
+        kept as prepared data is, where nothing is augmented. A function of its argument alone: build its model at the first
+        call, keep it in the recipe, in evaluation mode, on the samples' device; it draws random numbers at most to build it,
+        which is done under the study's seed.
+        """
+        return samples
+
 
 def overrides(recipe: Recipe, method: str) -> bool:
     """Whether the recipe brings its own version of the method."""
@@ -118,16 +133,21 @@ class Settings:
     accumulate_grad_batches: int
     precision: Precision
     nan_patience: int
+    batch_per_slot: bool = False
+    lr_rule: LRRule = "linear"
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("accumulate_grad_batches", 1), ("nan_patience", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}")
+                also = ', or "max"' if name == "batch_size" else ""
+                raise ValueError(f"{name} must be a whole number >= {least}{also}; got {value!r}")
         if self.shuffle not in ("once", "each"):
             raise ValueError(f'shuffle must be "once" or "each"; got {self.shuffle!r}')
         if self.precision not in ("32", "bf16"):
             raise ValueError(f'precision must be "32" or "bf16"; got {self.precision!r}')
+        if not callable(self.lr_rule):
+            lr_factor(self.lr_rule, 1)
         if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
             raise ValueError(f"gradient_clip_val must be > 0, or None for no clipping; got {self.gradient_clip_val!r}")
 
@@ -143,7 +163,7 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     for name in whole:  # a searcher may give 32.0
         if isinstance(values[name], float | np.integer) and values[name] == int(values[name]):
             values[name] = int(values[name])
-    values["drop_last"] = bool(values["drop_last"])
+    values["drop_last"], values["batch_per_slot"] = bool(values["drop_last"]), bool(values["batch_per_slot"])
     values["precision"] = str(values["precision"])
     return Settings(**values)
 

@@ -136,13 +136,21 @@ class Rng:
     @contextmanager
     def untouched(self) -> Iterator[None]:
         """As `with rng:`, but the trial's states stay what they are."""
-        others, memory, waiting = self._others, self._numpy.memory(), self._numpy.waiting
+        mark = self.mark()
         try:
             with self:
                 yield
         finally:
-            self._others = others
-            self._numpy.restore(memory, waiting)
+            self.back(mark)
+
+    def mark(self) -> tuple[Any, ...]:
+        """Where the trial's states are now; to be taken outside `with rng:`, as `back` is to be called."""
+        return self._others, self._numpy, self._numpy.memory(), self._numpy.waiting
+
+    def back(self, mark: tuple[Any, ...]) -> None:
+        """Go back to where they were."""
+        self._others, self._numpy = mark[:2]
+        self._numpy.restore(*mark[2:])
 
     def state(self) -> dict[str, Any]:
         """As arrays and plain values."""

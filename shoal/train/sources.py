@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import ShardId, proportional
 from shoal.train import columns as cols
 from shoal.train.columns import Columns, DataError
 from shoal.train.data import SHARD_BYTES, Data, as_array, part_names
@@ -33,7 +33,13 @@ class Arrays:
 
 
 def from_arrays(
-    columns: tuple[Any, ...], named: Mapping[str, Any], shards: int | None, validation: Any, stratify: int | str | None, seed: int
+    columns: tuple[Any, ...],
+    named: Mapping[str, Any],
+    shards: int | None,
+    validation: Any,
+    stratify: int | str | None,
+    seed: int,
+    weights: Sequence[float] | None = None,
 ) -> Data:
     """See `Data.arrays`."""
     if columns and named:
@@ -51,7 +57,7 @@ def from_arrays(
     else:
         held = _like(training, validation)
         train, test = order, np.arange(cols.rows(held))
-    index, row = divide(train, test, shards, cols.nbytes(training) / max(1, count))
+    index, row = divide(train, test, shards, cols.nbytes(training) / max(1, count), weights)
     apart = frozenset(part for part in index if part.startswith("v")) if held is not training else frozenset()
     source = Arrays(training, held, index, apart)
     return Data(source, *sizes_of(index), row, fingerprint([*cols.parts(training), *cols.parts(held)], index))
@@ -86,23 +92,45 @@ def split(order: Index, fraction: float, labels: np.ndarray[Any, Any] | None) ->
     return train, test
 
 
-def divide(train: Index, test: Index, shards: int | None, row_bytes: float) -> tuple[dict[ShardId, Index], int]:
-    """Rows of each part, training shards first; and bytes to a row.
+def divide(
+    train: Index, test: Index, shards: int | None, row_bytes: float, weights: Sequence[float] | None = None
+) -> tuple[dict[ShardId, Index], int]:
+    """Rows of each part, training shards first; and bytes to a row. `weights`: the sizes of the shards against each other.
 
     Raises:
-        DataError: no samples, or more shards than samples.
+        DataError: no samples, more shards than samples, or weights that do not fit.
     """
     if not len(train):
         raise DataError("data needs at least one training sample; got none")
+    if weights is not None:
+        parts = _weighed(train, shards, weights)
+        index = dict(zip(part_names("s", len(parts)), parts, strict=True))
+        return index | _validation(test, row_bytes), max(1, int(row_bytes))
     if shards is None:
         shards = min(len(train), max(1, -(-int(len(train) * row_bytes) // SHARD_BYTES)))
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= len(train):
         raise DataError(f"shards must be a whole number between 1 and the {len(train)} training samples; got {shards!r}")
     index = dict(zip(part_names("s", shards), np.array_split(train, shards), strict=True))
-    if len(test):
-        pieces = max(1, -(-int(len(test) * row_bytes) // SHARD_BYTES))
-        index |= dict(zip(part_names("v", pieces), np.array_split(test, min(pieces, len(test))), strict=False))
-    return index, max(1, int(row_bytes))
+    return index | _validation(test, row_bytes), max(1, int(row_bytes))
+
+
+def _weighed(train: Index, shards: int | None, weights: Sequence[float]) -> list[Index]:
+    """The rows in shards as large as their weights."""
+    try:
+        given = [float(weight) for weight in weights]
+        sizes = proportional(len(train), given)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"shard_weights must be a number > 0 for each shard; got {weights!r} ({error})") from error
+    if shards not in (None, len(given)):
+        raise DataError(f"shard_weights must be one for each of the {shards} shards; got {len(given)}")
+    return np.split(train, np.cumsum(sizes)[:-1])
+
+
+def _validation(test: Index, row_bytes: float) -> dict[ShardId, Index]:
+    if not len(test):
+        return {}
+    pieces = max(1, -(-int(len(test) * row_bytes) // SHARD_BYTES))
+    return dict(zip(part_names("v", pieces), np.array_split(test, min(pieces, len(test))), strict=False))
 
 
 def fingerprint(arrays: list[np.ndarray[Any, Any]], index: Mapping[ShardId, Index]) -> str:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from gc import collect
+from itertools import count, islice
+from math import inf
 from time import perf_counter
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from shoal.core.cluster import ShardId
 from shoal.core.event import Sum
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
-from shoal.train.account import Spent, add, blaming
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.train.account import Spent, blaming
 from shoal.train.checkpoint import Vault
-from shoal.train.columns import Columns
 from shoal.train.data import Data
+from shoal.train.fused import Fused
 from shoal.train.lane import Lane
+from shoal.train.largest import Make, is_open, largest, with_size
 from shoal.train.measure import STEPS, Meter, start_up
+from shoal.train.pack import Pack, Pass
 from shoal.train.recipe import Recipe, overrides, seed_of
-from shoal.train.stream import Stream
-from shoal.train.unit import Done, Part, Tree, TrialError, Unit
+from shoal.train.stream import Feed, Stream
+from shoal.train.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 
 __all__ = ["Done", "Part", "Station", "Tree", "TrialError", "Unit"]
 
-PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
+News = Part | Done | TrialError
+Scores = dict[str, float]
 
 
 @dataclass(slots=True)
@@ -42,9 +48,11 @@ class Station:
     """One slot at work. Lanes stay after a unit, within `state_memory_gb`, so that a trial's next unit here goes on at once.
 
     A lane is given up only if its state is durable or was returned; where none is, the unit that exceeds the limit is kept.
+    `slot_memory_gb`: where it is known, lanes at rest make room for those at work.
     `vault`: None to keep nothing. `run`: the study's incarnation. `kind`: of the device, as signatures tell it.
     `checkpoint_every`: seconds of training between durable states, 0: after every unit. `metric`: for ReduceLROnPlateau.
     `pace`: seconds of training for a trial and so many samples, instead of the clock; then nothing is measured.
+    `feed`: see `Stream`.
 
     Raises:
         ValueError: the seed is negative.
@@ -64,18 +72,23 @@ class Station:
         checkpoint_every: Seconds = 30.0,
         data_memory_gb: float = 2.0,
         state_memory_gb: float = 2.0,
+        slot_memory_gb: float = inf,
         pace: Callable[[Trial, Samples], Seconds] | None = None,
         metric: str | None = None,
+        feed: Feed | None = None,
     ) -> None:
         if seed < 0:
             raise ValueError(f"a study's seed must be >= 0; got {seed}")
         self._recipe, self._data, self._vault, self._seed = recipe, data, vault, seed
-        self._device, self._kind, self._threads = torch.device(device), kind, threads
+        self._device, self._kind = torch.device(device), kind
         self._every, self._room, self._pace, self._metric = checkpoint_every, state_memory_gb * 2**30, pace, metric
-        self._stream = Stream(recipe, data, seed=seed, device=self._device, memory_gb=data_memory_gb)
+        self._stream = Stream(recipe, data, seed=seed, device=self._device, memory_gb=data_memory_gb, feed=feed)
         self._held: OrderedDict[TrialId, _Held] = OrderedDict()  # used longest ago first
         self._kept: dict[TrialId, tuple[int, str]] = {}  # newest checkpoint written here: after so many visits, its name
         self._meter = Meter(self._device)
+        self._largest: dict[str, int] = {}  # batch sizes found out, by signature but for the batch
+        self._memory, self._short = slot_memory_gb * 2**30, False
+        self._pack = Pack(self._stream, data, self._meter, threads, pace)
 
     def train(self, unit: Unit) -> Generator[Part, None, Done]:
         """Make the visit. Left early, it counts as not made, and the trial's state here is gone.
@@ -85,17 +98,88 @@ class Station:
             DataError, OSError, StaleRun: the study must pause.
             LookupError: the state asked for is not here.
         """
-        spent = Spent(self._pace is None)
+        for _, news in self.together((unit,)):
+            if isinstance(news, TrialError):
+                raise news
+            if isinstance(news, Done):
+                return news
+            yield news
+        raise AssertionError("a unit ends with Done or an error")
+
+    def together(self, units: Sequence[Unit], fuse: bool = False) -> Generator[tuple[TrialId, News], None, None]:
+        """Make the visits of several trials, over shared chunks; each trial's news end with `Done` or its error.
+
+        `fuse`: lanes of one graph may train in one step where that is faster (equal to rounding); otherwise each trial's
+        result is to the bit what it is alone. `OutOfMemory` of one among several ends the visits of all. Left early, the
+        visits that are not done count as not made.
+
+        Raises:
+            DataError, OSError, StaleRun, LookupError: as `train`.
+        """
+        passes: list[Pass] = []
+        over: set[TrialId] = set()
+        self._make_room(units)
         try:
-            held = self._ready(unit, spent)
-            held.whole = held.safe = False
-            totals = yield from self._pass(unit, held.lane, spent)
-            return self._finish(unit, held, totals, spent)
+            for unit in units:
+                try:
+                    passes.append(self._open(unit))
+                except OutOfMemory:
+                    raise
+                except TrialError as error:
+                    self._drop(unit.trial.id)
+                    over.add(unit.trial.id)
+                    yield unit.trial.id, error
+            for each, news in self._pack.run(passes, fuse):
+                if isinstance(news, TrialError):
+                    self._drop(each.unit.trial.id)
+                yield each.unit.trial.id, news
+            yield from self._finished([each for each in passes if not each.failed])
+        except OutOfMemory as error:
+            signatures = {each.unit.trial.id: each.lane.signature for each in passes}
+            over |= {each.unit.trial.id for each in passes if each.done or each.failed}
+            left = [unit.trial.id for unit in units if unit.trial.id not in over]
+            self._drop(*left)
+            self._short, freed = True, self._give_up(0.0)
+            for trial in left:
+                yield trial, OutOfMemory(error.why, error.text, signatures.get(trial, ""), freed)
         except GeneratorExit:
             raise
         except BaseException:
-            self._held.pop(unit.trial.id, None)
+            self._drop(*(unit.trial.id for unit in units))
             raise
+
+    def _make_room(self, units: Sequence[Unit]) -> None:
+        """Give up lanes at rest for those to be trained, where memory is limited or has run out before."""
+        if self._short:
+            collect()  # what an error held on to
+            self._short = False
+        if self._memory < inf:
+            lanes = [held.lane if (held := self._held.get(unit.trial.id)) is not None else None for unit in units]
+            needs = sum(map(self._meter.memory, lanes))
+            self._give_up(max(0.0, self._memory - needs), [lane for lane in lanes if lane is not None])
+
+    def _open(self, unit: Unit) -> Pass:
+        spent = Spent(self._pace is None)
+        held = self._ready(unit, spent)
+        held.whole = held.safe = False
+        return Pass(unit, held.lane, spent)
+
+    def _finished(self, passes: Sequence[Pass]) -> Iterator[tuple[TrialId, News]]:
+        scores = self._scores([each for each in passes if each.unit.evaluate])
+        for each in passes:
+            trial = each.unit.trial.id
+            try:
+                found = scores.get(trial)
+                if isinstance(found, TrialError):
+                    raise found
+                news: News = self._finish(each, found)
+                each.done = True
+            except OutOfMemory:
+                raise
+            except TrialError as error:
+                each.failed, news = True, error
+                self._drop(trial)
+            yield trial, news
 
     def state(self, trial: TrialId) -> Tree:
         """The trial's state: views, valid until its next unit here.
@@ -107,6 +191,24 @@ class Station:
         if held is None or not held.whole:
             raise LookupError(f"trial {trial} is not held here")
         return _state(held.lane)
+
+    def place(self, unit: Unit) -> None:
+        """Hold the trial in the state before that unit.
+
+        Raises:
+            TrialError, LookupError: as `train`.
+        """
+        self._ready(unit, Spent(False)).whole = True
+
+    def evaluate(self, trials: Iterable[TrialId]) -> dict[TrialId, Scores | TrialError]:
+        """The means of the validation values of trials that are held here; {} where there is nothing to validate with.
+
+        Raises:
+            OutOfMemory: they are as they were.
+        """
+        first = Visit(0, self._data.shards[0], 0, 0)
+        some = [Pass(Unit(Trial(t, 1.0), (), first), self._held[t].lane, Spent(False)) for t in trials]
+        return {each.unit.trial.id: {} for each in some} | self._scores(some)
 
     def probe(self, trial: Trial) -> tuple[str, dict[str, float]]:
         """The trial's signature and what such trials cost, from a few steps that lead to nothing; known kinds are only built.
@@ -120,7 +222,8 @@ class Station:
             with blaming(), lane.rng:
                 deque(self._meter.timed(lane, islice(self._endless(lane), STEPS)), maxlen=0)
             self._meter.conclude(lane)
-            self._evaluate(lane, spent)
+            if self._data.validation and overrides(self._recipe, "validation_step"):
+                self._evaluate(lane, spent)
             if self._vault is not None:
                 self._vault.delete(self._keep(trial.id, lane, self._vault, spent))
         self.forget(trial.id)
@@ -151,8 +254,12 @@ class Station:
 
     def forget(self, trial: TrialId) -> None:
         """Free what is held of the trial in memory."""
-        self._held.pop(trial, None)
+        self._drop(trial)
         self._kept.pop(trial, None)
+
+    def _drop(self, *trials: TrialId) -> None:
+        lanes = [held.lane for trial in trials if (held := self._held.pop(trial, None)) is not None]
+        self._pack.forsake(lanes)
 
     def holds(self, trial: TrialId, visits: int) -> bool:
         """Whether a unit of the trial that comes after so many visits needs no source."""
@@ -169,7 +276,7 @@ class Station:
             with spent.on("switch"):
                 state = self._source(unit)
                 if held is None or state is None:
-                    held = self._held[unit.trial.id] = _Held(self._build(unit))
+                    held = self._held[unit.trial.id] = _Held(self._build(unit, state))
                 if state is not None:
                     self._load(held.lane, state, unit)
         self._held.move_to_end(unit.trial.id)
@@ -187,15 +294,25 @@ class Station:
             raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
         return self._vault.load(source)
 
-    def _build(self, unit: Unit) -> Lane:
-        self._set_threads()
+    def _build(self, unit: Unit, state: Tree | None = None) -> Lane:
+        """`state`: where it is known, that it is to have."""
+        self._pack.set_threads()
         first = start_up(self._device)
-        begin = perf_counter()
         shards = unit.trial.shards or self._data.shards
         epoch = float(sum(self._data.size(shard) for shard in shards))
+
+        def make(config: Mapping[str, Value]) -> Lane:
+            seed = seed_of(config, self._seed)
+            return Lane(self._recipe, config, seed=seed, device=self._device, kind=self._kind, epoch=epoch)
+
         with blaming():
-            seed = seed_of(unit.trial.config, self._seed)
-            lane = Lane(self._recipe, unit.trial.config, seed=seed, device=self._device, kind=self._kind, epoch=epoch)
+            config, found = unit.trial.config, None
+            if is_open(self._recipe, config):
+                found = (None if state is None else state.get("found")) or self._find(make, config, shards)
+                config = with_size(config, found)
+            begin = perf_counter()
+            lane = make(config)
+            lane.found = found
             if isinstance(lane.scheduler, ReduceLROnPlateau) and self._metric is None:
                 raise ValueError("ReduceLROnPlateau follows the study's metric, but none is set: give metric=")
         self._meter.happened(lane.signature, "build", perf_counter() - begin)
@@ -203,8 +320,21 @@ class Station:
             self._meter.happened(lane.signature, "first", first)
         return lane
 
+    def _find(self, make: Make, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
+        """The largest batch that fits; tried once for trials that are alike otherwise."""
+        most = min(self._data.size(shard) for shard in shards)
+        kind = f"{make(with_size(config, 1)).signature} {most}"
+        if kind not in self._largest:
+            chunks = self._stream.chunks(self._data.shards[0], 0)
+            try:
+                self._largest[kind] = largest(make, config, next(chunks), most, self._memory, self._device)
+            finally:
+                chunks.close()
+        return self._largest[kind]
+
     def _load(self, lane: Lane, state: Tree, unit: Unit) -> None:
         begin = perf_counter()
+        self._pack.release(lane)
         with blaming():
             lane.load(state)
         if lane.visits != unit.visits:
@@ -212,91 +342,74 @@ class Station:
             raise LookupError(f"trial {unit.trial.id}: its unit comes after {wanted} visits, its source is the state after {got}")
         self._meter.happened(lane.signature, "switch", perf_counter() - begin)
 
-    # -- the visit -----------------------------------------------------------------------------------------------------
-
-    def _pass(self, unit: Unit, lane: Lane, spent: Spent) -> Generator[Part, None, dict[str, Sum]]:
-        shard, totals = unit.visit.shard, dict[str, Sum]()
-        left = self._data.size(shard)
-        with blaming():
-            lane.begin(left)
-        chunks = self._stream.chunks(shard, unit.visit.turn, lane.settings.shuffle)
-        try:
-            while left > 0:
-                chunk = self._next(chunks, spent)
-                left -= self._data.chunk
-                steps = chain(lane.feed(chunk), lane.flush()) if left <= 0 else lane.feed(chunk)
-                for part in self._parts(unit.trial, lane, steps, spent):
-                    add(totals, part.values)
-                    yield part
-            with blaming():
-                next(chunks, None)  # the last chunk was found unchanged
-        finally:
-            chunks.close()
-        return totals
-
-    def _next(self, chunks: Iterator[Columns], spent: Spent) -> Columns:
-        self._set_threads()
-        with spent.on("data"), blaming():
-            return next(chunks)
-
-    def _parts(self, trial: Trial, lane: Lane, steps: Iterator[int], spent: Spent) -> Iterator[Part]:
-        if self._pace is None:
-            steps = self._meter.timed(lane, steps)
-        going = True
-        while going:
-            self._set_threads()
-            with spent.on("train"), blaming(), lane.rng:
-                going = self._take(steps)
-                samples, values = lane.taken()
-            if self._pace is not None:
-                spent.add("train", self._pace(trial, samples))
-            if samples:
-                yield Part(samples, values, spent.take())
-
-    def _take(self, steps: Iterator[int]) -> bool:
-        """Take the steps, for a while; whether some may be left. With a pace never cut by the clock."""
-        if self._pace is not None:
-            deque(steps, maxlen=0)
-            return False
-        due = perf_counter() + PART_SECONDS
-        return any(perf_counter() >= due for _ in steps)
-
     # -- after the visit -----------------------------------------------------------------------------------------------
 
-    def _finish(self, unit: Unit, held: _Held, totals: dict[str, Sum], spent: Spent) -> Done:
-        lane, trial = held.lane, unit.trial.id
+    def _finish(self, each: Pass, scores: Scores | None) -> Done:
+        unit, lane, spent, trial = each.unit, each.lane, each.spent, each.unit.trial.id
+        held = self._held[trial]
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
         lane.visits = (*unit.visits, visit)
-        scores = self._evaluate(lane, spent) if unit.evaluate else None
         if len(lane.visits) % len(unit.trial.shards or self._data.shards) == 0:
             with blaming(), lane.rng:
-                lane.end_epoch(self._score(scores, totals))
+                lane.end_epoch(self._score(scores, each.totals))
         held.bytes = lane.bytes
         age, kept = unit.age + spent.worked, None
         if self._vault is not None and (unit.last or age >= self._every or not (unit.carry or self._fits(trial))):
             kept, age = self._keep(trial, lane, self._vault, spent), 0.0
         held.whole, held.safe = True, kept is not None or unit.carry
         state = _state(lane) if unit.carry else None
-        self._give_up()
+        self._give_up(self._room)
         if self._pace is None:
             self._meter.conclude(lane)
         return Done(visit, spent.take(), scores, kept, age, lane.signature, self._figures(lane), state)
 
     def _figures(self, lane: Lane) -> dict[str, float]:
-        news = self._meter.news(lane.signature)
-        return news if self._pace is None else {}
+        news = self._meter.news(lane.signature) if self._pace is None else {}
+        return news if lane.found is None else {**news, "batch_size": float(lane.found)}
 
-    def _evaluate(self, lane: Lane, spent: Spent) -> dict[str, float] | None:
+    def _scores(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
+        """By trial, where there is something to validate. Lanes that are fused are evaluated in one."""
+        found: dict[TrialId, Scores | TrialError] = {}
         if not self._data.validation or not overrides(self._recipe, "validation_step"):
-            return None
-        self._set_threads()
+            return found
+        for each in passes:
+            fused = self._pack.fused(each.lane)
+            if fused is not None and each.unit.trial.id not in found:
+                some = [x for x in passes if x.lane in fused.lanes]
+                if len(some) == len(fused.lanes):
+                    found |= self._fused_scores(fused, some)
+            if each.unit.trial.id not in found:
+                try:
+                    found[each.unit.trial.id] = self._evaluate(each.lane, each.spent)
+                except OutOfMemory:
+                    raise
+                except TrialError as error:
+                    found[each.unit.trial.id] = error
+        return found
+
+    def _fused_scores(self, fused: Fused, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
+        """Nothing, where that does not work."""
+        self._pack.set_threads()
+        begin = perf_counter()
+        try:
+            scores = fused.evaluate(self._stream.validation())
+        except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
+            self._pack.release(fused.lanes[0])
+            return {}
+        if self._pace is None:
+            for each in passes:
+                each.spent.add("evaluate", (perf_counter() - begin) / len(passes))
+        return {each.unit.trial.id: scores[fused.lanes.index(each.lane)] for each in passes}
+
+    def _evaluate(self, lane: Lane, spent: Spent) -> Scores:
+        self._pack.set_threads()
         begin = perf_counter()
         with spent.on("evaluate"), blaming():
             scores = lane.evaluate(self._stream.validation())
         self._meter.happened(lane.signature, "evaluate", perf_counter() - begin)
         return scores
 
-    def _score(self, scores: dict[str, float] | None, totals: dict[str, Sum]) -> float | None:
+    def _score(self, scores: Scores | None, totals: dict[str, Sum]) -> float | None:
         """The study's metric: of the validation, otherwise of the pass's training."""
         if self._metric is None:
             return None
@@ -319,19 +432,16 @@ class Station:
         bound = sum(held.bytes for name, held in self._held.items() if name == trial or (held.whole and not held.safe))
         return bound <= self._room
 
-    def _give_up(self) -> None:
-        """Drop lanes used longest ago, of those whose state can be had again, until the rest is within the limit."""
-        total = sum(held.bytes for held in self._held.values())
+    def _give_up(self, room: float, but: Collection[Lane] = ()) -> bool:
+        """Drop lanes used longest ago, of those whose state can be had again, until the rest is within the room; whether any."""
+        total, dropped = sum(held.bytes for held in self._held.values() if held.lane not in but), False
         for trial, held in list(self._held.items()):
-            if total <= self._room:
-                return
-            if held.safe or not held.whole:
-                total -= held.bytes
-                del self._held[trial]
-
-    def _set_threads(self) -> None:
-        if torch.get_num_threads() != self._threads:  # other stations of this process may have other numbers
-            torch.set_num_threads(self._threads)
+            if total <= room:
+                return dropped
+            if (held.safe or not held.whole) and held.lane not in but:
+                total, dropped = total - held.bytes, True
+                self._drop(trial)
+        return dropped
 
 
 def _state(lane: Lane) -> Tree:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from shoal.core.cluster import ShardId
 from shoal.train import columns as cols
 from shoal.train.columns import Columns
 from shoal.train.data import Data
+from shoal.train.features import Features
 from shoal.train.recipe import Recipe, overrides
 
+READING = 2  # shards that `made` keeps at hand
 _ORDER, _EACH = 1, 2  # which draw: the order within a shard, the order of one pass
 
 
@@ -81,6 +83,10 @@ class _Blocks:
                 self._order = _draw(_ORDER, self._seed, self.part).permutation(self._data.size(self.part))
         return self._raw
 
+    def rows(self, number: int) -> int:
+        """Samples in a block: the last may have fewer."""
+        return min(self._data.chunk, self._data.size(self.part) - number * self._data.chunk)
+
     def block(self, number: int) -> Columns:
         raw = self.load()
         chosen: Any = slice(number * self._data.chunk, (number + 1) * self._data.chunk)
@@ -89,23 +95,37 @@ class _Blocks:
         return cols.apply(raw, lambda column: column[chosen])
 
 
+class Feed(Protocol):
+    """Where a stream gets chunks that others have use for, too."""
+
+    def chunk(self, *key: Any) -> Columns | None:
+        """What `Stream.made` gives for these arguments; None: make it yourself."""
+        ...
+
+
 class Stream:
     """Chunks of one recipe's data, on the device.
 
     The samples of a shard are put in a random order once, a function of (seed, shard); its chunks are consecutive blocks
     of that. shuffle="each" draws for every pass, from (seed, shard, turn), an order of the chunks and of the samples inside each.
-    `augment` draws from `default_rng([seed, stable(shard), turn, number of the chunk])`.
+    `augment` draws from `default_rng([seed, stable(shard), turn, number of the chunk])`; what steps see of it is what `features`
+    makes of it. `feed`: where chunks are asked for that
+    take work to make.
     """
 
-    def __init__(self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float) -> None:
+    def __init__(
+        self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float, feed: Feed | None = None
+    ) -> None:
+        self._feed, self._blocks = feed, OrderedDict[ShardId, _Blocks]()
         self._recipe, self._data, self._seed, self._device = recipe, data, seed, device
-        self._prepares, self._augments = overrides(recipe, "prepare"), overrides(recipe, "augment")
+        self._prepares, self.augments = overrides(recipe, "prepare"), overrides(recipe, "augment")
+        self._features = Features(recipe, seed, device)
         self._shelf = Shelf(memory_gb * 2**30)
         self._aside: ThreadPoolExecutor | None = None
         self._copies: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def chunks(self, shard: ShardId, turn: int, shuffle: str = "once") -> Generator[Columns, None, None]:
-        """One pass over a training shard. The next chunk is made while the one before is in use.
+    def chunks(self, shard: ShardId, turn: int, shuffle: str = "once", skip: int = 0) -> Generator[Columns, None, None]:
+        """One pass over a training shard, less its first `skip` samples. The next chunk is made while the one before is in use.
 
         Raises:
             DataError: the shard cannot be read.
@@ -114,14 +134,38 @@ class Stream:
         order = list(range(blocks.count))
         if shuffle == "each":
             order = _draw(_EACH, self._seed, shard, turn).permutation(blocks.count).tolist()
+        while skip and skip >= blocks.rows(order[0]):
+            skip -= blocks.rows(order.pop(0))
 
         def make(number: int) -> Columns:
-            chunk = self._prepared(blocks, number, move=not self._augments)
+            fed = self._feed.chunk(shard, number, turn, shuffle) if self._feed is not None and self.augments else None
+            if fed is not None:
+                return self._featured(self._moved(fed))
+            chunk = self._prepared(blocks, number, move=not self.augments)
             if shuffle == "each":
                 chunk = _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
-            return self._augmented(chunk, shard, turn, number) if self._augments else chunk
+            return self._featured(self._moved(self._augmented(chunk, shard, turn, number))) if self.augments else chunk
 
-        return self._ahead(blocks, order, make, self._augments)
+        chunks = self._ahead(blocks, order, make, self.augments)
+        return _without(chunks, skip) if skip else chunks
+
+    def made(self, shard: ShardId, number: int, turn: int | None, shuffle: str) -> Columns:
+        """One chunk as NumPy arrays, prepared; with a turn also in that pass's order and augmented. For other streams' `feed`.
+
+        Raises:
+            DataError: the shard cannot be read.
+        """
+        if shard not in self._blocks:
+            seed = self._seed if shard in self._data.shards else None
+            self._blocks[shard] = _Blocks(self._data, shard, seed)
+            while len(self._blocks) > READING:
+                self._blocks.popitem(last=False)
+        chunk = self._plain_chunk(self._blocks[shard], number)
+        if turn is None:
+            return cols.apply(chunk, np.asarray)
+        if shuffle == "each":
+            chunk = _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
+        return cols.apply(self._augmented(chunk, shard, turn, number), np.asarray)
 
     def validation(self) -> Iterator[Columns]:
         """All validation samples, in the order of the data, prepared, never augmented.
@@ -142,9 +186,10 @@ class Stream:
         pending: list[Future[Columns]] = []
 
         def begin(number: int) -> Callable[[], Columns]:
-            if len(order) == 1 or (not always and self._shelf.get(blocks.part, number) is not None):
+            at_hand = not always and self._shelf.get(blocks.part, number) is not None
+            if len(order) == 1 or at_hand or not self._features.ready:
                 return lambda: make(number)
-            if self._data.serial:
+            if self._data.serial and self._feed is None:
                 blocks.load()
             pending[:] = [*pending[-1:], self._beside(make, number)]
             return pending[-1].result
@@ -172,24 +217,30 @@ class Stream:
 
     def _beside(self, make: Callable[[int], Columns], number: int) -> Future[Columns]:
         if self._aside is None:
-            self._aside = ThreadPoolExecutor(1, "shoal-chunks")
+            self._aside = ThreadPoolExecutor(1, "shoal-chunks", torch.set_num_threads, (torch.get_num_threads(),))
         return self._aside.submit(make, number)
 
     def _prepared(self, blocks: _Blocks, number: int, move: bool) -> Columns:
         chunk = self._shelf.get(blocks.part, number)
         if chunk is None:
-            chunk = blocks.block(number)
-            if self._prepares:
-                chunk = _checked(self._recipe.prepare(chunk), cols.rows(chunk), "prepare")
+            fed = self._feed.chunk(blocks.part, number, None, "once") if self._feed is not None and self._prepares else None
+            chunk = fed if fed is not None else self._plain_chunk(blocks, number)
             if move:
-                chunk = self._moved(chunk)
+                chunk = self._featured(self._moved(chunk))
             self._shelf.put(blocks.part, number, chunk)
         return chunk
+
+    def _plain_chunk(self, blocks: _Blocks, number: int) -> Columns:
+        chunk = blocks.block(number)
+        return _checked(self._recipe.prepare(chunk), cols.rows(chunk), "prepare") if self._prepares else chunk
 
     def _augmented(self, chunk: Columns, shard: ShardId, turn: int, number: int) -> Columns:
         rng = np.random.default_rng([self._seed, stable(shard), turn, number])
         given = cols.apply(chunk, _locked)
-        return self._moved(_checked(self._recipe.augment(given, rng), cols.rows(chunk), "augment"))
+        return _checked(self._recipe.augment(given, rng), cols.rows(chunk), "augment")
+
+    def _featured(self, chunk: Columns) -> Columns:
+        return self._features.of(chunk) if self._features.there else chunk
 
     def _moved(self, chunk: Columns) -> Columns:
         chunk = cols.apply(chunk, _tensor)
@@ -201,6 +252,22 @@ class Stream:
         for column in cols.parts(chunk):  # its memory is free again only when training, on the main stream, is through with it
             column.record_stream(torch.cuda.default_stream(self._device))
         return chunk
+
+
+def _without(chunks: Generator[Columns, None, None], skip: int) -> Generator[Columns, None, None]:
+    """The chunks, of the first one without that many samples."""
+    try:
+        for chunk in chunks:
+            yield cols.cut(chunk, skip, cols.rows(chunk))
+            skip = 0
+    finally:
+        chunks.close()
+
+
+def feeding(recipe: Recipe, data: Data, seed: int) -> Stream:
+    """A stream that makes chunks for others: it keeps none, and its columns stay in main memory."""
+    torch.set_num_threads(1)
+    return Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
 
 
 def _draw(what: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:

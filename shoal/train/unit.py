@@ -50,10 +50,23 @@ class Done:
 class TrialError(Exception):
     """A trial cannot go on: its recipe raised, or its loss diverged. The other trials are not touched."""
 
-    def __init__(self, why: str, text: str = "") -> None:
-        super().__init__(why, text)
+    def __init__(self, why: str, text: str = "", signature: str = "") -> None:
+        super().__init__(why, text, signature)
         self.why = why  # one line
         self.text = text  # the traceback
+        self.signature = signature  # the trial's, where it is known
 
     def __str__(self) -> str:
         return self.why
+
+
+class OutOfMemory(TrialError):  # noqa: N818
+    """The device had no room for it. Of a trial among several on a slot: it may have room alone.
+
+    `freed`: models at rest were given up for it, so that it may have room when tried again.
+    """
+
+    def __init__(self, why: str, text: str = "", signature: str = "", freed: bool = False) -> None:
+        super().__init__(why, text, signature)
+        self.args = (why, text, signature, freed)
+        self.freed = freed

@@ -16,6 +16,7 @@ from shoal.train import columns as cols
 from shoal.train.columns import Columns
 from shoal.train.data import Data
 from shoal.train.lane import Lane
+from shoal.train.largest import is_open, with_size
 from shoal.train.recipe import Recipe, overrides, seed_of
 from shoal.train.station import Station
 from shoal.train.stream import Stream
@@ -23,6 +24,7 @@ from shoal.train.tree import load_model
 from shoal.train.unit import Tree, Unit
 
 STEPS = 3  # that `check_recipe` takes
+SMALL = 32  # its batch size, where it is to be found out
 
 
 class Comparison(NamedTuple):
@@ -62,6 +64,16 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, flo
         yield path, inf
 
 
+def apart(one: Tree, other: Tree) -> float:
+    """How far two states' models are apart, relative to the first: 2-norms over all floating-point parameters and buffers."""
+    gap = size = 0.0
+    for name, array in one["model"].items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            gap += float(np.square(array.astype(np.float64) - other["model"][name]).sum())
+            size += float(np.square(array.astype(np.float64)).sum())
+    return float(np.sqrt(gap / size)) if size else 0.0
+
+
 def retrain(
     recipe: Recipe,
     data: Data,
@@ -73,8 +85,9 @@ def retrain(
     threads: int = 1,
     metric: str | None = None,
     evaluated: Collection[float] | None = None,
+    begun: tuple[int, Tree] | None = None,
 ) -> Tree:
-    """The state after these visits, from the beginning, alone.
+    """The state after these visits, from the beginning, alone; or `begun` with the state after so many of them.
 
     `metric`: the study's, where ReduceLROnPlateau follows it; `evaluated`: after how many epochs there was a validation
     (None: after each).
@@ -85,11 +98,15 @@ def retrain(
     """
     station = Station(recipe, data, None, seed=seed, run=0, device=device, threads=threads, checkpoint_every=inf, metric=metric)
     shards = len(trial.shards or data.shards)
-    for done, visit in enumerate(visits):
+    first, source = begun or (0, None)
+    for done, visit in enumerate(visits[first:], first):
         epoch = (done + 1) / shards
         evaluate = metric is not None and (epoch.is_integer() if evaluated is None else epoch in evaluated)
-        for _ in station.train(Unit(trial, tuple(visits[:done]), visit._replace(samples=0), evaluate=evaluate)):
+        unit = Unit(trial, tuple(visits[:done]), visit._replace(samples=0), source if done == first else None, evaluate)
+        for _ in station.train(unit):
             pass
+    if begun is not None and first == len(visits):
+        return begun[1]
     if not visits:
         own = seed_of(trial.config, seed)
         return Lane(recipe, trial.config, seed=own, device=torch.device(device), epoch=float(data.samples)).state()
@@ -102,6 +119,8 @@ def model_from(recipe: Recipe, config: Mapping[str, Any], seed: int, state: Tree
     Raises:
         ValueError: the state is that of another model.
     """
+    if state.get("found") is not None:
+        config = with_size(config, state["found"])
     lane = Lane(recipe, config, seed=seed_of(config, seed), device=torch.device(device), epoch=1.0)
     load_model(lane.model, state["model"])
     return lane.model.eval()
@@ -132,7 +151,8 @@ class _Bench:
     """A few batches, and lanes to train on them with something between the steps."""
 
     def __init__(self, recipe: Recipe, data: Data, config: Mapping[str, Any], seed: int) -> None:
-        self._recipe, self._data, self._config = recipe, data, config
+        self._recipe, self._data = recipe, data
+        self._config = with_size(config, SMALL) if is_open(recipe, config) else config
         self._seed = seed_of(config, seed)
         stream = Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
         size, shard = self.lane().settings.batch_size, data.shards[0]

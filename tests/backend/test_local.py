@@ -41,12 +41,10 @@ def test_contract(tmp_path: Path, blobs: Any) -> None:
 def test_it_says_what_it_cannot_run(tmp_path: Path, blobs: Any) -> None:
     make, _ = maker(blobs(), tmp_path)
     local = make(State(), 0.0)
-    names = [TrialId("a"), TrialId("b")]
-    for name in names:
-        local.submit(Trial(name, 10.0, {"width": 4, "lr": 0.1}))
-    pack = Gang(tuple(Lane(name, (SlotId("local"),)) for name in names))
-    with pytest.raises(PlanError, match="one trial on its one slot"):
-        local.change(None, pack)
+    name = TrialId("a")
+    local.submit(Trial(name, 10.0, {"width": 4, "lr": 0.1}))
+    with pytest.raises(PlanError, match="the local backend has one slot"):
+        local.change(None, Gang((Lane(name, (SlotId("local"), SlotId("other"))),)))
 
 
 def test_a_unit_that_is_cut_is_void(tmp_path: Path, blobs: Any) -> None:

@@ -1,6 +1,7 @@
 """The ray backend, with slots that really train."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from shoal.backend.ray import Ray
 from shoal.core.cluster import ShardId, SlotId
 from shoal.core.event import Advanced, Fell, Joined, Kept, Left
 from shoal.core.plan import solo
-from shoal.core.state import State
+from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
 from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
@@ -108,7 +109,8 @@ def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:
         events = next(moments)[1]
         assert [type(event).__name__ for event in events] == ["Advanced", "Measured"]
         kept = next(moments)[1]  # nothing runs any more: its state becomes durable
-        assert kept == (Kept(trial.id, 2, 96.0, "t4/000002-1.pt"),)
+        name = re.fullmatch(r"t4/000002-1-[0-9a-f]{8}\.pt", kept[0].name)  # no other process writes under that name
+        assert name is not None and kept == (Kept(trial.id, 2, 96.0, name[0]),)
         assert list(moments) == []
     finally:
         backend.close()
@@ -160,7 +162,11 @@ def test_kill_9_while_hopping(tmp_path: Path) -> None:
 
         return watch
 
-    both_again = lambda view: bool(died) and len(view.slots) == 2  # noqa: E731
+    def both_again(view: View) -> bool:
+        if died and len(view.slots) == 1 and len(died) == 1:
+            died.append(True)  # and it was noticed
+        return len(died) == 2 and len(view.slots) == 2
+
     backend = bench.run(Given(trials, [last], both_again), Hop(), killer, slots=2, checkpoint_every=0.2)
     failed = {"t13": "failed: ArithmeticError: thirteen"}
     assert bench.state.ended == {f"t{w}": "finished" for w in (4, 5, 6, 7)} | failed

@@ -23,7 +23,7 @@ from shoal.core.event import (
     Left,
     Measured,
 )
-from shoal.core.plan import Gang, solo
+from shoal.core.plan import Gang, Lane, solo
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.fifo import Fifo
@@ -139,7 +139,28 @@ def test_moving_costs_a_switch_and_a_new_slot_a_build() -> None:
     assert spent == [2.0, 2.5, 0.0, 0.5]
 
 
-def test_stopping_voids_the_visit_under_way() -> None:
+def test_stopping_completes_the_visit_under_way_and_holds_slot_and_trial_until_then() -> None:
+    sim = Sim(rates(1.0, 2.0, build=0.5).of, slots(SHARDS), shards=SHARDS)
+    gang, other, back = solo(A, W[0], 0), solo(B, W[0], 1), solo(A, W[1], 1)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", x=0))
+            sim.submit(trial("b", 10.0, x=1))
+            sim.change(None, gang)
+            sim.wake(14.0)
+        elif now == 14.0:
+            sim.change(gang, None)
+            sim.change(None, other)
+            sim.change(None, back)
+
+    found = moments(sim, act)
+    ends = [(now, next(iter(e.visits))) for now, events in found for e in events if isinstance(e, Advanced)]
+    # a: 0.5 + 10, 10; then b builds in 0.5 and takes 5 s; a builds at its new slot, and makes its last visit
+    assert ends == [(10.5, A), (20.5, A), (26.0, B), (31.0, A)]
+
+
+def test_stopping_between_visits_leaves_nothing_to_complete() -> None:
     sim = Sim(rates(1.0).of, slots(SHARDS), shards=SHARDS)
     gang = solo(A, W[0], 0)
 
@@ -147,15 +168,50 @@ def test_stopping_voids_the_visit_under_way() -> None:
         if now == 0:
             sim.submit(trial("a", x=0))
             sim.change(None, gang)
-            sim.wake(14.0)
-        elif now == 14.0:
+        elif now == 10.0:
             sim.change(gang, None)
-            sim.wake(20.0)
-        elif now == 20.0:
-            sim.change(None, gang)
 
     found = moments(sim, act)
-    assert [now for now, events in found if any(isinstance(e, Advanced) for e in events)] == [10.0, 30.0, 40.0]
+    assert [(now, kinds(events)) for now, events in found[2:]] == [(10.0, ["Kept"])]
+
+
+def test_a_unit_with_a_quota_is_void_when_it_is_stopped() -> None:
+    sim = Sim(rates(1.0).of, slots(SHARDS), shards=SHARDS)
+    unit = solo(A, W[0], 0, S[0], 10.0)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", x=0))
+            sim.change(None, unit)
+            sim.wake(4.0)
+        elif now == 4.0:
+            sim.change(unit, None)
+
+    assert [(now, kinds(events)) for now, events in moments(sim, act)] == [(0.0, ["Joined"]), (4.0, [])]
+
+
+def test_what_leaves_may_be_lost_or_fail_and_those_that_wait_go_on() -> None:
+    def run(event: Event) -> list[tuple[float, list[str]]]:
+        sim = Sim(rates(1.0, 1.0).of, slots(SHARDS), [(7.0, event)], shards=SHARDS)
+        gang, wide = solo(A, W[0], 0), Gang((Lane(B, (W[0],)), Lane(TrialId("c"), (W[1],))), since=1)
+
+        def act(now: float, events: tuple[Event, ...]) -> None:
+            if now == 0:
+                for name, x in (("a", 0), ("b", 1), ("c", 1)):
+                    sim.submit(trial(name, 10.0, x=x))
+                sim.change(None, gang)
+                sim.wake(5.0)
+            elif now == 5.0:
+                sim.change(gang, None)
+                sim.change(None, wide)
+
+        return [(now, kinds(events)) for now, events in moments(sim, act)[2:]]
+
+    ends = ["Advanced", "Evaluated", "Kept", "Finished"]
+    # the slot takes a's visit and b's place along; c was to begin with b, and begins
+    assert run(Left(frozenset({W[0]}))) == [(7.0, ["Left"]), (17.0, ["Advanced", "Measured", *ends[1:]])]
+    # a fails: both begin
+    assert [now for now, _ in run(Failed(A, "gone"))] == [7.0, 17.0]
 
 
 def test_a_change_of_an_ended_gang_does_nothing() -> None:
@@ -197,7 +253,7 @@ def test_a_lost_slot_brings_back_the_durable_state_of_all_that_lay_there() -> No
 def test_at_the_end_what_is_only_in_memory_is_kept() -> None:
     lines, state = study(Fifo(), rates(1.0), count=1, deadline=12.0)
     kept = [(time, entry.visits) for time, entry in lines if isinstance(entry, Kept)]
-    assert kept == [(12.0, 1)] and state.stopped == "timeout"
+    assert kept == [(20.0, 2)] and state.stopped == "timeout", "the visit under way is completed"
 
 
 def test_script_and_told_events() -> None:
@@ -229,7 +285,7 @@ def test_a_study_whose_trials_are_done_ends_before_its_script() -> None:
 def test_a_resumed_study_goes_on_at_its_time_and_place() -> None:
     lines, _ = study(Fifo(), rates(1.0), count=1, epochs=2, deadline=25.0)
     more, state = study(Fifo(), rates(1.0), count=1, epochs=2, former=lines)
-    assert [time for time, e in more if isinstance(e, Finished)] == [25.0 + 40.0]
+    assert [time for time, e in more if isinstance(e, Finished)] == [30.0 + 30.0]
     assert len(state.visits[TrialId("t000")]) == 6
     assert sum(isinstance(e, Measured) and bool(e.figures) for _, e in more) == 1, "known figures are not measured again"
 

@@ -8,8 +8,8 @@ import pytest
 
 from shoal.backend.ahead import ahead
 from shoal.core.check import check
-from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Joined, Planned, Submitted
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Advanced, Joined, Measured, Opened, Planned, Submitted
 from shoal.core.ports import Policy
 from shoal.core.state import State, View, fold, view
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -17,6 +17,8 @@ from shoal.policy.auto import Auto
 from shoal.policy.doubling import Width
 from shoal.policy.equi import Equi
 from shoal.policy.fifo import Fifo
+from shoal.policy.hop import Hop
+from shoal.profile.measure import believe
 from shoal.profile.table import Row, Table
 
 TABLE = Table((Row(rates=(10.0, 18.0, 25.0, 32.0)),))
@@ -53,7 +55,7 @@ def test_the_quickest_is_followed_and_the_memory_says_why() -> None:
     check(plan, look)
     assert plan == Equi().decide(look, None)[0]
     assert memory["follows"] == "equi"
-    assert memory["why"] == "equi: with 1 trials on 4 slots equi 100 s, width 200 s, fifo 300 s"
+    assert memory["why"] == "with 1 trial on 4 slots equi would take 100 s, width would take 200 s, fifo would take 300 s"
 
 
 def test_the_first_is_followed_unless_another_is_clearly_quicker() -> None:
@@ -107,3 +109,106 @@ def test_with_the_simulator_it_finds_the_better_policy() -> None:
 def test_no_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="candidates"):
         Auto({}, ahead)
+
+
+def believed(state: State) -> View:
+    return view(state, 0.0, believe(state))
+
+
+def measured(state: State, **figures: float) -> State:
+    return fold(state, [Measured(TrialId("t0"), "a", figures)])
+
+
+def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decide() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate, among=lambda seen: ("width", "equi", "fifo"))
+    state = study(2, 4)
+    memory = policy.decide(believed(state), policy.start())[1]
+    assert (memory["follows"], simulate.times) == ("width", 0)
+    assert memory["why"] == "nothing is measured yet, with 4 slots and 0 shards: the usual choice"
+    assert policy.decide(believed(state), memory)[1] is memory
+    memory = policy.decide(believed(measured(state, rate=10.0, memory=1.0)), memory)[1]
+    assert (memory["follows"], simulate.times) == ("equi", 3)
+
+
+def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate)
+    state = measured(study(2, 4), rate=10.0)  # 100 s for a trial of 1000 samples: costs under 2 s do not matter
+    memory = policy.decide(believed(state), policy.start())[1]
+    near = ({"rate": 19.0}, {"rate": 6.0}, {"switch": 1.0}, {"build": 0.5, "save": 1.5}, {"memory": 9.0}, {"first": 60.0})
+    assert [policy.decide(believed(measured(state, **figures)), memory)[1] is memory for figures in near] == [True] * 6
+    assert simulate.times == 3
+    for times, figures in enumerate(({"rate": 21.0}, {"rate": 4.0}, {"switch": 3.0}, {"evaluate": 30.0}), 2):
+        assert policy.decide(believed(measured(state, **figures)), memory)[1] != memory
+        assert simulate.times == 3 * times
+
+
+def test_figures_that_swing_are_looked_at_again_when_twice_as_much_is_trained() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate)
+    state = fold(measured(study(2, 4), rate=10.0), [Advanced({TrialId("t0"): 100.0})])
+    memory = policy.decide(believed(state), policy.start())[1]
+    swung = fold(measured(state, rate=30.0), [Advanced({TrialId("t1"): 90.0})])
+    assert policy.decide(believed(swung), memory)[1] is memory and simulate.times == 3
+    memory = policy.decide(believed(fold(swung, [Advanced({TrialId("t1"): 10.0})])), memory)[1]
+    assert simulate.times == 6 and memory["figures"]["rate"] == 30.0
+
+
+def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    look = seen(study(2, 4))  # (1000 + 2000) samples / 10 a second / 4 slots = 75 s
+    for price, says in (
+        (0.26, "to simulate would cost 0.78 s beside 75 s of work"),
+        (inf, "to simulate 2 trials costs too much beside 75 s of work"),
+    ):
+        policy = Auto(CANDIDATES, simulate, price=lambda seen, price=price: price)  # type: ignore[misc]
+        memory = policy.decide(look, policy.start())[1]
+        assert memory["follows"] == "fifo" and memory["why"].startswith(says) and memory["why"].endswith(": the usual choice")
+        assert policy.decide(look, memory)[1] is memory
+    assert simulate.times == 0
+    policy = Auto(CANDIDATES, simulate, price=lambda seen: 0.2)
+    memory = policy.decide(look, policy.start())[1]
+    assert (memory["follows"], simulate.times, memory["spent"]) == ("equi", 3, pytest.approx(0.6))
+    after = policy.decide(seen(study(2, 3)), memory)[1]  # of 1 s that it may cost, 0.6 s are gone
+    assert after["follows"] == "equi" and after["why"].endswith(": as before") and simulate.times == 3
+
+
+def test_a_single_candidate_is_never_simulated() -> None:
+    simulate = Asked()
+    policy = Auto({"fifo": Fifo(), "equi": Equi()}, simulate, among=lambda seen: ("equi",))
+    assert policy.decide(seen(study(1, 4)), policy.start())[1]["why"] == "nothing else suits 4 slots and 0 shards"
+
+
+def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> None:
+    shards = {ShardId("a"): 10, ShardId("b"): 10}
+    slots = [Slot(SlotId(name), shards=frozenset({ShardId(name)})) for name in "ab"]
+    trial = Trial(TrialId("t"), 40.0, shards=frozenset(shards))
+    simulate = Asked(Hop=1.0, Fifo=2.0)
+    policy = Auto({"fifo": Fifo(), "hop": Hop()}, simulate)
+    full = fold(State(), [Opened(1, shards), Joined(tuple(slots)), Submitted(trial)])
+    memory = policy.decide(seen(full), policy.start())[1]
+    assert (memory["follows"], simulate.times) == ("hop", 2)
+    simulate.takes["Hop"] = inf
+    lost = replace(full, slots={slots[0].id: slots[0]})
+    assert policy.decide(seen(lost), memory)[1] == memory and simulate.times == 2
+    moved = replace(full, slots={slots[0].id: replace(slots[0], shards=frozenset(shards))})
+    after = policy.decide(seen(moved), memory)[1]
+    assert after["follows"] == "fifo" and "hop would get stuck" in after["why"]
+
+
+def test_who_is_followed_again_goes_on_with_its_memory() -> None:
+    shards = {ShardId("a"): 10, ShardId("b"): 10}
+    slots = tuple(Slot(SlotId(name), shards=frozenset(shards)) for name in "ab")
+    trials = [Submitted(Trial(TrialId(f"t{i}"), 40.0, shards=frozenset(shards))) for i in range(4)]
+    simulate = Asked(Hop=1.0, Fifo=2.0)
+    policy = Auto({"fifo": Fifo(), "hop": Hop()}, simulate)
+    two = fold(State(), [Opened(1, shards), Joined(slots), *trials[:2]])
+    memory = policy.decide(seen(two), policy.start())[1]
+    seats = memory["inner"]["hop"]
+    simulate.takes["Hop"] = 3.0
+    memory = policy.decide(seen(fold(two, trials)), memory)[1]
+    assert memory["follows"] == "fifo" and memory["inner"]["hop"] == seats
+    simulate.takes["Hop"] = 1.0
+    memory = policy.decide(seen(replace(two, slots={slots[0].id: slots[0]})), memory)[1]
+    assert memory["follows"] == "hop" and memory["inner"]["hop"] == seats

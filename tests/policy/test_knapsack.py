@@ -62,3 +62,29 @@ def test_equal_trials_and_flat_curves_are_no_trouble():
         table = np.repeat(np.maximum.accumulate(np.where(x.table > FORBIDDEN, x.table, 0.0), axis=1), 12, axis=0)
         best = value(table, best_counts_dp(table, x.free))
         assert value(table, best_counts(table, x.free)) == pytest.approx(best, rel=1e-9, abs=1e-6)
+
+
+def test_equals_the_recursion_where_trials_are_of_few_kinds():
+    """As after an event: equal trials, each holding what was best for it before some lost a slot."""
+    rng = np.random.default_rng(14)
+    for _ in range(60):
+        kinds, copies, width = int(rng.integers(1, 5)), int(rng.integers(2, 9)), int(rng.integers(4, 40))
+        speeds = np.concatenate([np.zeros((kinds, 1)), rng.uniform(0.2, 2.0, (kinds, width)).cumsum(1)], axis=1)
+        curve = np.repeat(speeds, copies, axis=0)
+        free = int(rng.integers(1, kinds * copies * width))
+        up, down = (np.repeat(rng.uniform(0.0, 20.0, kinds), copies) for _ in range(2))
+        held = best_counts(gains(curve, np.zeros(len(curve), np.int64), up, down, 60.0), free)
+        hit = rng.choice(len(curve), 2, replace=False)
+        held[hit] = np.maximum(held[hit] - 1, 0)
+        table = gains(curve, held, up, down, float(rng.choice([5.0, 30.0, 120.0])))
+        for room in (free, max(0, free - 3), free + 5):
+            counts = best_counts(table, room)
+            best = value(table, best_counts_dp(table, room))
+            assert counts.sum() <= room and counts.max() <= width
+            assert value(table, counts) == pytest.approx(best, rel=1e-9, abs=1e-6)
+
+
+def test_one_count_only_and_plenty_for_all():
+    assert best_counts(np.zeros((3, 1)), 5).tolist() == [0, 0, 0]
+    assert best_counts(np.array([[0.0, 2.0, 1.0], [0.0, -1.0, -2.0]]), 4).tolist() == [1, 0]
+    assert best_counts(np.array([[0.0, 1e-12, 3e-12], [0.0, 2e-12, 3e-12]]), 2).tolist() in ([2, 0], [1, 1], [0, 2])

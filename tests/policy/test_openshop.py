@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from shoal.core.cluster import proportional
 from shoal.policy.insertion import insertion
-from shoal.policy.openshop import best, bound, candidates, groups, proportional, quick4, repeated, settled
+from shoal.policy.openshop import best, bound, candidates, groups, quick4, repeated, settled
 from shoal.policy.quota import replica_bound, shares
 from shoal.policy.reference import milp, vector_rearrangement
 from shoal.policy.replicas import quota, replica_shares

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Ended, Entry, Event, Finished, Joined, Left, Opened, Planned
+from shoal.core.event import Advanced, Ended, Entry, Event, Fell, Finished, Joined, Left, Opened, Planned
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State, fold
 from shoal.core.trial import Trial, TrialId
@@ -143,6 +143,25 @@ def test_a_stopped_gang_may_still_report_and_its_successor_waits() -> None:
     )
     check_cover(found)
     assert told(found, "a") == [(0.0, 2.0, "x", "train"), (2.0, 3.0, "y", "train")]
+
+
+def test_a_slot_that_a_trial_gave_up_counts_with_the_trials_next_report() -> None:
+    wide = Gang((Lane(X, (A, SlotId("b"))),), since=1)
+    narrow = Gang((Lane(X, (A,)),), since=2)
+    lines = [
+        (0.0, Planned((), (wide,))),
+        (1.0, Planned((wide,), (narrow,))),
+        (1.5, Planned((narrow,), ())),
+        (2.0, Advanced({X: 1.0}, spent={X: {"train": 2.0}})),
+        (4.0, Planned((), (narrow,))),
+        (5.0, Planned((narrow,), ())),
+    ]
+    reported = chart(line_of(*lines, (6.0, Advanced({X: 1.0}, spent={X: {"train": 2.0}}))))
+    check_cover(reported)
+    assert told(reported, "a") == [(0.0, 2.0, "x", "train"), (2.0, 4.0, None, "idle"), (4.0, 6.0, "x", "train")]
+    assert told(reported, "b") == [(0.0, 1.0, "x", "train"), (1.0, 6.0, None, "idle")]
+    void = chart(line_of(*lines[:2], (3.0, Fell(X, 0, 0.0))))
+    assert told(void, "b")[0] == (0.0, 1.0, "x", "lost")
 
 
 def test_what_a_stopped_gang_never_reports_is_lost() -> None:

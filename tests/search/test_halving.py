@@ -4,13 +4,13 @@ import pytest
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Opened, Submitted
-from shoal.core.state import State, fold
+from shoal.core.event import Advanced, Evaluated, Finished, Opened, Submitted
+from shoal.core.state import State, fold, view
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
-from shoal.search.halving import Halving, Hyperband, Rung, halving_bracket, hyperband_brackets
+from shoal.search.halving import Hyperband, Rung, SuccessiveHalving, halving_bracket, hyperband_brackets
 from shoal.search.space import uniform
 from shoal.testing.searchers import check_searcher
 
@@ -20,13 +20,13 @@ SHARDS = {ShardId("all"): 100}
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Halving({"x": uniform(0, 1)}, 9, 9, metric="accuracy"),
-        lambda: Hyperband({"x": uniform(0, 1)}, 9, metric="loss", mode="min"),
-        lambda: Hyperband({"x": uniform(0, 1)}, 4, 2, metric="accuracy", concurrent=False),
+        lambda: SuccessiveHalving({"x": uniform(0, 1)}, 5, 4, 1, 2, metric="accuracy", mode="max"),
+        lambda: Hyperband({"x": uniform(0, 1)}, 3, 3, metric="loss", mode="min"),
+        lambda: Hyperband({"x": uniform(0, 1)}, 2, 2, metric="accuracy", mode="max", concurrent=False, num_samples=4),
     ],
 )
 def test_contract(make):
-    check_searcher(make, examples=10)
+    check_searcher(make, examples=5, settled=True)
 
 
 def test_brackets_of_the_hyperband_paper():
@@ -38,6 +38,14 @@ def test_brackets_of_the_hyperband_paper():
         (Rung(8, 27), Rung(2, 81)),
         (Rung(5, 81),),
     )
+
+
+def test_brackets_come_again_until_there_are_so_many_trials():
+    assert hyperband_brackets(9, 3, 20) == (
+        *hyperband_brackets(9, 3),
+        (Rung(3, 1), Rung(1, 3)),
+    )
+    assert hyperband_brackets(9, 3, 4) == ((Rung(4, 1), Rung(1, 3)),)
 
 
 def test_rungs_end_where_trials_or_epochs_do():
@@ -55,21 +63,36 @@ def simulate(searcher, curve=lambda c, e: {"score": c["x"]}, fault=lambda trial,
 
 
 def test_the_best_go_on_and_train_longer():
-    state, submitted = simulate(Halving({"x": uniform(0, 1)}, 9, 9, metric="score"))
+    state, submitted = simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="score", mode="max"))
     ranked = sorted(state.known.values(), key=lambda t: -t.config["x"])
     assert [t.samples for t in ranked] == [900, 300, 300, 100, 100, 100, 100, 100, 100]
     assert state.done == {t.id: t.samples for t in ranked}
     assert [len([t for _, t in submitted if t.samples == k]) for k in (100, 300, 900)] == [9, 3, 1]
 
 
+def test_a_rung_waits_for_its_last_evaluation():
+    """In a pack all lanes have trained before the first is evaluated."""
+    searcher = SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="max")
+    state = fold(State(), [Opened(1, SHARDS)])
+    trials = searcher.propose(view(state, 0.0, Table((Row((100.0,)),))), None)[0].submit
+    state = fold(
+        state,
+        [Submitted(t) for t in trials] + [Advanced({t.id: 100 for t in trials}), Evaluated(trials[0].id, 1.0, {"score": 0.1})],
+    )
+    assert searcher.propose(view(state, 1.0, Table((Row((100.0,)),))), None)[0].submit == ()
+    rest = [Evaluated(t.id, 1.0, {"score": 0.5}) for t in trials[1:]] + [Finished(t.id) for t in trials]
+    again = searcher.propose(view(fold(state, rest), 2.0, Table((Row((100.0,)),))), None)[0].submit
+    assert [(t.id, t.samples) for t in again] == [("t001", 300)]
+
+
 def test_min_is_the_other_way_round():
-    state, _ = simulate(Halving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="min"))
+    state, _ = simulate(SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="min"))
     longest = max(state.known.values(), key=lambda t: t.samples)
     assert longest.config["x"] == min(t.config["x"] for t in state.known.values())
 
 
 def test_a_rung_waits_for_its_last_trial():
-    _, submitted = simulate(Halving({"x": uniform(0, 1)}, 9, 9, metric="score"))
+    _, submitted = simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="score", mode="max"))
     times = {t.samples: time for time, t in submitted}
     assert times == {100: 0.0, 300: 5.0, 900: 9.0}  # nine epochs on two slots, then two more for each of three
 
@@ -78,21 +101,25 @@ def test_ties_go_to_the_smaller_id_and_failures_no_further():
     def fault(trial, visits):
         return "breaks" if trial.id == "t000" else None
 
-    state, _ = simulate(Halving({"x": uniform(0, 1)}, 3, 3, metric="score"), lambda c, e: {"score": 0.5}, fault)
+    state, _ = simulate(
+        SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="max"), lambda c, e: {"score": 0.5}, fault
+    )
     assert {t: how for t, how in state.ended.items() if how != "finished"} == {"t000": "failed: breaks"}
     assert state.known["t001"].samples == 300
     assert state.known["t002"].samples == 100
 
 
 def test_no_finite_score_comes_last():
-    state, _ = simulate(Halving({"x": uniform(0, 1)}, 3, 3, metric="score"), lambda c, e: {"score": float("nan")})
+    state, _ = simulate(
+        SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="max"), lambda c, e: {"score": float("nan")}
+    )
     assert state.known["t000"].samples == 300
 
 
 def test_brackets_one_after_the_other_or_at_once():
     space = {"x": uniform(0, 1)}
-    _, apart = simulate(Hyperband(space, 9, metric="score", concurrent=False))
-    _, together = simulate(Hyperband(space, 9, metric="score"))
+    _, apart = simulate(Hyperband(space, 9, metric="score", mode="max", concurrent=False))
+    _, together = simulate(Hyperband(space, 9, metric="score", mode="max"))
     assert [len({t.id for time, t in s if time == 0.0}) for s in (apart, together)] == [9, 17]
     assert {(t.id, t.samples) for _, t in apart} == {(t.id, t.samples) for _, t in together}
 
@@ -102,10 +129,10 @@ def test_brackets_one_after_the_other_or_at_once():
     [
         (lambda: Hyperband({}, 0), "max_epochs"),
         (lambda: Hyperband({}, 9, 1), "reduction_factor"),
-        (lambda: Halving({}, 0), "num_samples"),
-        (lambda: Halving({}, 9, 9, mode="most"), "min"),
-        (lambda: simulate(Halving({"x": uniform(0, 1)}, 9, 9)), "metric="),
-        (lambda: simulate(Halving({"x": uniform(0, 1)}, 9, 9, metric="f1")), "'f1'"),
+        (lambda: SuccessiveHalving({}, 0), "num_samples"),
+        (lambda: SuccessiveHalving({}, 9, 9, mode="most"), "min"),
+        (lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9)), "metric="),
+        (lambda: simulate(SuccessiveHalving({"x": uniform(0, 1)}, 9, 9, metric="f1")), "'f1'"),
     ],
 )
 def test_wrong_values(make, words):

@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 from simkit import SHARDS, started, state_of, study, view_of
 
-from shoal.core.event import Finished, Joined, Opened, Submitted
+from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
 from shoal.core.state import State, View, fold
 from shoal.core.trial import Trial, TrialId
+from shoal.policy.doubling import Width
 from shoal.policy.fifo import Fifo
+from shoal.profile.table import Row, Table
 from shoal.search import Grid, Random, Trace, describe, rebuild
 from shoal.search.space import choice, grid, loguniform, uniform
 from shoal.testing import check_searcher
@@ -23,16 +25,17 @@ def empty() -> View:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Grid({"a": grid([1, 2]), "b": choice(["x", "y"])}, 2),
+        lambda: Grid({"a": grid([1, 2]), "b": choice({"x": {"n": grid([1, 2])}, "y": None})}, 2),
         lambda: Grid({"a": grid([1, 2, 3])}, 1, max_concurrent=2),
         lambda: Grid({}, 1),
         lambda: Random(SPACE, 2, 1, seed=5),
         lambda: Random({"p": uniform(0, 1)}, 7, 0.5, seed=5, max_concurrent=3),
+        lambda: Random({"p": uniform(0, 1)}, 3, 1, seed=5, widths=(1, 4)),
         lambda: Trace(ARRIVALS, 2),
     ],
 )
 def test_contract(make: Any) -> None:
-    check_searcher(make)
+    check_searcher(make, 10, settled=True)
 
 
 def test_grid_is_every_combination_once() -> None:
@@ -41,6 +44,25 @@ def test_grid_is_every_combination_once() -> None:
     assert [(t.id, t.config["a"], t.config["b"], t.config["c"]) for t in proposal.submit] == expected
     assert came == 6
     assert all(t.samples == 90.0 and t.shards == frozenset(SHARDS) and t.widths == (1, 1) for t in proposal.submit)
+
+
+@pytest.mark.parametrize("make", [lambda w: Grid({"a": grid([1, 2])}, 3, widths=w), lambda w: Random({}, 2, 3, widths=w)])
+def test_trials_are_as_wide_as_asked_for(make: Any) -> None:
+    proposal, _ = make([2, 4]).propose(empty(), 0)
+    assert [t.widths for t in proposal.submit] == [(2, 4)] * 2
+    plain = json.loads(json.dumps(describe(make((2, 4)))))
+    assert rebuild(plain) == make((2, 4)) and rebuild(plain).widths == (2, 4)
+    for bad in ((0, 4), (3, 2), (1,), (1, 2, 3), 4, (1, 2.5), "ab", (True, 2)):
+        with pytest.raises(ValueError, match="widths must be"):
+            make(bad)
+
+
+def test_wide_trials_run_wide_on_the_simulator() -> None:
+    table = Table((Row((10.0, 20.0, 30.0)),))
+    lines, state = study(Width(3), table, searcher=Grid({"a": grid([1, 2])}, 2, widths=(1, 3)))
+    widest = {len(lane.slots) for line in lines if isinstance(line.entry, Planned) for g in line.entry.start for lane in g.lanes}
+    assert widest == {3} and set(state.ended.values()) == {"finished"}
+    assert max(time for time, _ in lines) == pytest.approx(2 * 60 / 30)
 
 
 def test_names_have_as_many_digits_as_the_last_needs() -> None:

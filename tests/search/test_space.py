@@ -83,8 +83,14 @@ def test_wrong_domains_cannot_be_built(make: Any, why: str) -> None:
 
 
 def test_wrong_spaces() -> None:
-    with pytest.raises(ValueError, match="dimension 'opt': .* flatten it"):
-        validated({"opt": {"lr": uniform(0, 1)}})
+    with pytest.raises(ValueError, match=r"there are two of opt\.lr"):
+        validated({"opt": {"lr": uniform(0, 1)}, "opt.lr": 3})
+    with pytest.raises(ValueError, match=r"there are two of opt\.lr"):
+        validated({"opt": choice({"sgd": {"lr": uniform(0, 1)}}), "opt.lr": 3})
+    with pytest.raises(ValueError, match="needs a dict, or None, for each value"):
+        choice({"sgd": 3})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"dimension 'opt' is a choice with a grid under it"):
+        grids({"opt": choice({"sgd": {"m": grid([1, 2])}, "adam": None})})
     with pytest.raises(ValueError, match="dimension 'f'"):
         validated({"f": lambda: 1})
     with pytest.raises(ValueError, match="name must be a text"):
@@ -131,3 +137,39 @@ def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="kind is one of"):
         rebuild_space({"dimensions": [["a", {"kind": "normal"}]]})
     assert isinstance(grid([1]), GridDomain)
+
+
+NESTED = {
+    "model": {"width": grid([8, 16]), "act": "relu"},
+    "optimizer": choice({"sgd": {"lr": uniform(0.5, 1), "momentum": uniform(0, 1)}, "adam": {"lr": loguniform(1e-4, 1e-2)}}),
+}
+
+
+def test_nested_dicts_are_flattened() -> None:
+    assert list(validated(NESTED)) == ["model.width", "model.act", "optimizer"]
+    assert grids(validated({"a": {"b": {"c": grid([1, 2])}}})) == [{"a.b.c": 1}, {"a.b.c": 2}]
+
+
+def test_dimensions_that_come_with_a_value() -> None:
+    space = validated(NESTED)
+    configs = [draw(space, 7, i, {"model.width": 8}) for i in range(60)]
+    for c in configs:
+        inner = ["optimizer.lr", "optimizer.momentum"] if c["optimizer"] == "sgd" else ["optimizer.lr"]
+        assert list(c) == ["model.width", "model.act", "optimizer", *inner]
+        assert (c["optimizer.lr"] >= 0.5) == (c["optimizer"] == "sgd")
+    assert {c["optimizer"] for c in configs} == {"sgd", "adam"}
+    back = rebuild_space(json.loads(json.dumps(describe_space(NESTED))))
+    assert [draw(back, 7, i, {"model.width": 8}) for i in range(60)] == configs
+
+
+def test_grids_under_a_grid() -> None:
+    space = {
+        "opt": grid({"sgd": {"m": grid([0, 1])}, "adam": None, 3: {"deep": grid({True: {"x": grid(["ab"])}})}}),
+        "n": grid([1, 2]),
+    }
+    assert [tuple(c.values()) for c in grids(space)] == [
+        *(("sgd", m, n) for m in (0, 1) for n in (1, 2)),
+        *(("adam", n) for n in (1, 2)),
+        *((3, True, "ab", n) for n in (1, 2)),
+    ]
+    assert grids(space)[-1] == {"opt": 3, "opt.deep": True, "opt.deep.x": "ab", "n": 2}

@@ -1,12 +1,11 @@
 import json
-from math import inf
 
 import numpy as np
 import pytest
 
 from shoal.core.cluster import SlotId
 from shoal.core.event import Joined, Left
-from shoal.simulate.read import hosts, read_log
+from shoal.simulate.read import read_log
 from shoal.simulate.stats import describe
 from shoal.simulate.synthetic import Machine, synthetic
 from shoal.simulate.trace import IdleLog, TraceError
@@ -52,55 +51,9 @@ def test_events_and_intervals_say_the_same(tmp_path):
     assert script(log) == script(read_log(write(tmp_path, GOOD)))
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "rule"),
-    [
-        ("node,start\nn1,0\n", 1, "missing column end"),
-        ("node,start,end\nn1,10,20\nn1,5,8\n", 3, "order of start"),
-        ("node,start,end\nn1,0,20\nn1,15,30\n", 3, "must not overlap"),
-        ("node,start,end\nn1,0,nan\n", 2, "end must be a number"),
-        ("node,start,end\nn1,zero,5\n", 2, "start must be a number"),
-        ("node,start,end\nn1,5,5\n", 2, "end after it starts"),
-        ("node,start,end\nn9,0,5\n", 2, "unknown node"),
-        ("node,start,end\nn1,0\n", 2, "as many fields"),
-        ("time_s,joined\n0,n1\n", 1, "missing column left"),
-        ("time_s,joined,left\n0,n1,\n1,n1,\n", 3, "idle already"),
-        ("time_s,joined,left\n0,,n1\n", 2, "not idle"),
-        ("time_s,joined,left\n5,n1,\n1,,n1\n", 3, "order of time"),
-        ("NodeList|Start|End\nn1|2026-01-01T00:00:00|soon\n", 2, "End must be a time"),
-        ("NodeList|Start\nn1|x\n", 1, "missing column End"),
-    ],
-)
-def test_a_bad_log_gets_one_error_with_file_line_and_rule(tmp_path, text, line, rule):
-    path = write(tmp_path, text)
-    with pytest.raises(TraceError) as error:
-        read_log(path, ["n1", "n2"])
-    assert error.value.line == line
-    assert rule in str(error.value)
-    assert str(path) in str(error.value)
-
-
 def test_an_empty_log_is_refused(tmp_path):
     with pytest.raises(TraceError, match="empty"):
         read_log(write(tmp_path, "node,start,end\n"))
-
-
-def test_slurm_accounting_is_read_as_what_is_left_over(tmp_path):
-    text = (
-        "JobID|NodeList|Start|End\n1|n[1-2]|2026-01-01T00:00:00|2026-01-01T01:00:00\n"
-        "2|n1|2026-01-01T00:30:00|2026-01-01T02:00:00\n3|None assigned|Unknown|Unknown\n4|n2|2026-01-01T01:30:00|Unknown\n"
-    )
-    log = read_log(write(tmp_path, text, "sacct.txt"))
-    assert [(log.nodes[n], s, e) for n, s, e in zip(log.node, log.start, log.end, strict=True)] == [("n2", 3600.0, 5400.0)]
-    assert hosts("f", 1, "n[1-3,07],login,c[1]n") == ["n1", "n2", "n3", "n07", "login", "c1n"]
-
-
-def test_parquet_is_read_where_pyarrow_is(tmp_path):
-    pytest.importorskip("pyarrow")
-    import pandas
-
-    pandas.DataFrame({"node": ["n1", "n2"], "start": [0.0, 5.0], "end": [9.0, inf]}).to_parquet(tmp_path / "log.parquet")
-    assert script(read_log(tmp_path / "log.parquet")) == [(0, ["n1"]), (5, ["n2"]), (9, ["n1"])]
 
 
 def test_a_made_up_log_behaves_like_summits():

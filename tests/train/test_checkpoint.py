@@ -32,6 +32,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return where[request.param]
 
 
+def test_processes_that_write_side_by_side_use_names_of_their_own(tmp_path: Path) -> None:
+    one, other, only = (Vault(tmp_path, 2, token) for token in ("a1", "b2", ""))
+    names = [vault.name(trial().id, 3) for vault in (one, other, only)]
+    assert names == ["a/000003-2-a1.pt", "a/000003-2-b2.pt", "a/000003-2.pt"]
+    one.save(names[0], STATE)
+    other.save(names[1], {"other": 1})
+    assert compare(only.load(names[0]), STATE).equal and only.names() == tuple(names[:2])
+
+
 def test_a_state_comes_back_as_it_was(place: str) -> None:
     vault = Vault(place, 1)
     vault.save("a/000001-1.pt", STATE)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import ChainDataset, TensorDataset
 from train_kit import S0, S1, Small, go, planned, station, trial
 
@@ -33,6 +35,36 @@ def test_shards_and_validation_part_the_samples() -> None:
     assert np.array_equal(x[:, 0] // 2 % 4, y)  # columns stay together
     assert rows(Data.arrays(X, Y, shards=3, validation=0.25, seed=4), data.shards) == rows(data, data.shards)
     assert rows(Data.arrays(X, Y, shards=3, validation=0.25, seed=5), data.shards) != rows(data, data.shards)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.integers(0, 3))
+def test_shards_as_large_as_their_weights(weights: list[float], seed: int) -> None:
+    data = Data.arrays(X, Y, shard_weights=weights, validation=None, seed=seed)
+    sizes = list(data.sizes.values())
+    assert sum(sizes) == 100 and min(sizes) >= 1 and len(sizes) == len(weights)
+    assert sorted(rows(data, data.shards)) == list(range(100))
+    for size, weight in zip(sizes, weights, strict=True):
+        assert abs(size - 1 - (100 - len(weights)) * weight / sum(weights)) < 1
+    again = Data.arrays(X, Y, shard_weights=weights, shards=len(weights), validation=None, seed=seed)
+    assert again.fingerprint == data.fingerprint and again.sizes == data.sizes
+
+
+def test_weights_are_a_property_of_the_data() -> None:
+    even, uneven = (Data.arrays(X, Y, shard_weights=w, validation=0.2) for w in ([1, 1], [3.0, 1.0]))
+    assert even.sizes == {"s000": 40, "s001": 40} and uneven.sizes == {"s000": 60, "s001": 20}
+    assert even.fingerprint != uneven.fingerprint
+    assert even.fingerprint == Data.arrays(X, Y, shards=2, validation=0.2).fingerprint, "equal weights are no weights"
+    assert rows(even, even.validation) == rows(uneven, uneven.validation)
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    assert Data.dataset(pairs, None, shard_weights=[1, 2, 1]).sizes == {"s000": 25, "s001": 50, "s002": 25}
+
+
+@pytest.mark.parametrize("weights", [[], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")], ["a", 1], 3, [1] * 101])
+def test_bad_weights_are_refused(weights: Any) -> None:
+    with pytest.raises(DataError, match="shard_weights must be a number > 0 for each shard; got"):
+        Data.arrays(X, Y, shard_weights=weights, validation=None)
+    with pytest.raises(DataError, match="one for each of the 3 shards; got 2"):
+        Data.arrays(X, Y, shards=3, shard_weights=[1, 2], validation=None)
 
 
 def test_stratify_keeps_every_labels_share() -> None:

@@ -286,7 +286,7 @@ def test_what_configure_optimizers_may_return(made: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "rule"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number >= 1; got 0"),
+        ({"batch_size": 0}, 'batch_size must be a whole number >= 1, or "max"; got 0'),
         ({"batch_size": 1.5}, "batch_size must be a whole number"),
         ({"shuffle": "always"}, 'shuffle must be "once" or "each"'),
         ({"precision": "16"}, 'precision must be "32" or "bf16"'),
@@ -322,3 +322,30 @@ def test_signature_tells_what_costs() -> None:
     assert lane(Small(), optimizer="adamw").signature != same
     assert lane(Linear()).signature != same
     assert Lane(Small(), {}, seed=3, device=CPU, epoch=90.0, kind="nvidia-h200").signature != same
+
+
+@pytest.mark.parametrize("torchs", [False, True])
+def test_a_state_of_other_hyper_parameters_keeps_its_momenta_only(torchs: bool) -> None:
+    """What a copy with a changed learning rate and decay goes on with; a schedule's factor holds."""
+
+    class Tuned(Small):
+        def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+            made = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9, weight_decay=config["decay"])
+            return (made, torch.optim.lr_scheduler.ExponentialLR(made, 0.5)) if torchs else made
+
+    one, two = lane(Tuned(), lr=0.1, decay=0.0), lane(Tuned(), lr=0.4, decay=0.25)
+    train(one, chunk(20))
+    with one.rng:
+        one.end_epoch(None)
+    two.load(one.state())
+    group, factor = two.optimizer.param_groups[0], 0.5 if torchs else 1.0
+    assert (group["lr"], group["weight_decay"], group["momentum"]) == (pytest.approx(0.4 * factor), 0.25, 0.9)
+    assert torch.equal(weights(one), weights(two))
+    momenta = [[s["momentum_buffer"] for s in x.optimizer.state.values()] for x in (one, two)]
+    assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
+    with two.rng:
+        two.end_epoch(None)
+    assert group["lr"] == pytest.approx(0.4 * (0.25 if torchs else 1.0))
+    again = lane(Tuned(), lr=0.4, decay=0.25)
+    again.load(two.state())
+    assert compare(again.state(), two.state()).equal, "from its own kind everything is taken over"

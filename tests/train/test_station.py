@@ -9,6 +9,7 @@ import torch
 from train_kit import S0, Linear, Small, blobs, copied, drive, go, planned, station, trial
 
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train import pack as packs
 from shoal.train import station as module
 from shoal.train.checkpoint import StaleRun, Vault
 from shoal.train.data import DataError
@@ -50,7 +51,7 @@ def test_long_chunks_are_reported_in_pieces_that_change_nothing(monkeypatch: pyt
     data = blobs()
     whole = station(Small(), data)
     parts, _ = drive(whole.train(unit(trial())))
-    monkeypatch.setattr(module, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(packs, "PART_SECONDS", 0.0)
     pieces = station(Small(), data)
     more, _ = drive(pieces.train(unit(trial())))
     assert [part.samples for part in parts] == [30] and [part.samples for part in more] == [8, 8, 8, 6]

@@ -1,0 +1,98 @@
+"""ASHA: asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020).
+
+No trial waits for others: whoever is among the best of those that came to a rung so far goes on. On hopping, with as many
+trials under way as slots, it is that of Cerebro section 6.3.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import floor, inf
+
+from shoal.core.plan import Proposal
+from shoal.core.state import View
+from shoal.core.trial import Trial, TrialId
+from shoal.search.batch import whole_epochs
+from shoal.search.draws import Draws, by_number, check_numbers, draws, extended, mine, needed, new_trial, numbered, room, through
+from shoal.search.halving import ETA_SLACK
+from shoal.search.rank import EPOCH, Mode, best_first, cost_at, reached
+from shoal.search.space import Space
+
+
+def rungs(grace_period: float, factor: float, max_epochs: float) -> tuple[float, ...]:
+    """Epochs at which trials are compared, each `factor` times the one before, and last `max_epochs`."""
+    found: list[float] = []
+    epochs = grace_period
+    while epochs < max_epochs * (1 - ETA_SLACK):
+        found.append(max(1, round(epochs)))
+        epochs *= factor
+    return (*dict.fromkeys(found), max_epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class ASHA:
+    """`num_samples` trials in all, compared after `grace_period` epochs, `reduction_factor` times as many, …, `max_epochs`.
+
+    Promotion (the paper's Algorithm 2): a trial stops at each rung, and goes on while it is among the best 1/factor of those that
+    came there; where none may, a new one begins. `stopping`: a trial trains on unless it is not among them when it comes
+    there (as Ray Tune does it); nothing stopped ever goes on.
+    `max_concurrent`: trials under way; None: as many as slots, or `per_slot` times as many for packs. A trial without a
+    finite score goes no further; ties go to the first. What is None is the study's.
+
+    Raises:
+        ValueError: numbers out of range.
+    """
+
+    space: Space | None = field(default=None, hash=False)
+    num_samples: int | None = None
+    max_epochs: float | None = None
+    grace_period: float = 1
+    reduction_factor: float = 3
+    metric: str | None = None
+    mode: Mode | None = None
+    seed: int | None = None
+    stopping: bool = False
+    max_concurrent: int | None = None
+    per_slot: int | None = None
+    _draws: Draws = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+
+    def start(self) -> None:
+        return None
+
+    def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
+        needed(self, "num_samples", "max_epochs")
+        assert self.num_samples is not None and self.max_epochs is not None
+        epochs = rungs(self.grace_period, self.reduction_factor, self.max_epochs)
+        trials, free = mine(view, self.num_samples), room(view, self.max_concurrent, self.per_slot)
+        stopped = frozenset(self._stopped(view, trials, epochs)) if self.stopping else frozenset()
+        on = [] if self.stopping else list(self._promoted(view, trials, epochs))[:free]
+        more = range(len(trials), min(self.num_samples, len(trials) + free - len(on)))
+        first = epochs[-1] if self.stopping else epochs[0]
+        new = [new_trial(view, numbered(i), self._draws(i), first) for i in more]
+        return Proposal((*on, *new), stopped), memory
+
+    def _promoted(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[Trial]:
+        """Trials that may go on, those of the highest rung first."""
+        for at, after in reversed(list(pairwise(epochs))):
+            samples = whole_epochs(view, at)
+            came = [t for t in trials if through(view, t, samples)]
+            best = best_first(view, came, at, self.metric, self.mode)[: floor(len(came) / self.reduction_factor + ETA_SLACK)]
+            for t in best:
+                here = view.ended.get(t) == "finished" and view.known[t].samples <= samples
+                if here and cost_at(view, t, at, self.metric, self.mode) < inf:
+                    yield extended(view, t, after)
+
+    def _stopped(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[TrialId]:
+        """Trials whose newest evaluation is their first at a rung, and not among the best there."""
+        for at in epochs[:-1]:
+            costs = {t: c for t in trials if (c := reached(view, t, at, self.metric, self.mode)) is not None}
+            keep = max(1, floor(len(costs) / self.reduction_factor + ETA_SLACK))
+            best = {t for t in sorted(costs, key=lambda t: (costs[t], by_number(t)))[:keep] if costs[t] < inf}
+            for t in costs.keys() & view.trials.keys() - best:
+                before = [epoch for epoch, _ in view.scores[t][:-1]]
+                if not before or before[-1] < at - EPOCH:
+                    yield t

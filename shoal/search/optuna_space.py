@@ -1,0 +1,83 @@
+"""A search space in Optuna's terms: distributions by label, and the parameters that a configuration stands for."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import CRITICAL, getLogger
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+from shoal.core.trial import Value
+from shoal.search.space import LogUniform, RandInt, Space, Uniform, build
+
+
+def optuna() -> Any:
+    """The package.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import optuna as package
+    except ImportError as error:
+        raise ValueError("this needs Optuna: pip install 'shoal[optuna]'") from error
+    return package
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without Optuna's log lines and warnings of what is experimental."""
+    log = getLogger("optuna")
+    level = log.level
+    log.setLevel(CRITICAL)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def distribution(domain: Any) -> Any:
+    """The Optuna distribution of a dimension; a grid's is that of a choice."""
+    made = optuna().distributions
+    if isinstance(domain, (Uniform, LogUniform)):
+        return made.FloatDistribution(domain.low, domain.high, log=isinstance(domain, LogUniform))
+    if isinstance(domain, RandInt):
+        return made.IntDistribution(domain.low, domain.high - 1)
+    return made.CategoricalDistribution(tuple(map(_told, domain.values)))
+
+
+def _told(value: Value) -> Any:
+    return repr(value) if isinstance(value, tuple) else value
+
+
+def suggested(trial: Any, label: str, domain: Any) -> Value:
+    """The configuration's value of this dimension, asked of an Optuna trial."""
+    found: Any
+    if isinstance(domain, (Uniform, LogUniform)):
+        found = trial.suggest_float(label, domain.low, domain.high, log=isinstance(domain, LogUniform))
+    elif isinstance(domain, RandInt):
+        found = trial.suggest_int(label, domain.low, domain.high - 1)
+    else:
+        told = trial.suggest_categorical(label, list(map(_told, domain.values)))
+        found = next(value for value in domain.values if _told(value) == told)
+    return found  # type: ignore[no-any-return]
+
+
+def parameters(space: Space, config: Mapping[str, Value]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The configuration's parameters and their distributions, by label; None if it is not of this space."""
+    params: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
+
+    def pick(name: str, domain: Any, label: str) -> Value:
+        kinds[label] = distribution(domain)
+        params[label] = _told(config[name])
+        if not kinds[label]._contains(kinds[label].to_internal_repr(params[label])):
+            raise KeyError(name)
+        return config[name]
+
+    try:
+        build(space, pick)
+    except (KeyError, ValueError):
+        return None
+    return params, kinds

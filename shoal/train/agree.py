@@ -1,0 +1,113 @@
+"""Whether fused lanes compute what each would alone, tried on one batch; on copies, so that nothing is disturbed."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from math import isnan
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.train.graph import attributes
+from shoal.train.lane import Lane, named
+from shoal.train.recipe import Recipe
+from shoal.train.stacked import Unfusable, others, trained
+
+_CLOSE = {torch.float64: (1e-8, 1e-12), torch.float32: (1e-3, 1e-7)}  # relative to the norm, and absolute
+_COARSE = (0.1, 1e-3)
+
+_agreed: WeakKeyDictionary[Recipe, dict[tuple[str, Any], bool]] = WeakKeyDictionary()
+
+
+def agreed(recipe: Recipe) -> dict[tuple[str, Any], bool]:
+    """What has been tried in this process, by what was tried; a recipe that cannot be remembered is tried again."""
+    try:
+        return _agreed.setdefault(recipe, {})
+    except TypeError:
+        return {}
+
+
+class Own(NamedTuple):
+    """A lane's own loss and gradient (None: not used) on a batch, and its tensors that are not trained, after it."""
+
+    loss: Tensor
+    grads: list[Tensor | None]
+    rest: list[Tensor]
+    draws: bool  # random numbers were drawn
+
+
+def own(lane: Lane, batch: Any, *, evaluating: bool = False) -> Own:
+    """The lane's loss and gradient, from a copy of its model.
+
+    Raises:
+        Unfusable: the model cannot be copied, changes more than buffers, or has sparse gradients.
+    """
+    try:
+        model = deepcopy(lane.model)
+    except Exception as error:
+        raise Unfusable(f"the model cannot be copied: {error}") from error
+    names = {id(p): name for name, p in lane.model.named_parameters()}
+    parameters = [model.get_parameter(names[id(p)]) for p in trained(lane)]
+    if evaluating:
+        model.eval()
+    was = attributes(model)
+    with lane.rng.untouched(), lane._casting(), torch.enable_grad():
+        before = _random_states(lane)
+        loss = named(lane._recipe.training_step(model, batch))["loss"]
+        draws = _random_states(lane) != before
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    if attributes(model) != was:
+        raise Unfusable("the model's attributes change in training")
+    if any(grad is not None and grad.layout is not torch.strided for grad in grads):
+        raise Unfusable("gradients are sparse")
+    return Own(loss.detach(), list(grads), others(model, parameters), draws)
+
+
+def _random_states(lane: Lane) -> tuple[Any, ...]:
+    device = torch.cuda.get_rng_state(lane._device).numpy().tobytes() if lane._device.type == "cuda" else b""
+    words: Any = np.random.get_state(legacy=True)
+    numpy = (words[1].tobytes(), *words[2:])
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy, device
+
+
+def compare(mine: Own, fused: Own, bf16: bool) -> None:
+    """Compare one lane's own with its share of the fused step.
+
+    Raises:
+        Unfusable: they differ by more than rounding.
+    """
+    if [grad is None for grad in mine.grads] != [grad is None for grad in fused.grads]:
+        raise Unfusable("other parameters get a gradient than alone")
+    relative, absolute = _COARSE if bf16 else _CLOSE.get(mine.loss.dtype, _COARSE)
+    grads = [(a, b) for a, b in zip(mine.grads, fused.grads, strict=True) if a is not None and b is not None]
+    rest = list(zip(mine.rest, fused.rest, strict=True))
+    for what, pairs in (("loss", [(mine.loss, fused.loss)]), ("gradient", grads), ("buffers", rest)):
+        norm, gap = _norm([a for a, _ in pairs]), _norm([a.double() - b.double() for a, b in pairs])
+        if norm.isfinite() and not gap <= relative * norm + absolute:
+            raise Unfusable(
+                f"fused, a lane's {what} differ by {float(gap):.2g} (norm {float(norm):.2g}) from what they are alone"
+            )
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(
+        torch.cat([torch.zeros(1).double(), *(tensor.double().reshape(-1).cpu() for tensor in tensors)])
+    )
+    return norm
+
+
+def flags_of(model: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """Every module's training flag."""
+    return [(module, module.training) for module in model.modules()]
+
+
+def same_scores(alone: dict[str, float], fused: dict[str, float], samples: int) -> bool:
+    """Whether mean scores over so many samples agree: a few of them may lie on the edge of a decision."""
+    return alone.keys() == fused.keys() and all(
+        abs(value - fused[name]) <= (0.005 + 1.5 / samples) * (1 + abs(value)) or (isnan(value) and isnan(fused[name]))
+        for name, value in alone.items()
+    )

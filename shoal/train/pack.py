@@ -1,0 +1,368 @@
+"""Several lanes on one slot: one visit of each, over as few streams of data as their shards and orders allow.
+
+Two ways (DESIGN section 5, Pack): *interleaved*, one lane after the other on each chunk, equal to training alone bit for bit;
+*fused*, lanes of one graph in one step, where that was measured to be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import perf_counter
+
+import torch
+
+from shoal.core.event import Sum
+from shoal.core.trial import Samples, Seconds, Trial
+from shoal.train.account import Spent, add, blaming
+from shoal.train.batches import Batch, Batches
+from shoal.train.columns import Columns
+from shoal.train.data import Data
+from shoal.train.fused import Fused, StepFailed, graph_key
+from shoal.train.gauge import TRIES, Gauge
+from shoal.train.lane import Lane
+from shoal.train.measure import Meter
+from shoal.train.stream import Stream
+from shoal.train.unit import OutOfMemory, Part, TrialError, Unit
+
+PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
+Pace = Callable[[Trial, Samples], Seconds]
+
+
+@dataclass(eq=False, slots=True)
+class Pass:
+    """A lane's visit under way."""
+
+    unit: Unit
+    lane: Lane
+    spent: Spent
+    totals: dict[str, Sum] = field(default_factory=dict)  # of the values noted
+    waited: Seconds = 0.0  # for chunks
+    failed: bool = False
+    done: bool = False
+
+
+News = tuple[Pass, Part | TrialError]
+
+
+class Pack:
+    """The lanes of one slot, trained together. `pace`: as of the `Station`."""
+
+    def __init__(
+        self, stream: Stream, data: Data, meter: Meter, threads: int, pace: Pace | None = None, random: bool = False
+    ) -> None:
+        self._stream, self._data, self._meter = stream, data, meter
+        self._threads, self._pace, self._random = threads, pace, random
+        self._fused: dict[Lane, Fused] = {}
+        self.gauge = Gauge()
+
+    def run(self, passes: Sequence[Pass], fuse: bool = False) -> Generator[News, None, None]:
+        """Make the visits. What a lane's own code raises ends that lane only.
+
+        Raises:
+            OutOfMemory: of a lane among several; all visits are void.
+            DataError: the study must pause.
+        """
+        streams: dict[tuple[object, ...], list[Pass]] = {}
+        for each in passes:
+            streams.setdefault(self._stream_of(each), []).append(each)
+        for together in streams.values():
+            yield from self._pass(together, fuse)
+
+    def fused(self, lane: Lane) -> Fused | None:
+        """What the lane is fused in now."""
+        return self._fused.get(lane)
+
+    def release(self, lane: Lane) -> None:
+        """The lane, and those fused with it, own their memory again."""
+        fused = self._fused.get(lane)
+        if fused is not None:
+            for member in fused.lanes:
+                del self._fused[member]
+            fused.split()
+
+    def forsake(self, lanes: Collection[Lane]) -> None:
+        """These lanes are given up, and need no memory of their own."""
+        for lane in lanes:
+            fused = self._fused.get(lane)
+            if fused is not None and all(member in lanes for member in fused.lanes):
+                for member in fused.lanes:
+                    del self._fused[member]
+            else:
+                self.release(lane)
+
+    def _stream_of(self, each: Pass) -> tuple[object, ...]:
+        """Equal for passes that see the same chunks."""
+        visit, shuffle = each.unit.visit, each.lane.settings.shuffle
+        turn = visit.turn if shuffle == "each" or self._stream.augments else 0
+        return visit.shard, turn, shuffle
+
+    # -- one stream ----------------------------------------------------------------------------------------------------
+
+    def _pass(self, passes: list[Pass], fuse: bool) -> Generator[News, None, None]:
+        visit = passes[0].unit.visit
+        left = self._data.size(visit.shard)
+        going = yield from self._each(passes, lambda each: each.lane.begin(left))
+        crews = _crews(going, fuse)
+        chunks = self._stream.chunks(visit.shard, visit.turn, passes[0].lane.settings.shuffle)
+        try:
+            while left > 0 and going:
+                try:
+                    chunk = self._next(chunks, going)
+                except TrialError as error:  # of the recipe's prepare or augment, or a batch that was written to: all lanes' own
+                    yield from _fail(going, error)
+                    return
+                left -= self._data.chunk
+                for crew in crews:
+                    yield from self._train(crew, chunk, left <= 0)
+                going = [each for each in going if not each.failed]
+            try:
+                with blaming():
+                    next(chunks, None)  # the last chunk was found unchanged
+            except TrialError as error:
+                yield from _fail(going, error)
+        finally:
+            chunks.close()
+        for each in passes:
+            self._meter.waited(each.lane, each.waited / self._data.size(visit.shard))
+
+    def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
+        self.set_threads()
+        begin = perf_counter()
+        with blaming():
+            chunk = next(chunks)
+        seconds = perf_counter() - begin
+        self._spend(passes, "data", seconds)
+        for each in passes:
+            each.waited += seconds
+        return chunk
+
+    def _train(self, crew: _Crew, chunk: Columns, last: bool) -> Generator[News, None, None]:
+        """All lanes of the crew, on this chunk."""
+        batches = list(crew.cut.of(chunk))
+        while batches and crew.passes:
+            trying = self._trying(crew)
+            width, count = self._width(crew) if trying is None else trying, len(batches) if trying is None else TRIES
+            yield from self._take(crew, width, batches[:count], trying is not None)
+            batches = batches[count:]
+        rest = crew.cut.end() if last else None
+        if last and (rest is not None or any(each.lane.unfinished for each in crew.passes)):
+            yield from self._take(crew, self._width(crew), [] if rest is None else [rest], last=True)
+        yield from self._reports(crew.passes)
+        crew.passes = [each for each in crew.passes if not each.failed]
+
+    def _trying(self, crew: _Crew) -> int | None:
+        return None if crew.kind is None or self._pace is not None else self.gauge.wants(crew.kind, len(crew.passes))
+
+    def _width(self, crew: _Crew) -> int:
+        if crew.kind is None or self.gauge.why(crew.kind) is not None:
+            return 1
+        return len(crew.passes) if self._pace is not None else self.gauge.choose(crew.kind, len(crew.passes))
+
+    def _take(
+        self, crew: _Crew, width: int, batches: Sequence[Batch], trying: bool = False, last: bool = False
+    ) -> Generator[News, None, None]:
+        """Lanes fused by `width` on these batches. `trying`: to find out how long it takes. `last`: the end of the pass."""
+        for some in _parted(crew.passes, width):
+            fused = self._stacked(crew, some) if len(some) > 1 and width > 1 else None
+            if fused is not None:
+                yield from self._together(crew, fused, some, batches, trying and len(some) == width, last)
+            else:
+                for each in some:
+                    yield from self._alone(crew, each, batches, trying and width == 1, last)
+        crew.passes = [each for each in crew.passes if not each.failed]
+
+    # -- interleaved ---------------------------------------------------------------------------------------------------
+
+    def _alone(self, crew: _Crew, each: Pass, batches: Sequence[Batch], trying: bool, last: bool) -> Iterator[News]:
+        self.release(each.lane)
+        lane = each.lane
+        steps = _closing(lane, batches) if last else (lane.step(*batch) for batch in batches)
+        if self._pace is None:
+            steps = self._meter.timed(lane, steps)
+        if trying:
+            steps = self._tried(crew, steps)
+        try:
+            while self._some(each, steps):
+                yield from self._reports([each])
+        except TrialError as error:
+            yield from _fail([each], error)
+
+    def _some(self, each: Pass, steps: Iterator[int]) -> bool:
+        """Take the steps, for a while; whether some may be left. With a pace never cut by the clock."""
+        self.set_threads()
+        due = perf_counter() + PART_SECONDS
+        with each.spent.on("train"), blaming(), each.lane.rng:
+            return any(self._pace is None and perf_counter() >= due for _ in steps)
+
+    def _tried(self, crew: _Crew, steps: Iterator[int]) -> Iterator[int]:
+        begin = self._meter.now()
+        for count in steps:
+            self._timed(crew, 1, self._meter.now() - begin)
+            yield count
+            begin = self._meter.now()
+
+    def _timed(self, crew: _Crew, width: int, seconds: Seconds) -> None:
+        assert crew.kind is not None, "only of lanes that may be fused"
+        if self.gauge.took(crew.kind, width, seconds) and width > 1:
+            took = (self.gauge.figure(crew.kind, width) or 0.0) * width
+            self._meter.tell(crew.passes[0].lane.signature, **{f"fused:{width}": took})
+
+    # -- fused ---------------------------------------------------------------------------------------------------------
+
+    def _stacked(self, crew: _Crew, passes: Sequence[Pass]) -> Fused | None:
+        """These lanes in one; None where that cannot be."""
+        lanes = tuple(each.lane for each in passes)
+        at = self._fused.get(lanes[0])
+        if at is not None and at.lanes == lanes:
+            return at
+        for lane in lanes:
+            self.release(lane)
+        try:
+            made = Fused(lanes, random=self._random)
+        except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
+            self._give_up(crew, error)
+            return None
+        self._fused.update(dict.fromkeys(lanes, made))
+        return made
+
+    def _give_up(self, crew: _Crew, error: Exception) -> None:
+        """Never again fuse such lanes."""
+        if crew.kind is not None:
+            self.gauge.never(crew.kind, f"{type(error).__name__}: {error}")
+            self._meter.tell(crew.passes[0].lane.signature, unfusable=1.0)
+
+    def _together(
+        self, crew: _Crew, fused: Fused, passes: Sequence[Pass], batches: Sequence[Batch], trying: bool, last: bool
+    ) -> Iterator[News]:
+        self.set_threads()
+        begin = perf_counter()
+        for at, batch in enumerate(batches):
+            started = self._meter.now() if trying else 0.0
+            try:
+                fused.last(*batch) if last else fused.step(*batch)
+            except StepFailed as failed:  # these lanes' own optimizers; the others have made their step
+                self._spend(passes, "train", perf_counter() - begin)
+                yield from self._without(crew, passes, failed.errors, batches[at + 1 :], last)
+                return
+            except Exception as error:  # noqa: BLE001 nothing was changed, and each lane may say for itself
+                self._spend(passes, "train", perf_counter() - begin)
+                yield from self._repeated(crew, passes, batches[at:], last, error)
+                return
+            if trying:
+                self._timed(crew, len(passes), self._meter.now() - started)
+            if self._pace is None and perf_counter() >= begin + PART_SECONDS:
+                self._spend(passes, "train", perf_counter() - begin)
+                begin = perf_counter()
+                yield from self._reports(passes)
+                if any(each.failed for each in passes):
+                    rest = [each for each in passes if not each.failed]
+                    yield from self._repeated(crew, rest, batches[at + 1 :], last)
+                    return
+        if last:
+            fused.close()
+        self._spend(passes, "train", perf_counter() - begin)
+
+    def _without(
+        self, crew: _Crew, passes: Sequence[Pass], errors: Mapping[int, BaseException], batches: Sequence[Batch], last: bool
+    ) -> Iterator[News]:
+        """Go on lane by lane without those that failed."""
+        for number, error in errors.items():
+            try:
+                with blaming():
+                    raise error
+            except TrialError as told:
+                self.release(passes[number].lane)
+                yield from _fail([passes[number]], told)
+        yield from self._repeated(crew, [each for each in passes if not each.failed], batches, last)
+
+    def _repeated(
+        self, crew: _Crew, passes: Sequence[Pass], batches: Sequence[Batch], last: bool, error: Exception | None = None
+    ) -> Iterator[News]:
+        """Go on lane by lane. An error that no lane has when alone is due to fusing."""
+        for each in passes:
+            yield from self._alone(crew, each, batches, False, last)
+        if error is not None and not any(each.failed for each in passes):
+            self._give_up(crew, error)
+
+    def _reports(self, passes: Iterable[Pass]) -> Iterator[News]:
+        for each in passes:
+            try:
+                with blaming():
+                    samples, values = each.lane.taken()
+            except TrialError as error:
+                self.release(each.lane)
+                yield from _fail([each], error)
+                continue
+            if self._pace is not None:
+                each.spent.add("train", self._pace(each.unit.trial, samples))
+            if samples:
+                add(each.totals, values)
+                yield each, Part(samples, values, each.spent.take())
+
+    def _spend(self, passes: Sequence[Pass], name: str, seconds: Seconds) -> None:
+        """Each lane's share of what they spent together."""
+        if self._pace is None:
+            for each in passes:
+                each.spent.add(name, seconds / len(passes))
+
+    def _each(self, passes: Iterable[Pass], do: Callable[[Pass], object]) -> Generator[News, None, list[Pass]]:
+        """Those for which it does not raise."""
+        good = []
+        for each in passes:
+            try:
+                with blaming():
+                    do(each)
+                good.append(each)
+            except TrialError as error:
+                yield from _fail([each], error)
+        return good
+
+    def set_threads(self) -> None:
+        """As many as this slot may use: other stations of this process may have other numbers."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+
+
+@dataclass(eq=False, slots=True)
+class _Crew:
+    """Lanes that take the same batches. `kind`: their graph key where they may be fused."""
+
+    passes: list[Pass]
+    cut: Batches
+    kind: str | None
+
+
+def _crews(passes: Sequence[Pass], fuse: bool) -> list[_Crew]:
+    """Lanes by batch size, and by graph where they may be fused; a batch is cut once for all of a crew."""
+    crews: dict[tuple[object, ...], _Crew] = {}
+    for each in passes:
+        size = each.lane.settings.batch_size
+        kind = graph_key(each.lane) if fuse and len(passes) > 1 else None
+        crews.setdefault((size, kind), _Crew([], Batches(size), kind)).passes.append(each)
+    return list(crews.values())
+
+
+def _parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
+    """In equal parts of at most `width`, in order; one by one there is no need to part them."""
+    if width <= 1:
+        return [list(passes)]
+    parts = -(-len(passes) // width)
+    cuts = [len(passes) * i // parts for i in range(parts + 1)]
+    return [list(passes[a:b]) for a, b in pairwise(cuts)]
+
+
+def _closing(lane: Lane, batches: Sequence[Batch]) -> Iterator[int]:
+    """The end of a pass."""
+    for batch, count in batches:
+        yield from lane.last(batch, count)
+    lane.close()
+
+
+def _fail(passes: Sequence[Pass], error: TrialError) -> Iterator[News]:
+    if isinstance(error, OutOfMemory):
+        raise error
+    for each in passes:
+        each.failed = True
+        yield each, error

@@ -1,0 +1,115 @@
+"""Packs in whole studies on the local backend: to the last bit what the same trials learn alone."""
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_local import maker
+
+import shoal
+from shoal.core.event import Ended, Planned
+from shoal.policy import Fifo, Pack
+from shoal.report import summary
+from shoal.testing import Setting, check_backend
+
+SPACE = {"width": shoal.grid([4, 8, 6]), "lr": shoal.grid([1e-2, 1e-3])}
+
+
+def studied(folder: Path, recipe: Any, policy: Any, **options: Any) -> Any:
+    study = shoal.create_study(recipe, storage=folder, metric="accuracy", mode="max", search_space=SPACE)
+    study.optimize(policy=policy, max_epochs=2, progress=False, **options)
+    return study
+
+
+def together(study: Any) -> int:
+    """Lanes in the largest gang planned."""
+    starts = [gang for line in study.lines() if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return max(len(gang.lanes) for gang in starts)
+
+
+def check_equal(study: Any, alone: Any) -> None:
+    assert all(row["equal"] for row in study.replay())
+    for one, other in zip(study.trials, alone.trials, strict=True):
+        assert (one.id, one.config, one.status.split(":")[0]) == (other.id, other.config, other.status.split(":")[0])
+        if one.status == "finished":
+            assert one.scores == other.scores
+            assert study.state.visits[one.id] == alone.state.visits[other.id]
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_a_study_in_packs_is_the_same_study(tmp_path: Path, blobs: Any, most: int) -> None:
+    alone = studied(tmp_path / "alone", blobs(), Fifo())
+    study = studied(tmp_path / "packed", blobs(), Pack("random", most=most))
+    assert together(study) == min(most, 6)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    check_equal(study, alone)
+
+
+def test_trials_that_go_wrong_in_a_pack(tmp_path: Path, blobs: Any) -> None:
+    recipe = blobs(fail=8, diverge=6)
+    alone = studied(tmp_path / "alone", recipe, Fifo())
+    study = studied(tmp_path / "packed", recipe, Pack("random"))
+    assert sum(trial.status.startswith("failed") for trial in study.trials) == 4
+    check_equal(study, alone)
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
+    make, data = maker(blobs(fail=6), tmp_path)
+    configs = [{"width": w, "lr": 0.01} for w in (4, 4, 8, 5)]
+    policies = [Pack("random", most=3, fuse=fuse)]
+    check_backend(Setting(make, data.sizes, configs, bad={"width": 6, "lr": 0.01}, policies=policies))
+
+
+# -- out of memory -----------------------------------------------------------------------------------------------------
+
+
+class Crowded:
+    """A recipe's part: no more than `most` models may be alive in training at once."""
+
+    most = 2
+    alive: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+    def room(self, model: Any) -> None:
+        self.alive.add(model)
+        if len(self.alive) > self.most:
+            raise torch.OutOfMemoryError("no room for another model")
+
+
+@pytest.mark.parametrize(("memory", "rest"), [(None, 0.0), (1.0, 2.0)])
+def test_a_pack_without_room_is_split_and_all_finish(tmp_path: Path, blobs: Any, memory: float | None, rest: float) -> None:
+    class Recipe(Crowded, blobs):  # type: ignore[misc]
+        alive = weakref.WeakSet()  # type: ignore[var-annotated]
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.room(model)
+            return super().training_step(model, batch)
+
+    alone = studied(tmp_path / "alone", blobs(), Fifo())
+    study = studied(tmp_path / "packed", Recipe(), Pack("random", most=6), slot_memory_gb=memory, state_memory_gb=rest)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    assert together(study) == 6
+    ends = [line.entry for line in study.lines() if isinstance(line.entry, Ended) and line.entry.why]
+    assert ends[0].why == "out of memory with 6 trials on local"
+    assert len(ends) <= 4 or rest
+    for one, other in zip(study.trials, alone.trials, strict=True):
+        assert one.scores == other.scores
+    found = summary(study.lines())
+    assert [split["trials"] for split in found["splits"]] == [list(end.gang.trials) for end in ends]
+    assert all(split["needs"] or len(split["trials"]) == 1 for split in found["splits"])
+    if memory:
+        assert max(figures["memory"] for figures in found["figures"].values()) >= memory / 2 - 1e-9
+
+
+def test_one_trial_that_has_no_room_alone_fails(tmp_path: Path, blobs: Any) -> None:
+    class Recipe(blobs):  # type: ignore[misc]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            if model[0].out_features == 6:
+                raise MemoryError("far too large")
+            return super().training_step(model, batch)
+
+    study = studied(tmp_path / "packed", Recipe(), Pack("random", most=6))
+    assert [trial.status for trial in study.trials if trial.config["width"] == 6] == ["failed: MemoryError: far too large"] * 2
+    assert all(trial.status == "finished" for trial in study.trials if trial.config["width"] != 6)

@@ -1,0 +1,58 @@
+"""Packs as trials: under a hopping policy, under churn, and what that is worth."""
+
+from typing import Any
+
+import pytest
+
+from shoal.backend.sim import Sim
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Finished, Opened, Planned
+from shoal.core.state import State, fold
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.policy import packed
+from shoal.policy.fifo import Fifo
+from shoal.policy.hop import Hop
+from shoal.policy.packed import Packed
+from shoal.profile.pack import PackCost, Packs
+from shoal.search.trace import Trace
+from shoal.testing.policies import check_policy
+
+SHARDS = {ShardId(f"s{i}"): 1000 for i in range(4)}
+SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 45)
+
+
+@pytest.mark.parametrize("inner", [Hop(), Hop("lrw"), Hop("quick4"), Fifo()], ids=repr)
+@pytest.mark.parametrize("gains", [True, False])
+def test_contract(inner: Any, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_gains", lambda *_: gains)
+    check_policy(lambda: Packed(inner, most=3), examples=12)
+
+
+def test_a_pack_has_a_trial() -> None:
+    with pytest.raises(ValueError, match="most=0"):
+        Packed(Hop(), most=0)
+
+
+def simulate(policy: Any, trials: int, slots: int) -> tuple[list[Any], float]:
+    here = [Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::slots])) for i in range(slots)]
+    sim = Sim(SHARED.of, here, shards=SHARDS, checkpoint_every=1e9)
+    journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
+    run(Trace([(0.0, {"batch_size": 20})] * trials, 2), policy, sim, SHARED.believe, journal, state)
+    gangs = [gang for line in journal.lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return gangs, max(line.time for line in journal.lines if isinstance(line.entry, Finished))
+
+
+def test_packs_hop() -> None:
+    """Eight trials on two slots: two packs of four, each over all shards in both epochs."""
+    gangs, end = simulate(Packed(Hop()), 8, 2)
+    assert {gang.trials for gang in gangs} == {("t000", "t001", "t002", "t003"), ("t004", "t005", "t006", "t007")}
+    assert all(len(gang.slots) == 1 and len(gang.shards) == 1 and gang.fused for gang in gangs)
+    assert len(gangs) == 2 * 2 * len(SHARDS)
+    _, alone = simulate(Hop(), 8, 2)
+    assert end == pytest.approx(alone * SHARED.cost_of.step([20] * 4) / (4 * SHARED.cost_of.step([20])), rel=0.01)
+
+
+def test_no_slot_goes_without_a_pack() -> None:
+    gangs, _ = simulate(Packed(Hop()), 5, 4)
+    assert all(len(gang.lanes) == 1 for gang in gangs)

@@ -1,0 +1,137 @@
+"""Population based training: who is copied, what changes, and where copies start from."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+from asks import simulate, told
+
+from shoal.core.event import Submitted
+from shoal.core.state import State, fold
+from shoal.core.trial import TrialId
+from shoal.search import PBT
+from shoal.search.space import choice, grid, loguniform, randint, uniform
+from shoal.testing import check_searcher
+
+X = {"x": uniform(0, 1), "width": choice([8, 16])}
+GOAL = {"metric": "score", "mode": "max"}
+
+
+def test_contract():
+    check_searcher(lambda: PBT(X, 4, 3, metric="accuracy", mode="max"), 5, settled=True)
+
+
+def asked(trials, search, configs=None):
+    configs = {t: {"x": 0.5, "width": 8, **(configs or {}).get(t, {})} for t in trials}
+    return {t.id: t for t in search.propose(told(trials, configs=configs), None)[0].submit}
+
+
+def test_contract_where_nobody_waits():
+    check_searcher(lambda: PBT(X, 4, 3, asynchronous=True, metric="accuracy", mode="max"), 5)
+
+
+FOUR = {f"t00{i}": (1, [s], "finished") for i, s in enumerate([0.1, 0.2, 0.3, 0.4])}
+
+
+def test_the_best_quarter_takes_the_place_of_the_worst():
+    new = asked(FOUR, PBT(X, 4, 3, **GOAL))
+    assert {t: (x.samples / 100, x.start) for t, x in new.items()} == {
+        "t001": (2, None),
+        "t002": (2, None),
+        "t003": (2, None),
+        "t000-g1": (2, ("t003", 1)),
+    }
+    assert new["t000-g1"].config["width"] == 8, "only floats change where nothing is said"
+    assert new["t000-g1"].config["x"] != 0.5
+
+
+def test_all_wait_for_the_last_of_the_generation():
+    assert asked(FOUR | {"t001": (1, [], "")}, PBT(X, 4, 3, **GOAL)) == {}
+
+
+def test_the_last_generation_ends():
+    done = {t: (3, [s] * 3, "finished") for t, (_, (s,), _) in FOUR.items()}
+    assert asked(done, PBT(X, 4, 3, **GOAL)) == {}
+
+
+def test_failed_and_not_finite_ones_are_replaced_and_hold_nobody_up():
+    new = asked(FOUR | {"t001": (1, [], "failed"), "t003": (1, [nan], "finished")}, PBT(X, 4, 3, **GOAL))
+    assert {t: x.start for t, x in new.items()} == {
+        "t000": None,
+        "t002": None,
+        "t001-g1": ("t002", 1),
+        "t003-g1": ("t002", 1),
+    }
+
+
+def test_what_a_crash_left_undone_is_done_as_it_would_have_been():
+    search = PBT(X, 4, 3, **GOAL)
+    whole = asked(FOUR, search)
+    rest = asked(FOUR | {"t003": (2, [0.4], ""), "t001": (2, [0.2], "")}, search)
+    assert rest == {t: whole[t] for t in ("t002", "t000-g1")}
+
+
+def nobody_waits(trials, **more):
+    return {t: (x.samples / 100, x.start) for t, x in asked(trials, PBT(X, 4, 4, asynchronous=True, **GOAL, **more)).items()}
+
+
+def test_nobody_waits_for_the_last_of_the_generation():
+    slow = {"t000": (1, [], ""), "t003": (1, [], "")}
+    assert nobody_waits(FOUR | slow) == {"t001-g1": (2, ("t002", 1)), "t002": (2, None)}
+    assert nobody_waits(FOUR | slow | {"t002": (1, [], "")}) == {"t001": (2, None)}, "there is nobody to compare with"
+
+
+def test_a_copy_starts_where_the_other_is_by_now():
+    """t003 is at its third epoch, and scored best at its first; that of t000, which comes late, counts as of the same epoch."""
+    ahead = {"t001": (2, [0.2], ""), "t002": (2, [0.3], ""), "t003": (3, [0.4, 0.1], "")}
+    assert nobody_waits(FOUR | ahead) == {"t000-g2": (3, ("t003", 2))}
+    done = {"t003": (4, [0.4] * 4, "finished")}
+    assert nobody_waits(FOUR | ahead | done) == {"t000": (2, None)}, "nothing is left to train of one that is at the end"
+
+
+def test_a_place_whose_trial_failed_waits_for_somebody_to_copy():
+    failed = {"t000": (1, [], "failed")}
+    none = {"t001": (1, [], ""), "t002": (1, [], ""), "t003": (1, [], "")}
+    assert nobody_waits(FOUR | failed | none) == {}
+    assert nobody_waits(FOUR | failed | {"t001": (2, [0.2], ""), "t002": (1, [], "")})["t000-g1"] == (2, ("t003", 1))
+
+
+def test_changes_stay_within_the_space():
+    space = {"f": loguniform(1e-3, 1e-1), "n": randint(1, 5), "c": choice([1, 2, 4]), "g": grid([7]), "k": "fixed"}
+    search = PBT(space, 4, 9, mutate=["f", "n", "c"], resample_probability=0, **GOAL)
+    values = {"f": set(), "n": set(), "c": set()}
+    for seed in range(30):
+        one = PBT(space, 4, 9, mutate=search.mutate, resample_probability=0, seed=seed, **GOAL)
+        config = {"f": 0.09, "n": 2, "c": 2, "g": 7, "k": "fixed"}
+        child = asked(FOUR, one, dict.fromkeys(FOUR, config))["t000-g1"].config
+        assert (child["g"], child["k"]) == (7, "fixed") and 1e-3 <= child["f"] < 1e-1
+        for name, found in values.items():
+            found.add(child[name])
+    assert len(values["f"]) == 2 and values["n"] == {2} and values["c"] == {1, 4}
+
+
+def test_copies_train_on_from_where_the_other_stood():
+    state, lines = simulate(PBT(X, 4, 3, **GOAL), slots=4)
+    copies = [t for t in state.known.values() if t.start is not None]
+    assert len(copies) == 2 and all(t.id.endswith(("-g1", "-g2")) for t in copies)
+    for copy in copies:
+        parent, visits = copy.start
+        assert state.visits[copy.id][:visits] == state.visits[parent][:visits]
+        assert state.done[copy.id] == 300 and len(state.visits[copy.id]) == 3
+    trained = sum(sum(e.samples.values()) for _, e in lines if type(e).__name__ == "Advanced")
+    assert trained == 4 * 300, "nothing is trained twice"
+
+
+def test_a_start_must_be_durable():
+    view = told(FOUR | {"t003": (2, [0.4], "")})
+    parent = view.known[TrialId("t003")]
+    with pytest.raises(ValueError, match="starts from nobody after 1 visits"):
+        fold(State(), [Submitted(replace(parent, id="child", start=("nobody", 1)))])
+    with pytest.raises(ValueError, match="cannot start from itself"):
+        replace(parent, start=(parent.id, 1))
+
+
+@pytest.mark.parametrize("wrong", [{"quantile_fraction": 0.6}, {"perturbation_interval": 0}, {"resample_probability": 2}])
+def test_wrong_values(wrong):
+    with pytest.raises(ValueError, match="PBT needs perturbation_interval"):
+        PBT(X, 4, 3, **wrong)

@@ -1,0 +1,176 @@
+"""Searches on the local backend: what the study fills in, copies that start from others, resuming, Optuna's log."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+import shoal
+from shoal.core.event import Kept
+from shoal.core.plan import Proposal
+from shoal.engine.journal import read
+from shoal.train.checkpoint import Vault
+
+SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
+
+
+def made(folder: Path, blobs: Any, **more: Any) -> shoal.Study:
+    return shoal.create_study(blobs(shards=2, samples=60), storage=folder, search_space=SPACE, load_if_exists=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "trials"),
+    [
+        ("halving(reduction_factor=2)", 4),
+        ("hyperband(reduction_factor=2)", 4),
+        ("asha(reduction_factor=2)", 4),
+        ("asha(stopping=True)", 4),
+        ("median", 4),
+        ("optuna", 4),
+        ("random", 4),
+    ],
+)
+def test_by_name(tmp_path: Path, blobs: Any, name: str, trials: int) -> None:
+    """Metric, mode, space, seed and numbers are the study's; the journal's head makes it again."""
+    study = made(tmp_path / "s", blobs)
+    study.optimize(name, num_samples=4, max_epochs=2, progress=False)
+    assert len(study.trials) == trials and all(t.status in ("finished", "retired") for t in study.trials)
+    assert max(t.epochs for t in study.trials) == 2 and {t.config["width"] for t in study.trials} == {8}
+    study.resume(progress=False)
+    assert len(study.trials) == trials
+    with pytest.raises(shoal.StudyError, match="begun with another search"):
+        study.optimize("asha(grace_period=2)", num_samples=4, max_epochs=2, progress=False)
+
+
+def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = shoal.PBT(num_samples=4, max_epochs=3)
+    study = made(tmp_path / "whole", blobs)
+    with monkeypatch.context() as patch:
+        patch.setattr(Vault, "delete", lambda self, name: None)  # earlier prefixes need states that are replaced by then
+        study.optimize(search, progress=False)
+    copies = [t for t in study.state.known.values() if t.start is not None]
+    assert len(copies) == 2 and all(trial.epochs == 3 for trial in study.trials if "-g" in trial.id)
+    assert all(t.config["lr"] != study.state.known[t.start[0]].config["lr"] for t in copies if t.start)
+    assert all(row["equal"] for row in study.replay())
+    lines = (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    for cut in range(20, len(lines), 17):
+        folder = tmp_path / f"cut{cut}"
+        folder.mkdir()
+        (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
+        for name in {e.name for _, e in read(folder / "journal.jsonl") if isinstance(e, Kept)}:
+            (folder / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tmp_path / "whole" / "checkpoints" / name, folder / "checkpoints" / name)
+        again = made(folder, blobs)
+        again.optimize(search, progress=False)
+        assert {t: (x.config, x.start, x.samples) for t, x in again.state.known.items()} == {
+            t: (x.config, x.start, x.samples) for t, x in study.state.known.items()
+        }
+        for t in study.state.known:
+            one, two = (s.load_model(t).state_dict() for s in (study, again))
+            assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), f"{t}, cut after line {cut}"
+
+
+@pytest.mark.parametrize("policy", ["hop", "fifo"])
+def test_copies_of_trials_that_run_on(tmp_path: Path, blobs: Any, policy: str) -> None:
+    """Nobody waits: a copy may start from a state that its donor is past already."""
+    search = shoal.PBT(num_samples=4, max_epochs=4, asynchronous=True, quantile_fraction=0.5)
+    study = made(tmp_path / "s", blobs)
+    study.optimize(search, policy, checkpoint_every=0, max_checkpoint_gb=1e-9, progress=False)
+    copies = [t for t in study.state.known.values() if t.start is not None]
+    assert copies and all(t.status == "finished" for t in study.trials)
+    assert all(row["equal"] for row in study.replay())
+    study.resume(progress=False)
+    assert len(study.state.known) == 4 + len(copies)
+
+
+def test_checkpoints_that_copies_start_from_are_there_when_needed(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize("pbt", num_samples=4, max_epochs=4, max_checkpoint_gb=1e-9, progress=False)
+    assert all(t.status == "finished" for t in study.trials)
+    assert all(row["equal"] for row in study.replay([t for t in study.state.known if "-g" in t][-1:]))
+
+
+def test_optuna_opens_the_log(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(num_samples=2, max_epochs=2, progress=False, optuna_log=True)
+    study.optimize(num_samples=3, max_epochs=2, progress=False)  # the log goes on, since it is there
+    log = JournalStorage(JournalFileBackend(str(tmp_path / "s" / "optuna.log")))
+    seen = optuna.load_study(study_name="s", storage=log)
+    assert [(t.user_attrs, t.params, t.value, t.state.name) for t in seen.trials] == [
+        ({"trial": t.id, "width": 8}, {"lr": t.config["lr"]}, t.value, "COMPLETE") for t in study.trials
+    ]
+    assert seen.best_trial.user_attrs["trial"] == study.best_trial.id
+
+
+def test_a_searcher_of_ones_own_gets_what_it_leaves_open(tmp_path: Path, blobs: Any) -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        metric: str | None = None
+        mode: str | None = None
+
+        def start(self) -> None:
+            return None
+
+        def propose(self, view: Any, memory: None) -> tuple[Proposal, None]:
+            assert (self.metric, self.mode) == ("accuracy", "max")
+            return Proposal(), None
+
+    made(tmp_path / "s", blobs).optimize(Mine(), progress=False)
+    head = json.loads((tmp_path / "s" / "journal.jsonl").read_bytes().splitlines()[1])["d"]["head"]
+    assert "Mine" in head["searcher"]["own"]
+
+
+def test_left_without_a_number(tmp_path: Path, blobs: Any) -> None:
+    with pytest.raises(ValueError, match="ASHA needs num_samples="):
+        made(tmp_path / "s", blobs).optimize("asha", progress=False)
+
+
+# -- between runs ------------------------------------------------------------------------------------------------------
+
+
+def test_trials_added_copied_and_stopped_by_hand(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(num_samples=2, max_epochs=2, progress=False)
+    added = study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1)
+    warm = study.clone("t001", {"lr": 0.05}, max_epochs=3)
+    cold = study.clone("t001", warm_start=False)
+    gone = study.enqueue({"width": 4, "lr": 0.02}, max_epochs=1)
+    study.stop(gone)
+    assert (added, warm, cold, gone) == ("added1", "t001-c1", "t001-c2", "added2")
+    study.resume(progress=False)
+    found = {t.id: (t.config, t.status, t.epochs) for t in study.trials}
+    lr = study.state.known["t001"].config["lr"]  # type: ignore[index]
+    assert found[added] == ({"width": 4, "lr": 0.01}, "finished", 1)
+    assert found[warm] == ({"width": 8, "lr": 0.05}, "finished", 3)
+    assert found[cold] == ({"width": 8, "lr": lr}, "finished", 2)
+    assert found[gone][1:] == ("retired", 0)
+    assert all(row["equal"] for row in study.replay())
+    one, two = (study.load_model(t).state_dict() for t in ("t001", cold))
+    assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), "the same configuration learns the same"
+
+
+def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    with pytest.raises(shoal.StudyError, match="has not begun"):
+        study.enqueue({"width": 4, "lr": 0.01})
+    study.optimize(num_samples=1, max_epochs=2, progress=False)
+    with pytest.raises(shoal.StudyError, match="there is no trial t009; known: t000"):
+        study.clone("t009")
+    with pytest.raises(shoal.StudyError, match="trained 2 epochs already, and its copy is to train 2 in all"):
+        study.clone("t000", {"lr": 0.1})
+    with pytest.raises(ValueError, match="a configuration holds"):
+        study.enqueue({"width": object()})
+    with study.folder.lock(), pytest.raises(shoal.StudyError, match="there is no trial t007"):
+        study.stop("t007")
+    with pytest.raises(shoal.StudyError, match="is not running: there is nothing to stop"):
+        study.stop()
+    assert len(study.trials) == 1

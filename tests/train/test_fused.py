@@ -1,0 +1,537 @@
+"""Fused lanes learn what each would alone, to rounding; and come, go and fail without disturbing each other."""
+
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fused_kit import CPU, MODELS, Images, alone, configs, images, lanes, together, weights
+from torch import Tensor, nn
+
+from shoal.train.fused import Fused, Unfusable, graph_key
+from shoal.train.lane import Diverged, Lane
+from shoal.train.recipe import Recipe
+from shoal.train.verify import compare, differences
+
+F64 = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """A fused step neither warns nor moves a global generator."""
+    torch.manual_seed(1)
+    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    after = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+
+
+def pair(k: int = 3, dtype: torch.dtype = F64, recipe: Recipe | None = None, **same: Any) -> tuple[list[Lane], list[Lane]]:
+    """The same lanes twice."""
+    recipe = recipe or Images(dtype)
+    return lanes(recipe, configs(k, **same)), lanes(recipe, configs(k, **same))
+
+
+def gap(one: Lane, other: Lane) -> float:
+    return float((weights(one) - weights(other)).abs().max())
+
+
+# -- the same as alone ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "adadelta"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn"])
+def test_weights_after_three_epochs_are_those_of_training_alone(model: str, optimizer: str) -> None:
+    schedule = {"sgd": "steps", "momentum": "samples", "adam": "samples"}.get(optimizer, "none")
+    own, packed = pair(model=model, optimizer=optimizer, schedule=schedule)
+    data = images(72, F64)
+    together(Fused(packed), data, 3)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data, 3)
+        assert gap(one, other) < 1e-8
+        found = list(differences(one.state(), other.state()))
+        assert all(far < 1e-8 for _, far in found), found
+        assert one.taken()[1]["loss"][0] == pytest.approx(other.taken()[1]["loss"][0], abs=1e-8)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn", "lstm", "plain"])
+def test_each_gradient_from_the_same_state_in_float32(model: str) -> None:
+    recipe = Images()
+    own, packed = (
+        [Lane(recipe, {"model": model, "optimizer": "sgd", "lr": 1.0}, seed=s, device=CPU, epoch=1.0) for s in range(3)]
+        for _ in "ab"
+    )
+    fused = Fused(packed)
+    for seed in range(4):
+        batch = images(16, seed=seed)
+        before = [torch.cat([p.detach().reshape(-1) for p in lane.model.parameters()]) for lane in own]
+        fused.step(batch, 16)
+        fused.loosen()
+        for one, other, start in zip(own, packed, before, strict=True):
+            with one.rng:
+                one.step(batch, 16)
+            mine, theirs = (torch.cat([p.detach().reshape(-1) for p in x.model.parameters()]) for x in (one, other))
+            assert float((mine - theirs).norm()) < 1e-5  # the rate is 1: steps are gradients
+            assert float((mine - start).norm()) > 1e-2
+            other.load(one.state())
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer", "rnn"])
+def test_scores_in_float32_are_those_of_training_alone(model: str) -> None:
+    own, packed = pair(dtype=torch.float32, model=model, optimizer="momentum")
+    data, held = images(200), images(400, seed=1)
+    together(Fused(packed), data, 3)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data, 3)
+        assert abs(one.evaluate([held])["accuracy"] - other.evaluate([held])["accuracy"]) <= 0.005
+
+
+@pytest.mark.parametrize(
+    "settings", [{"accumulate_grad_batches": 3}, {"gradient_clip_val": 0.05}, {"drop_last": True}, {"batch_size": 7}]
+)
+def test_the_recipes_settings_hold(settings: dict[str, Any]) -> None:
+    own, packed = pair(recipe=Images(F64, **settings), model="cnn", schedule="samples")
+    data = images(75, F64)
+    together(Fused(packed), data, 2)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data, 2)
+        assert gap(one, other) < 1e-8
+        mine, theirs = one.taken(), other.taken()
+        assert mine[0] == theirs[0]
+        assert {name: n for name, (_, n) in mine[1].items()} == {name: n for name, (_, n) in theirs[1].items()}
+
+
+def test_each_lane_is_clipped_at_its_own_limit() -> None:
+    limits: list[float | None] = [None, 0.01, 0.5]
+    made = [{"gradient_clip_val": limit, **c} for limit, c in zip(limits, configs(3, optimizer="sgd"), strict=True)]
+    own, packed = lanes(Images(F64), made), lanes(Images(F64), made)
+    together(Fused(packed), images(48, F64))
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64))
+        assert gap(one, other) < 1e-12
+
+
+def test_lanes_of_different_ages_with_frozen_tied_and_unused_parameters() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.second.weight = self.first.weight
+            self.frozen = nn.Linear(64, 4).requires_grad_(False)
+            self.unused = nn.Linear(3, 3)
+            self.listed = [self.first.bias]
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.frozen(torch.tanh(self.second(torch.tanh(self.first(x.flatten(1)) + self.listed[0]))))
+            return out
+
+    class Oddly(Images):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            return Odd().double()
+
+    own, packed = pair(recipe=Oddly(), optimizer="adamw")
+    data = images(48, F64)
+    for batch in (own, packed):
+        alone(batch[1], data)
+        alone(batch[2], data, 2)
+    together(Fused(packed), data)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data)
+        assert gap(one, other) < 1e-10
+        assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-10
+
+
+def test_bfloat16_stays_near() -> None:
+    own, packed = pair(dtype=torch.float32, recipe=Images(precision="bf16"), optimizer="momentum")
+    data = images(160)
+    together(Fused(packed), data)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data)
+        assert gap(one, other) < 0.02
+        assert next(other.model.parameters()).dtype == torch.float32
+
+
+def test_a_penalty_on_the_models_parameters_and_train_within_the_step() -> None:
+    class Penalty(Images):
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            model.train()
+            penalty = sum(p.square().sum() for p in model.parameters())
+            return {"loss": nn.functional.cross_entropy(model(batch[0]), batch[1]) + 1e-2 * penalty, "penalty": penalty}
+
+    own, packed = pair(recipe=Penalty(F64), optimizer="sgd")
+    together(Fused(packed), images(48, F64))
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64))
+        assert gap(one, other) < 1e-12
+        assert one.taken()[1]["penalty"] == pytest.approx(other.taken()[1]["penalty"])
+
+
+def test_a_buffer_set_anew_is_each_lanes_own() -> None:
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(64, 4)
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x.flatten(1))
+            self.mean = 0.9 * self.mean + 0.1 * out.detach().mean(0)
+            return out - self.mean
+
+    class Averaging(Images):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            return Average().double()
+
+    own, packed = pair(recipe=Averaging(), optimizer="sgd")
+    together(Fused(packed), images(48, F64))
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64))
+        assert gap(one, other) < 1e-12
+
+
+# -- coming, going, failing ----------------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_leaves_goes_on_alone_and_the_others_together() -> None:
+    own, packed = pair(4, model="cnn", optimizer="adam", schedule="samples")
+    data = images(72, F64)
+    fused = Fused(packed)
+    together(fused, data)
+    fused.split()
+    held = [t.untyped_storage().data_ptr() for lane in packed for t in [*lane.model.parameters(), *lane.model.buffers()]]
+    assert len(set(held)) == len(held)
+    frozen = packed[2].state()["model"]["0.weight"].copy()
+    together(Fused([packed[0], packed[1], packed[3]]), data)
+    assert (packed[2].state()["model"]["0.weight"] == frozen).all()
+    alone(packed[2], data)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data, 2)
+        assert gap(one, other) < 1e-8
+
+
+def test_a_diverging_lane_harms_no_other() -> None:
+    own, packed = pair(3, optimizer="sgd")
+    for lane in (own[1], packed[1]):
+        lane.optimizer.param_groups[0]["lr"] = 1e200
+    data = images(320, F64)
+    together(Fused(packed), data)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, data)
+    with pytest.raises(Diverged):
+        packed[1].taken()
+    assert gap(own[0], packed[0]) < 1e-10 and gap(own[2], packed[2]) < 1e-10
+
+
+class Failing(Images):
+    """Raises after the forward pass while `fail` is set."""
+
+    fail = False
+
+    def training_step(self, model: nn.Module, batch: Any) -> Any:
+        outcome = super().training_step(model, batch)
+        if self.fail:
+            raise MemoryError("out of memory")
+        return outcome
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(group: int) -> None:
+    recipe = Failing(F64, accumulate_grad_batches=group)
+    own, packed = pair(recipe=recipe, model="cnn", schedule="samples")
+    data, fused = images(16 * 6, F64), Fused(packed)
+    for lane in (*own, *packed):
+        lane.begin(len(data[0]))
+    for at in range(0, 96, 16):
+        batch = (data[0][at : at + 16], data[1][at : at + 16])
+        for lane in own:
+            lane.step(batch, 16)
+        if at == 48:
+            before = [(weights(lane), lane._samples, lane._batches, len(lane._noted["loss"])) for lane in packed]
+            recipe.fail = True
+            with pytest.raises(MemoryError):
+                fused.step(batch, 16)
+            recipe.fail = False
+            after = [(weights(lane), lane._samples, lane._batches, len(lane._noted["loss"])) for lane in packed]
+            assert all(torch.equal(a[0], b[0]) and a[1:] == b[1:] for a, b in zip(before, after, strict=True))
+            for lane in packed:
+                with lane.rng:
+                    lane.step(batch, 16)
+        else:
+            fused.step(batch, 16)
+    for one, other in zip(own, packed, strict=True):
+        assert gap(one, other) < 1e-8
+        assert one.taken()[0] == other.taken()[0]
+        assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-8
+
+
+def test_states_are_those_of_whole_lanes_and_may_be_loaded_in_between() -> None:
+    own, packed = pair(model="cnn")
+    data, fused = images(48, F64), Fused(packed)
+    together(fused, data)
+    fresh = lanes(packed[0]._recipe, configs(3, model="cnn"))
+    for lane, other in zip(fresh, packed, strict=True):
+        lane.load(other.state())
+        assert compare(lane.state(), other.state()).equal
+    together(fused, data)
+    fused.loosen()
+    for lane, other in zip(fresh, packed, strict=True):
+        other.load(lane.state())  # back to after the first pass
+    together(fused, data)
+    for lane, other, one in zip(fresh, packed, own, strict=True):
+        alone(lane, data)
+        alone(one, data, 2)
+        assert gap(lane, other) < 1e-8 and gap(one, other) < 1e-8
+
+
+# -- randomness ------------------------------------------------------------------------------------------------------------
+
+
+class Dropping(Images):
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
+    recipe = Dropping()
+    same = [{"lr": 0.0, "optimizer": "sgd"}] * 3
+    strict, free = lanes(recipe, same), [Lane(recipe, c, seed=3, device=CPU, epoch=1.0) for c in same]
+    states = [lane.rng.state() for lane in strict]
+    with pytest.raises(Unfusable, match="random"):
+        Fused(strict).step(images(16), 16)
+    assert all(compare(state, lane.rng.state()).equal for state, lane in zip(states, strict, strict=True))
+    fused, batch = Fused(free, random=True), images(16)
+    for _ in range(200):
+        fused.step(batch, 16)
+    losses = torch.tensor([[float(v) for _, v in lane._noted["loss"]] for lane in free])
+    assert len(set(losses[:, 0].tolist())) == 3  # equal weights, unlike masks
+    with free[0].rng.untouched(), torch.no_grad():
+        own = torch.tensor([float(recipe.training_step(free[0].model, batch)["loss"]) for _ in range(200)])
+    error = (own.var() / 200 + losses.var() / 600).sqrt()
+    assert abs(losses.mean() - own.mean()) < 5 * error
+    assert losses.var(1).mean() == pytest.approx(float(own.var()), rel=0.5)
+
+
+def test_randomness_is_no_obstacle_where_nothing_is_drawn() -> None:
+    own, packed = pair()
+    together(Fused(packed, random=True), images(48, F64))
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64))
+        assert gap(one, other) < 1e-12
+        assert compare(one.rng.state(), other.rng.state()).equal
+
+
+# -- evaluation ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_evaluation_is_each_lanes_own_and_changes_nothing(model: str) -> None:
+    _, packed = pair(model=model)
+    fused = Fused(packed)
+    together(fused, images(48, F64))
+    before = [lane.state() for lane in packed]
+    copies = [[array.copy() for array in state["model"].values()] for state in before]
+    data = images(150, F64, seed=2)
+    chunks = ((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140))
+    scores = fused.evaluate(chunks)
+    for lane, got, copy in zip(packed, scores, copies, strict=True):
+        assert got == pytest.approx(lane.evaluate([data]), abs=1e-10)
+        assert all(module.training for module in lane.model.modules())
+        assert all((a == b).all() for a, b in zip(copy, lane.state()["model"].values(), strict=True))
+
+
+def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
+    class ByNumpy(Images):
+        def validation_step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            guess = model(batch[0]).numpy().argmax(1)
+            return {"accuracy": torch.from_numpy((guess == batch[1].numpy()).astype("f4"))}
+
+    _, packed = pair(recipe=ByNumpy(F64))
+    data, fused = images(150, F64), Fused(packed)
+    assert fused.evaluate(iter([data, data])) == [lane.evaluate([data, data]) for lane in packed]
+    together(fused, images(32, F64))
+    assert fused.evaluate([]) == [{}, {}, {}]
+
+
+# -- what may be fused -----------------------------------------------------------------------------------------------------
+
+
+def made(step: Any = None, model: Any = None, **config: Any) -> Lane:
+    class Made(Images):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            net: nn.Module = model() if model else super().configure_model(config)
+            return net
+
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return step(self, model, batch) if step else super().training_step(model, batch)
+
+    return Lane(Made(), {"lr": 0.1, **config}, seed=0, device=CPU, epoch=1.0)
+
+
+def test_the_key_tells_graphs_apart_and_nothing_else() -> None:
+    same = {graph_key(lane) for lane in lanes(Images(), [*configs(3), {"lr": 1.0, "gradient_clip_val": 1.0}])}
+    assert len(same) == 1
+    others: list[dict[str, Any]] = [
+        {"optimizer": "adamw"},
+        {"batch_size": 8},
+        {"model": "cnn"},
+        {"precision": "bf16"},
+        {"accumulate_grad_batches": 2},
+    ]
+    keys = [graph_key(lane) for lane in lanes(Images(), [{"lr": 0.1, **c} for c in others])]
+    assert len({*keys, *same}) == len(others) + 1
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self.inner, self.factor = nn.Linear(64, 4), factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x.flatten(1))
+        return self.factor(out) if callable(self.factor) else out * self.factor
+
+
+def test_attributes_and_functions_are_part_of_the_key() -> None:
+    def closure(x: float) -> Any:
+        return lambda out: out * x
+
+    def local(x: float) -> nn.Module:
+        class Local(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(64, 4)
+
+            def forward(self, z: Tensor) -> Tensor:
+                out: Tensor = self.inner(z.flatten(1)) * x
+                return out
+
+        return Local()
+
+    ways = [Scaled, lambda x: Scaled(torch.tensor(x)), lambda x: Scaled(closure(x)), local]
+    ways.append(lambda x: Scaled({"a": [x]}["a"][0]))
+    for way in ways:
+        one, same, other = (graph_key(made(model=lambda x=x: way(x))) for x in (1.0, 1.0, 2.0))
+        assert one == same != other
+
+
+def test_modules_in_a_closure_are_told_by_name() -> None:
+    """As those that a recipe made in a function has imported there; what they hold is not gone through."""
+
+    def made_here() -> Recipe:
+        import json
+
+        class Here(Images):
+            def training_step(self, model: nn.Module, batch: Any) -> Tensor:
+                return super().training_step(model, batch) * float(json.dumps(1.0))
+
+        return Here()
+
+    one, other = (graph_key(lanes(made_here(), configs(1))[0]) for _ in range(2))
+    assert one == other
+
+
+def _hooked() -> nn.Module:
+    net = MODELS["mlp"]()
+    net.register_forward_hook(lambda *_: None)
+    return net
+
+
+def _cell(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(64, 4), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = self.inner(x.flatten(1)) / self.calls
+        return out
+
+
+class Held(nn.Module):
+    """Keeps a parameter where it cannot be exchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 4)
+        self.held = (self.inner.bias,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x.flatten(1) @ self.inner.weight.mT + self.held[0]
+        return out
+
+
+def _by_value(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
+    loss = _cell(model, batch)
+    return loss * 2 if loss.item() > 1 else loss
+
+
+def _by_chance(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
+    return _cell(model, batch) * np.random.rand()
+
+
+def _by_chance_in_python(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
+    return _cell(model, batch) * random.random()
+
+
+def _by_size(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
+    """Another loss when vectorized, as where a model looks at what its parameters are."""
+    plain = all(isinstance(p, nn.Parameter) for p in model.parameters())
+    return _cell(model, batch) * (1 if plain else 1.01)
+
+
+@pytest.mark.parametrize(
+    ("step", "model", "why"),
+    [
+        (None, _hooked, "hooks"),
+        (None, Counter, "attributes change"),
+        (None, Held, "other parameters get a gradient"),
+        (None, lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "attributes|initialized|hooks"),
+        (_by_value, None, "vectorized"),
+        (_by_chance, None, "random"),
+        (_by_chance_in_python, None, "random"),
+        (_by_size, None, "differ"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any, why: str) -> None:
+    first = made(step, model)
+    packed = [first, Lane(first._recipe, {"lr": 0.2}, seed=1, device=CPU, epoch=1.0)]
+    own = [Lane(first._recipe, c, seed=s, device=CPU, epoch=1.0) for s, c in ((0, {"lr": 0.1}), (1, {"lr": 0.2}))]
+    with pytest.raises(Unfusable, match=why):
+        Fused(packed).step(images(16), 16)
+    for one, other in zip(own, packed, strict=True):
+        for lane in (one, other):
+            with lane.rng:
+                lane.step(images(16), 16)
+        assert compare(one.state(), other.state()).equal
+
+
+def test_unlike_lanes_are_refused() -> None:
+    recipe = Images()
+    for config in ({"optimizer": "sgd"}, {"model": "cnn"}, {"batch_size": 8}):
+        with pytest.raises(Unfusable, match="graph"):
+            Fused(lanes(recipe, [{"lr": 0.1}, {"lr": 0.1, **config}]))
+    with pytest.raises(Unfusable, match="recipes"):
+        Fused([*lanes(recipe, configs(1)), *lanes(Images(), configs(1))])
+
+
+def test_a_lane_by_itself_and_named_columns() -> None:
+    class Named(Images):
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return super().training_step(model, (batch["x"], batch["y"]))
+
+    own, packed = pair(1, recipe=Named(F64))
+    fused, (x, y) = Fused(packed), images(16, F64)
+    for _ in range(3):
+        with own[0].rng:
+            own[0].step({"x": x, "y": y}, 16)
+        fused.step({"x": x, "y": y}, 16)
+    assert gap(own[0], packed[0]) < 1e-12
