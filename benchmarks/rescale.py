@@ -26,7 +26,7 @@ from time import monotonic, sleep, time
 from typing import Any
 
 import torch
-from common import write
+from common import show, write
 from torch import nn
 
 import shoal
@@ -220,7 +220,9 @@ def of_torchrun() -> list[dict[str, Any]]:
             command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=9"]
             command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=b", "--local-addr=127.0.0.1"]
             command += ["--rdzv-conf=last_call_timeout=1", __file__, "--elastic", folder]
-            return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+            # with the store that agents share by default, a node that joins waits for ever (pytorch issue 135712)
+            own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            return subprocess.Popen(command, env=own, stderr=subprocess.DEVNULL)
 
         agents = [agent()]
         try:
@@ -265,7 +267,7 @@ def of_ray() -> list[dict[str, Any]]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", runtime_env={"working_dir": None})
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         for number, width in enumerate((1, 2, 1, 2)):
             TorchTrainer(
@@ -284,15 +286,16 @@ def main(chosen: list[str]) -> None:
     ways = {"shoal": of_shoal, "torchrun": of_torchrun, "ray": of_ray}
     found = [row for name, way in ways.items() if not chosen or name in chosen for row in way()]
 
+    if chosen and "shoal" not in chosen:
+        show(found)
+        return
+
     def took(name: str) -> float:
         return mean(row["seconds"] for row in found if row["with"] == name and "killed" not in row["change"])
 
     present = dict.fromkeys(row["with"] for row in found)
     over = {f"{name.replace(' ', '_')}_over_shoal": took(name) / took("shoal") for name in present if name != "shoal"}
-    if chosen and "shoal" not in chosen:
-        print(found)
-    else:
-        write("rescale", found, {**over, "restart_over_shoal": min(over.values(), default=float("nan"))})
+    write("rescale", found, {**over, "restart_over_shoal": min(over.values(), default=float("nan"))})
 
 
 if __name__ == "__main__":

@@ -132,6 +132,47 @@ def resume(directory: Dir, timeout: Timeout = None, as_json: AsJson = False) -> 
 
 
 @app.command()
+def add(
+    directory: Dir,
+    values: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE …", help="the trial's configuration")] = None,
+    max_epochs: Epochs = None,
+    copy: Annotated[str | None, typer.Option("--from", help="a trial to copy, with these values changed")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="copy the configuration alone, not the weights")] = False,
+    widths: Annotated[tuple[int, int] | None, typer.Option(help="fewest and most slots [default: 1 1]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a trial to a study: at once if it runs, else when it is resumed."""
+    from shoal.folder import StudyError
+    from shoal.study import load_study
+
+    with errors():
+        study, config = load_study(directory), parse_config(values or [])
+        if copy is None and (cold or not config):
+            raise StudyError("a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, and may be --cold")
+        if copy is not None and widths is not None:
+            raise StudyError("a copy has the widths of the trial that it is made from: leave out --widths, or --from")
+        if copy is None:
+            name = study.enqueue(config, max_epochs=max_epochs, widths=widths)
+        else:
+            name = study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
+        show({"trial": name}, as_json, lambda x: [f"added:   {x['trial']}"])
+
+
+@app.command()
+def stop(
+    directory: Dir,
+    trial: Annotated[str | None, typer.Argument(metavar="TRIAL", help="a trial [default: the whole run]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a trial out before its end; without a trial, end the run after the units under way."""
+    from shoal.study import load_study
+
+    with errors():
+        load_study(directory).stop(trial)
+        show({"stopped": trial}, as_json, lambda x: [f"stopped: {x['stopped'] or directory}"])
+
+
+@app.command()
 def status(directory: Dir, as_json: AsJson = False) -> None:
     """Say how a study stands, also while it runs."""
     from shoal import report
@@ -306,6 +347,24 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
         except (SyntaxError, TypeError, ValueError) as error:
             raise ValueError(f"--space takes name=domain(arguments), domains {', '.join(domains)}; got {text!r}") from error
         found[name] = domain(*values) if domain is not None else values[0]
+    return found
+
+
+def parse_config(given: list[str]) -> dict[str, Any]:
+    """A configuration from "name=value": Python literals, and text where that is none.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name.strip() and equals):
+            raise ValueError(f"a configuration is given as NAME=VALUE; got {text!r}")
+        try:
+            found[name.strip()] = ast.literal_eval(value.strip())
+        except (SyntaxError, ValueError):
+            found[name.strip()] = value.strip()
     return found
 
 

@@ -125,7 +125,7 @@ def _ask(study: "Study", said: Callable[[Names], Note]) -> Note:
 def _after(study: "Study", state: State, note: Note) -> State:
     try:
         return fold(state, meaning(study)(state, note))
-    except (ValueError, RuntimeError):  # who runs the study will say so
+    except (ValueError, RuntimeError, KeyError, TypeError):  # who runs the study will say so
         return state
 
 

@@ -9,7 +9,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import control, weights, wiring
+from shoal import control, weights, wired, wiring
 from shoal.candidates import is_auto
 from shoal.core.event import Commanded, Entry, Remembered
 from shoal.core.ports import Policy, Profile, Searcher
@@ -134,9 +134,9 @@ class Study:
             wiring.check_same(before, head)
             state = self._begin(replay(lines), data.sizes, head, since, before)
             with ExitStack() as open_:
-                wired = wiring.backend(self, chosen, data, state, since, given)
-                open_.callback(wired.close)
-                retention = Retention(wired.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
+                made = wired.backend(self, chosen, data, state, since, given)
+                open_.callback(made.close)
+                retention = Retention(made.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
                 retention.restore(lines)
                 watchers: list[Any] = [retention, Logs(self.folder.path / "trials"), Idleness()]
                 watchers += [*wiring.progress(progress, self.metric, self.mode), *wiring.optuna_log(self, optuna_log, search)]
@@ -144,8 +144,8 @@ class Study:
                     open_.callback(getattr(watcher, "close", lambda: None))
                 journal = Journal(self.folder.journal)
                 open_.callback(journal.close)
-                open_.enter_context(stopping(wired.backend.tell))
-                reached = Reachable(wired.backend, Inbox(self.folder.path), control.meaning(self), state)
+                open_.enter_context(stopping(made.backend.tell))
+                reached = Reachable(made.backend, Inbox(self.folder.path), control.meaning(self), state)
                 watchers.append(open_.enter_context(reached))
                 deadline = None if timeout is None else since + timeout
                 run(search, rule, reached, wiring.believer(given), journal, state, deadline, watchers)

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,9 @@ import shoal
 from shoal.core.event import Advanced, Fell, Kept, Opened
 from shoal.engine.journal import Line
 from shoal.folder import Folder
+from shoal.policy.named import rebuild
+from shoal.profile.packing import Packing
+from shoal.profile.table import Row, Table
 
 MARK = "SHOAL_FAULT_TEST"  # environment variable by which the processes of one study are found
 PATIENCE = 120.0  # seconds that anything may take on a busy machine
@@ -28,41 +32,60 @@ EVERY = 0.4  # seconds of training between durable states
 SCRIPT = """
 import json, sys
 import shoal
-from fault_kit import Steady
+from fault_kit import Steady, chosen
 given = json.loads(sys.argv[1])
 study = shoal.create_study(Steady(**given["recipe"]), storage=given["folder"], load_if_exists=True)
-study.optimize(progress=False, **given["options"])
+study.optimize(progress=False, **chosen(given["options"]))
 """
+
+
+def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run: a policy may be described, `profile=True` says that trials gain by sharing a slot."""
+    made = dict(options)
+    if isinstance(made.get("policy"), dict):
+        made["policy"] = rebuild(made["policy"])
+    if made.pop("profile", False):
+        made["profile"] = Table((Row((200.0,), packing=Packing.shared(0.7, 200.0, 16)),))
+    return made
 
 
 class Steady(shoal.Recipe):
     """Steps that take `slow` seconds. `deadly`: a width that ends its process. `narrow`: while that file is there, files
-    may have so many bytes as it says. `files`: a folder of shards, instead of arrays."""
+    may have so many bytes as it says. `files`: a folder of shards, instead of arrays. `drawn`: learning rates are drawn, too."""
 
     search_space = {"width": shoal.grid([4, 5, 6, 7])}
     metric, mode, max_epochs = "accuracy", "max", 5
-    batch_size = 16
 
     def __init__(
-        self, slow: float = 0.04, deadly: int | None = None, narrow: str | None = None, files: str | None = None
+        self,
+        slow: float = 0.04,
+        deadly: int | None = None,
+        narrow: str | None = None,
+        files: str | None = None,
+        drawn: bool = False,
+        dropout: float = 0.2,
+        samples: int = 240,
     ) -> None:
         self.slow, self.deadly, self.narrow, self.files = slow, deadly, narrow, files
+        self.dropout, self.samples, self.batch_size = dropout, samples, samples // 15
+        if drawn:
+            self.search_space = {"width": shoal.choice([4, 6]), "lr": shoal.loguniform(1e-3, 1e-1)}
 
     def data(self) -> shoal.Data:
         if self.files is not None:
             return shoal.Data.folder(self.files)
-        x = np.random.default_rng(3).normal(size=(240, 12)).astype("float32")
+        x = np.random.default_rng(3).normal(size=(self.samples, 12)).astype("float32")
         return shoal.Data.arrays(x, x[:, :3].argmax(1), shards=4, validation=0.2)
 
     def configure_model(self, config: Mapping[str, Any]) -> Any:
         from torch import nn
 
-        return nn.Sequential(nn.Linear(12, config["width"]), nn.ReLU(), nn.Dropout(0.2), nn.Linear(config["width"], 3))
+        return nn.Sequential(nn.Linear(12, config["width"]), nn.ReLU(), nn.Dropout(self.dropout), nn.Linear(config["width"], 3))
 
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
         import torch
 
-        return torch.optim.Adam(model.parameters(), lr=1e-2)
+        return torch.optim.Adam(model.parameters(), lr=config.get("lr", 1e-2))
 
     def training_step(self, model: Any, batch: Any) -> Any:
         import torch
@@ -185,11 +208,13 @@ def lines_of(folder: Path) -> list[Line]:
     return Folder(folder).lines()
 
 
-def endure(folder: Path, policy: str, kills: Sequence[str], seed: int, **options: Any) -> None:
+def endure(
+    folder: Path, policy: Any, kills: Sequence[str], seed: int, recipe: Mapping[str, Any] = MappingProxyType({}), **options: Any
+) -> None:
     """Train a study to its end through these kills ("slot", "driver", "both"), each at a random moment."""
-    rng = random.Random(seed)
+    rng, given = random.Random(seed), dict(recipe)
     options = {"policy": policy, "checkpoint_every": EVERY, **options}
-    driver = Driver(folder, {}, **options)
+    driver = Driver(folder, given, **options)
     try:
         for kind in kills:
             wanted = driver.visits() + rng.randrange(1, 9)
@@ -200,7 +225,7 @@ def endure(folder: Path, policy: str, kills: Sequence[str], seed: int, **options
                 kill(rng.choice(driver.slots()))
             if kind in ("driver", "both"):
                 driver.kill()
-                again = {} if rng.random() < 0.5 else None
+                again = given if rng.random() < 0.5 or "profile" in options else None  # which resume cannot know
                 driver = Driver(folder, again, **options)
         assert driver.end()[0] == 0
         driver.vanish()

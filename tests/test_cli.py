@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal import candidates
+from shoal.cli import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
@@ -105,8 +106,25 @@ def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     shoal("run", DIGITS, "--storage", str(folder), "--timeout", "1.5", "--max-epochs", "6")
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
+    assert json.loads(shoal("add", str(folder), "width=16", "lr=1e-3", "--max-epochs", "1", "--json")) == {"trial": "added1"}
+    assert shoal("stop", str(folder), "t015") == "stopped: t015\n"
+    assert "not running: there is nothing to stop" in shoal("stop", str(folder), code=2)
+    assert "--from TRIAL" in shoal("add", str(folder), code=2)
     done = json.loads(shoal("resume", str(folder), "--json"))
-    assert done["trials"]["finished"] == 16
+    assert (done["trials"]["finished"], done["trials"]["retired"]) == (16, 1)
+
+
+def test_values_of_a_configuration() -> None:
+    assert parse_config(["a=1", "b=2e-3", "c=relu", "d=None", "e=[1, 2]", "f = x=y"]) == {
+        "a": 1,
+        "b": 2e-3,
+        "c": "relu",
+        "d": None,
+        "e": [1, 2],
+        "f": "x=y",
+    }
+    with pytest.raises(ValueError, match="NAME=VALUE; got 'width'"):
+        parse_config(["width"])
 
 
 def test_check_passes_a_sound_recipe_and_fails_an_unsound_one(tmp_path: Path) -> None:
@@ -141,6 +159,7 @@ def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> Non
         (["run", DIGITS, "--backend", "cloud"], "backend must be"),
         (["status", "nowhere"], "there is no study"),
         (["resume", "nowhere"], "there is no study"),
+        (["stop", "nowhere", "t000"], "there is no study"),
     ],
 )
 def test_errors_are_one_line(tmp_path: Path, args: list[str], says: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fault_kit import EVERY, Driver, Steady, check_repeated, check_whole, content, endure, kill, lines_of, runs
 
 import shoal
-from shoal import wiring
+from shoal import wired
 from shoal.core.event import Commanded, Failed, Fell, Kept, Left, Opened
 from shoal.engine.journal import Journal, JournalError, read, replay
 from shoal.train.checkpoint import StaleRun, Vault
@@ -266,9 +266,9 @@ def test_a_failure_before_the_first_moment_closes_the_backend(tmp_path: Path, mo
     def broken(*_: object) -> None:
         raise PermissionError("checkpoints")
 
-    made = wiring.backend
+    made = wired.backend
     monkeypatch.setattr(
-        wiring, "backend", lambda *a: wiring.WiredBackend((w := made(*a)).backend, w.vault, lambda: closed.append(True))
+        wired, "backend", lambda *a: wired.WiredBackend((w := made(*a)).backend, w.vault, lambda: closed.append(True))
     )
     monkeypatch.setattr(Vault, "names", broken)
     with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):

@@ -140,7 +140,7 @@ class Fused:
         share = self._ones if losses.dtype == self._ones.dtype else self._ones.to(losses.dtype)
         if s.accumulate_grad_batches > 1:
             share = share * (count / (s.accumulate_grad_batches * s.batch_size))
-        return torch.autograd.grad(losses, self._net.leaves, share, allow_unused=True)
+        return torch.autograd.grad((losses * share).sum(), self._net.leaves, allow_unused=True)
 
     def _add(self, grads: Sequence[Tensor | None]) -> None:
         used = [grad is not None for grad in grads]
@@ -217,7 +217,7 @@ class Fused:
         draws, self._draws = self._draws, False
         try:
             losses = self._run(batch)["loss"]
-            grads = torch.autograd.grad(losses, self._net.leaves, torch.ones_like(losses), allow_unused=True)
+            grads = torch.autograd.grad(losses.sum(), self._net.leaves, allow_unused=True)
             rest = [tensor.clone() for tensor in self._net.rest]
         except Exception as error:
             raise Unfusable(f"the step cannot be vectorized: {_line(error)}") from error

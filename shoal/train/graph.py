@@ -125,7 +125,7 @@ class _Words:
         self._keep.append(value)
         return False
 
-    def _compound(self, value: Any) -> None:
+    def _compound(self, value: Any) -> None:  # noqa: PLR0912 a case for each kind of value
         if isinstance(value, nn.Module):
             self.model(value)
         elif isinstance(value, ModuleType):  # in a closure: a recipe that was made in a function

@@ -7,7 +7,7 @@ import pickle
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from time import monotonic, sleep
@@ -67,7 +67,7 @@ class Gate:
     def there(self, ranks: Sequence[int]) -> bool:
         """Whether these ranks are ready."""
         with _losing():
-            return self.store.check([f"here{rank}" for rank in ranks])
+            return bool(self.store.check([f"here{rank}" for rank in ranks]))
 
     def connect(self, orders: Orders) -> Group:
         """Wait for all, and connect.
@@ -109,7 +109,7 @@ class Group:
         if self._gradients is self._control:
             self._finish(work)
         else:  # NCCL's `wait` only holds back the device: a lost peer would be noticed after the step was made
-            wait(work.is_completed, self.seat, lambda: _broken(self.seat, self._orders), 0.0)
+            wait(work.is_completed, self.seat, lambda: _broken(self.seat, self._orders), POLL / 10)
             with _losing():
                 work.wait()
 
@@ -137,8 +137,11 @@ class Group:
             every |= set(self.send(sorted(names) if rank == self.seat.rank else None, rank))
         return sorted(every)
 
-    def send(self, tree: Any, source: int) -> Any:
-        """The tree of arrays and plain values that rank `source` has; the others give None, and own what they get."""
+    def send(self, tree: Any, source: int, into: Any = None) -> Any:
+        """The tree of arrays and plain values that rank `source` has; the others give None, and own what they get.
+
+        `into`: a tree whose arrays are of no more use; those that are sent are written there where they have a counterpart.
+        """
         arrays: list[Tensor] = []
         head = b""
         if self.seat.rank == source:
@@ -148,7 +151,7 @@ class Group:
         text = torch.frombuffer(bytearray(head), dtype=torch.uint8) if head else torch.empty(int(size), dtype=torch.uint8)
         self._broadcast(text, source)
         if self.seat.rank != source:
-            tree = _lowered(pickle.loads(text.numpy().tobytes()), arrays)
+            tree = _lowered(pickle.loads(text.numpy().tobytes()), arrays, into)
         for array in arrays:
             self._broadcast(array, source)
         self.sent += int(size) + sum(array.nbytes for array in arrays)
@@ -259,14 +262,17 @@ def _lifted(tree: Any, arrays: list[Tensor]) -> Any:
     return tree
 
 
-def _lowered(tree: Any, arrays: list[Tensor]) -> Any:
-    """The tree with new arrays at its places, whose memory goes to the list."""
+def _lowered(tree: Any, arrays: list[Tensor], into: Any = None) -> Any:
+    """The tree with arrays at its places, new ones or those of `into`, whose memory goes to the list."""
     if isinstance(tree, dict) and not isinstance(tree, Counter):
-        return {key: _lowered(value, arrays) for key, value in tree.items()}
+        own = into if isinstance(into, Mapping) else {}
+        return {key: _lowered(value, arrays, own.get(key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
         return type(tree)(_lowered(value, arrays) for value in tree)
     if isinstance(tree, _Place):
         array = np.empty(tree.shape, np.dtype(tree.dtype))
+        if isinstance(into, np.ndarray) and (into.shape, into.dtype) == (array.shape, array.dtype) and into.flags.c_contiguous:
+            array = into
         arrays.append(torch.from_numpy(array).view(-1).view(torch.uint8))
         return array
     return tree

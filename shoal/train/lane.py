@@ -20,6 +20,7 @@ from shoal.train import columns as cols
 from shoal.train import tree
 from shoal.train.batches import Batches
 from shoal.train.columns import Columns
+from shoal.train.optimizers import quicken
 from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
 
@@ -47,6 +48,7 @@ class Lane:
         with self.rng:
             self.model: nn.Module = recipe.configure_model(config).to(device)
             self.optimizer, self.scheduler = optimizing(recipe.configure_optimizers(self.model, config))
+        quicken(self.optimizer, device)
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._configured = [_plain(group) for group in self.optimizer.param_groups]
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]

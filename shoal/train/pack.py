@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -55,6 +56,7 @@ class Pack:
         self._stream, self._data, self._meter = stream, data, meter
         self._threads, self._pace, self._random = threads, pace, random
         self._fused: dict[Lane, Fused] = {}
+        self._kinds: WeakKeyDictionary[Lane, str] = WeakKeyDictionary()
         self.gauge = Gauge()
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Generator[News, None, None]:
@@ -104,7 +106,7 @@ class Pack:
         visit = passes[0].unit.visit
         left = self._data.size(visit.shard)
         going = yield from self._each(passes, lambda each: each.lane.begin(left))
-        crews = _crews(going, fuse)
+        crews = self._crews(going, fuse)
         chunks = self._stream.chunks(visit.shard, visit.turn, passes[0].lane.settings.shuffle)
         try:
             while left > 0 and going:
@@ -126,6 +128,21 @@ class Pack:
             chunks.close()
         for each in passes:
             self._meter.waited(each.lane, each.waited / self._data.size(visit.shard))
+
+    def _crews(self, passes: Sequence[Pass], fuse: bool) -> list[_Crew]:
+        """Lanes by batch size, and by graph where they may be fused; a batch is cut once for all of a crew."""
+        crews: dict[tuple[object, ...], _Crew] = {}
+        for each in passes:
+            size = each.lane.settings.batch_size
+            kind = self._kind(each.lane) if fuse and len(passes) > 1 else None
+            crews.setdefault((size, kind), _Crew([], Batches(size), kind)).passes.append(each)
+        return list(crews.values())
+
+    def _kind(self, lane: Lane) -> str:
+        """The lane's graph key, found once: a model whose graph changes as it trains cannot be fused."""
+        if lane not in self._kinds:
+            self._kinds[lane] = graph_key(lane)
+        return self._kinds[lane]
 
     def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
         self.set_threads()
@@ -332,16 +349,6 @@ class _Crew:
     passes: list[Pass]
     cut: Batches
     kind: str | None
-
-
-def _crews(passes: Sequence[Pass], fuse: bool) -> list[_Crew]:
-    """Lanes by batch size, and by graph where they may be fused; a batch is cut once for all of a crew."""
-    crews: dict[tuple[object, ...], _Crew] = {}
-    for each in passes:
-        size = each.lane.settings.batch_size
-        kind = graph_key(each.lane) if fuse and len(passes) > 1 else None
-        crews.setdefault((size, kind), _Crew([], Batches(size), kind)).passes.append(each)
-    return list(crews.values())
 
 
 def _parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

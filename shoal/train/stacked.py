@@ -12,6 +12,7 @@ from torch.func import vmap
 
 from shoal.train.graph import RENEWED
 from shoal.train.lane import Lane
+from shoal.train.losses import Vectorized
 from shoal.train.recurrent import Unrolled
 from shoal.train.stack import Stack, is_lazy, stacks, unique
 
@@ -79,7 +80,7 @@ class Stacked:
                 found.append(tensor)
             return tuple(found)
 
-        with self._exchanged(), Unrolled() if self._recurrent else nullcontext():
+        with self._exchanged(), Vectorized(), Unrolled() if self._recurrent else nullcontext():
             values = vmap(one, randomness=randomness)([*self.leaves, *self.rest])
         for number, value in zip(renewed, values[len(names) :], strict=True):
             with torch.no_grad():

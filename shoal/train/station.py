@@ -16,22 +16,22 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from shoal.core.cluster import ShardId
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.train import lean
 from shoal.train.account import Spent, blaming
 from shoal.train.checkpoint import Vault
 from shoal.train.data import Data
-from shoal.train.fused import Fused
+from shoal.train.evaluation import Evaluation, Scores
 from shoal.train.lane import Lane
 from shoal.train.largest import Make, is_open, largest, with_size
 from shoal.train.measure import STEPS, Meter, start_up
 from shoal.train.pack import Pack, Pass
-from shoal.train.recipe import Recipe, overrides, seed_of
+from shoal.train.recipe import Recipe, seed_of
 from shoal.train.stream import Feed, Stream
 from shoal.train.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 
 __all__ = ["Done", "Part", "Station", "Tree", "TrialError", "Unit"]
 
 News = Part | Done | TrialError
-Scores = dict[str, float]
 
 
 @dataclass(slots=True)
@@ -77,6 +77,7 @@ class Station:
         metric: str | None = None,
         feed: Feed | None = None,
     ) -> None:
+        lean.wait()
         if seed < 0:
             raise ValueError(f"a study's seed must be >= 0; got {seed}")
         self._recipe, self._data, self._vault, self._seed = recipe, data, vault, seed
@@ -89,6 +90,7 @@ class Station:
         self._largest: dict[str, int] = {}  # batch sizes found out, by signature but for the batch
         self._memory, self._short = slot_memory_gb * 2**30, False
         self._pack = Pack(self._stream, data, self._meter, threads, pace)
+        self._evaluation = Evaluation(recipe, data, self._stream, self._meter, self._pack, clocked=pace is None)
 
     def train(self, unit: Unit) -> Generator[Part, None, Done]:
         """Make the visit. Left early, it counts as not made, and the trial's state here is gone.
@@ -165,7 +167,7 @@ class Station:
         return Pass(unit, held.lane, spent)
 
     def _finished(self, passes: Sequence[Pass]) -> Iterator[tuple[TrialId, News]]:
-        scores = self._scores([each for each in passes if each.unit.evaluate])
+        scores = self._evaluation.scores([each for each in passes if each.unit.evaluate])
         for each in passes:
             trial = each.unit.trial.id
             try:
@@ -208,7 +210,7 @@ class Station:
         """
         first = Visit(0, self._data.shards[0], 0, 0)
         some = [Pass(Unit(Trial(t, 1.0), (), first), self._held[t].lane, Spent(False)) for t in trials]
-        return {each.unit.trial.id: {} for each in some} | self._scores(some)
+        return {each.unit.trial.id: {} for each in some} | self._evaluation.scores(some)
 
     def probe(self, trial: Trial) -> tuple[str, dict[str, float]]:
         """The trial's signature and what such trials cost, from a few steps that lead to nothing; known kinds are only built.
@@ -222,8 +224,8 @@ class Station:
             with blaming(), lane.rng:
                 deque(self._meter.timed(lane, islice(self._endless(lane), STEPS)), maxlen=0)
             self._meter.conclude(lane)
-            if self._data.validation and overrides(self._recipe, "validation_step"):
-                self._evaluate(lane, spent)
+            if self._evaluation.possible:
+                self._evaluation.of(lane, spent)
             if self._vault is not None:
                 self._vault.delete(self._keep(trial.id, lane, self._vault, spent))
         self.forget(trial.id)
@@ -352,7 +354,8 @@ class Station:
         if len(lane.visits) % len(unit.trial.shards or self._data.shards) == 0:
             with blaming(), lane.rng:
                 lane.end_epoch(self._score(scores, each.totals))
-        held.bytes = lane.bytes
+        if not held.bytes:  # its optimizer's state is there by now
+            held.bytes = lane.bytes
         age, kept = unit.age + spent.worked, None
         if self._vault is not None and (unit.last or age >= self._every or not (unit.carry or self._fits(trial))):
             kept, age = self._keep(trial, lane, self._vault, spent), 0.0
@@ -366,48 +369,6 @@ class Station:
     def _figures(self, lane: Lane) -> dict[str, float]:
         news = self._meter.news(lane.signature) if self._pace is None else {}
         return news if lane.found is None else {**news, "batch_size": float(lane.found)}
-
-    def _scores(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
-        """By trial, where there is something to validate. Lanes that are fused are evaluated in one."""
-        found: dict[TrialId, Scores | TrialError] = {}
-        if not self._data.validation or not overrides(self._recipe, "validation_step"):
-            return found
-        for each in passes:
-            fused = self._pack.fused(each.lane)
-            if fused is not None and each.unit.trial.id not in found:
-                some = [x for x in passes if x.lane in fused.lanes]
-                if len(some) == len(fused.lanes):
-                    found |= self._fused_scores(fused, some)
-            if each.unit.trial.id not in found:
-                try:
-                    found[each.unit.trial.id] = self._evaluate(each.lane, each.spent)
-                except OutOfMemory:
-                    raise
-                except TrialError as error:
-                    found[each.unit.trial.id] = error
-        return found
-
-    def _fused_scores(self, fused: Fused, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
-        """Nothing, where that does not work."""
-        self._pack.set_threads()
-        begin = perf_counter()
-        try:
-            scores = fused.evaluate(self._stream.validation())
-        except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
-            self._pack.release(fused.lanes[0])
-            return {}
-        if self._pace is None:
-            for each in passes:
-                each.spent.add("evaluate", (perf_counter() - begin) / len(passes))
-        return {each.unit.trial.id: scores[fused.lanes.index(each.lane)] for each in passes}
-
-    def _evaluate(self, lane: Lane, spent: Spent) -> Scores:
-        self._pack.set_threads()
-        begin = perf_counter()
-        with spent.on("evaluate"), blaming():
-            scores = lane.evaluate(self._stream.validation())
-        self._meter.happened(lane.signature, "evaluate", perf_counter() - begin)
-        return scores
 
     def _score(self, scores: Scores | None, totals: dict[str, Sum]) -> float | None:
         """The study's metric: of the validation, otherwise of the pass's training."""

@@ -89,7 +89,9 @@ def fits(tensor: Tensor, value: Any) -> bool:
 def fill(tensor: Tensor, value: Any) -> None:
     """Write the array's values into the tensor's memory: one copy, and nothing is shared afterwards."""
     if tensor.device.type == "cpu":
-        np.copyto(view_of(tensor), value["bits"] if isinstance(value, Mapping) else value)
+        source, target = value["bits"] if isinstance(value, Mapping) else value, view_of(tensor)
+        if target.__array_interface__["data"] != source.__array_interface__["data"] or target.strides != source.strides:
+            np.copyto(target, source)
     else:
         with torch.no_grad():
             tensor.copy_(_copied(value))

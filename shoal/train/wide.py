@@ -1,8 +1,8 @@
 """A lane trained by several processes, whose number changes while it trains (DESIGN section 5, Data-parallel lanes).
 
 Every process holds the whole trial and reads the same batches; each trains on its share of a batch's rows, and gradients,
-weighted by the shares, are summed. When the processes change, those that stay form a new generation, the one that took the most steps
-gives its state to the others, and training goes on with the next batch (docs/decisions/0008).
+weighted by the shares, are summed. When the processes change, those that stay form a new generation, the one that took the most
+steps gives its state to the others, and training goes on with the next batch (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from shoal.train.batches import Batch
 from shoal.train.buckets import Buckets
 from shoal.train.clock import Clock
 from shoal.train.group import Gate, Group, PeerLost
-from shoal.train.lane import Lane, _numbers
+from shoal.train.lane import Lane
+from shoal.train.notes import Notes
 from shoal.train.reader import Open, Reader
 from shoal.train.seat import Move, Orders, Rescale, Seat, lr_factor, share
 
@@ -62,8 +63,7 @@ class Wide:
         self._gate: Gate | None = None
         self._vain = 0  # a generation whose gate was not found
         self._buckets: Buckets | None = None
-        self._names: list[str] = []  # of values that ranks have noted
-        self._notes: list[dict[str, tuple[int, Any]]] = []  # of the batches of a group
+        self._notes = Notes()
         self._mark: handover.Mark | None = None
         self._lineage = 0  # which sync this state comes from
         self._whole = self._warned = False
@@ -78,7 +78,8 @@ class Wide:
         """
         self._reader = Reader(chunks, samples)
         self.position, self.totals, self.widths, self._follow = 0, {}, [], follow
-        self._left = self._since = None
+        self._left = self._since = self._mark = None
+        self._notes.clear()
         if not whole:
             self._lineage = 0
         self._whole = whole
@@ -127,6 +128,7 @@ class Wide:
         if self._seat is None or seat.generation != self._seat.generation or (seat.width > 1) != (self._group is not None):
             self.leave()
             if seat.width > 1:
+                self._rehearse(seat)
                 gate = self._gate if self._gate is not None and self._gate.seat == seat else Gate(seat)
                 self._group = gate.connect(self.orders)
             self._gate, self._seat, self._since = None, seat, self._left
@@ -143,6 +145,24 @@ class Wide:
             self.lane.begin(self._reader.samples, at=self.position)
         self._reader.seek(self.position)
 
+    def _rehearse(self, seat: Seat) -> None:
+        """Make a step that leads to nothing while the others train on: memory is there, and code warm, for the first real one.
+
+        What it changes is overwritten by the state of those that train.
+        """
+        lane = self.lane
+        if self._whole or lane.optimizer.state:
+            return
+        self._seat = seat
+        self._fit()
+        with blaming():
+            columns, count = self._reader.take(min(lane.size, self._reader.samples)) or ((), 0)
+        with blaming(), lane.rng:
+            lane.backward(lane.forward(columns, count), count)
+            lane.close()
+        self._seat = None
+        self._reader.seek(0)
+
     def _sync(self, rank: int) -> None:
         """All ranks take over the state of the one that is furthest."""
         if self._group is None:
@@ -156,7 +176,8 @@ class Wide:
             raise LookupError("no process of the lane has the trial's state: one of their units needs a source")
         source = next(at for at, one in enumerate(ranks) if one[:2] == furthest)
         bulk = ranks[source][2] == 0 or any(one != ranks[source] for one in ranks)
-        given = self._group.send(self._given(bulk) if rank == source else None, source)
+        into = None if self._whole else {"lane": handover.whole(self.lane)}
+        given = self._group.send(self._given(bulk) if rank == source else None, source, into)
         if rank != source:
             self._take(given)
         self._lineage, self._whole = given["lineage"], True
@@ -167,7 +188,7 @@ class Wide:
             "position": self.position,
             "totals": self.totals,
             "widths": self.widths,
-            "names": self._names,
+            "names": self._notes.names,
             "warned": self._warned,
             "lineage": secrets.randbits(62) + 1,
         }
@@ -176,7 +197,7 @@ class Wide:
         with blaming():
             handover.take(self.lane, given["lane"])
         self.position, self.totals, self.widths = given["position"], given["totals"], given["widths"]
-        self._names, self._warned = given["names"], given["warned"]
+        self._notes.names, self._warned = given["names"], given["warned"]
 
     def _warn(self, seat: Seat) -> None:
         if seat.width > 1 and not self._warned:
@@ -187,7 +208,7 @@ class Wide:
     def _undo(self) -> None:
         """Give the step in flight up."""
         self.leave()
-        self._notes = []
+        self._notes.clear()
         if self._mark is not None:
             handover.back(self.lane, self._mark)
             self._mark = None
@@ -292,8 +313,7 @@ class Wide:
             with self.clock.on("forward"):
                 loss = lane.forward(mine, rows)
             if self._group is not None:
-                self._notes.append({name: noted[-1] for name, noted in lane._noted.items()})
-                lane._noted = {}
+                self._notes.take(lane)
                 if last and self._buckets is not None:
                     self._buckets.open(self._group)
             with self.clock.on("backward"):
@@ -321,35 +341,19 @@ class Wide:
         One sum of numbers in main memory, with every step.
         """
         assert self._group is not None and self._seat is not None
-        width, own = self._seat.width, {name for notes in self._notes for name in notes}
+        width, notes = self._seat.width, self._notes
         while True:
-            head = [0.0] * width + [float(self.orders.halted), float(not own <= set(self._names))]
+            head = [0.0] * width + [float(self.orders.halted), float(not notes.own <= set(notes.names))]
             head[self._seat.rank] = float(generation)
-            numbers = torch.tensor([*head, *map(float, present), *self._noted()], dtype=torch.float64)
+            numbers = torch.tensor([*head, *map(float, present), *notes.numbers()], dtype=torch.float64)
             self._group.sum(numbers)
             found = numbers.tolist()
             if found[width + 1] == 0:
                 break
-            self._names = self._group.union(own | set(self._names))
+            notes.names = self._group.union(notes.own | set(notes.names))
         at = width + 2
-        self._note(found[at + len(present) :])
+        notes.give(self.lane, found[at + len(present) :])
         return [int(x) for x in found[:width]], found[width] > 0, [x > 0 for x in found[at : at + len(present)]]
-
-    def _noted(self) -> list[float]:
-        """For each batch and name the sum of the values over this rank's rows, and the rows."""
-        noted = [notes.get(name, (0, 0.0)) for notes in self._notes for name in self._names]
-        values = [value for rows, value in noted if rows]
-        means = iter(_numbers(values) if values else [])
-        return [x for rows, _ in noted for x in (rows * next(means) if rows else 0.0, float(rows))]
-
-    def _note(self, numbers: list[float]) -> None:
-        """The same, over all ranks, as if this lane had noted it."""
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        for _ in self._notes:
-            for name, (total, rows) in zip(self._names, pairs, strict=False):
-                if rows:
-                    self.lane._noted.setdefault(name, []).append((int(rows), total / rows))
-        self._notes = []
 
     def _closed(self) -> int:
         """Take the optimizer's step; the position after it."""

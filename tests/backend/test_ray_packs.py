@@ -18,7 +18,7 @@ from shoal.backend.ray import Ray
 from shoal.core.cluster import SlotId
 from shoal.core.event import Ended, Joined, Left, Planned
 from shoal.core.state import State
-from shoal.policy import Pack
+from shoal.policy import Hop, Pack
 from shoal.testing.backends import Setting, check_backend
 
 
@@ -125,5 +125,18 @@ def test_a_pack_without_address_space_is_split(tmp_path: Path) -> None:
     assert len(packs(bench)[0]) == 4
     assert {slot.memory for entry in bench.events(Joined) for slot in entry.slots} == {150 / 1024}
     assert not bench.events(Left)
+    bench.check_visits(2)
+    bench.check_weights()
+
+
+class Largest(Tiny):
+    batch_size = "max"
+
+
+def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Largest())
+    bench.run(Given(trials_of(bench.data, [4, 5, 6], 2)), Hop(), slots=2)
+    assert set(bench.state.ended.values()) == {"finished"}
+    assert {bench.state.figures[name]["batch_size"] for name in bench.state.signature.values()} == {32}
     bench.check_visits(2)
     bench.check_weights()

@@ -21,6 +21,7 @@ from shoal.core.event import (
     Left,
     Planned,
     Remembered,
+    Retired,
     Submitted,
 )
 from shoal.core.plan import Gang, Lane, Plan, Proposal
@@ -270,6 +271,28 @@ def test_extending_and_retiring() -> None:
     assert len(state.visits[TrialId("a")]) == 6 and len(state.visits[TrialId("b")]) == 1
     assert [entry.epoch for _, entry in lines if isinstance(entry, Evaluated)] == [1.0, 2.0]
     assert state.memory["searcher"] == 3
+
+
+def test_a_trial_that_was_retired_from_outside_stops() -> None:
+    """Whoever tells the backend so; the backend learns of it as of any other change, and the slot is free."""
+    changes: list[tuple[float, Gang | None, Gang | None]] = []
+
+    class Changed(Sim):
+        def change(self, before: Gang | None, after: Gang | None) -> None:
+            changes.append((self.now, before, after))
+            super().change(before, after)
+
+    journal, opening = Journal(), reopened(State(), SHARDS, {})
+    sim = Changed(rates(1.0, 1.0).of, slots(SHARDS)[:1], [(5.0, Retired(TrialId("t000")))], shards=SHARDS)
+    table = rates(1.0, 1.0)
+    for entry in opening:
+        journal.append(0.0, entry)
+    final = run(Grid({"x": grid(range(2))}, 1), Fifo(), sim, table.believe, journal, fold(State(), opening))
+    assert final.ended == {"t000": "retired", "t001": "finished"}
+    gone = [(now, before.trials) for now, before, after in changes if before is not None and "t000" in before.trials]
+    assert gone == [(5.0, ("t000",))]
+    assert len(final.visits[TrialId("t000")]) == 1, "the visit under way is completed"
+    check_journal(journal.lines, final)
 
 
 def test_events_of_gangs_that_no_longer_run_are_journalled_and_ignored() -> None:

@@ -8,8 +8,9 @@ from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Finished, Opened, Planned
 from shoal.core.state import State, fold
-from shoal.engine.journal import Journal
-from shoal.engine.run import run
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Journal, replay
+from shoal.engine.run import reopened, run
 from shoal.policy import packed
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop import Hop
@@ -51,6 +52,41 @@ def test_packs_hop() -> None:
     assert len(gangs) == 2 * 2 * len(SHARDS)
     _, alone = simulate(Hop(), 8, 2)
     assert end == pytest.approx(alone * SHARED.cost_of.step([20] * 4) / (4 * SHARED.cost_of.step([20])), rel=0.01)
+
+
+@pytest.mark.parametrize("rule", ["rotation", "quick4"])
+def test_the_order_of_shards_is_fixed_whoever_leads(rule: Any) -> None:
+    """The first of a pack fails after an epoch; the others go on in the same order, after a crash too."""
+    state, lines = studied(Packed(Hop(rule), most=4), fails={TrialId("t000")})
+    alone = {t: orders(visits) for t, visits in state.visits.items()}
+    assert all(len(set(epochs)) == 1 for epochs in alone.values())
+    packs = [g.trials for line in lines if isinstance(line.entry, Planned) for g in line.entry.start if len(g.lanes) > 1]
+    assert packs
+    for cut in range(10, len(lines), 29):
+        again, _ = studied(Packed(Hop(rule), most=4), fails={TrialId("t000")}, former=lines[:cut])
+        assert {t: orders(visits) for t, visits in again.visits.items()} == alone, f"killed after entry {cut}"
+
+
+def orders(visits: Any) -> list[tuple[str, ...]]:
+    """Of each epoch."""
+    return [tuple(v.shard for v in visits[i : i + 4]) for i in range(0, len(visits), 4)]
+
+
+def studied(policy: Any, fails: Any, former: Any = ()) -> tuple[State, list[Any]]:
+    here = [Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::2])) for i in range(2)]
+    journal, since = Journal(), former[-1].time if former else 0.0
+    journal.lines += former
+    state = replay(journal.lines)
+    for entry in reopened(state, SHARDS, {}):
+        journal.append(since, entry)
+        state = fold(state, [entry])
+
+    def fault(trial: Any, visits: int) -> str | None:
+        return "why" if trial.id in fails and visits >= 4 else None
+
+    sim = Sim(SHARED.of, here, shards=SHARDS, checkpoint_every=30.0, fault=fault, state=state, since=since)
+    state = run(Trace([(0.0, {"batch_size": 20})] * 8, 3), policy, sim, SHARED.believe, journal, state)
+    return state, journal.lines
 
 
 def test_no_slot_goes_without_a_pack() -> None:

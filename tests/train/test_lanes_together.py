@@ -185,7 +185,9 @@ def test_fused_is_alone_in_double_precision(model: str, optimizer: str) -> None:
         assert [s["accuracy"] for s in record.scores] == pytest.approx([s["accuracy"] for s in alone.scores], abs=0.005)
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("mlp", "adam"), ("cnn", "momentum"), ("transformer", "adamw"), ("rnn", "adam")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("mlp", "adam"), ("cnn", "momentum"), ("transformer", "adamw"), ("rnn", "adam")]
+)
 def test_fused_scores(model: str, optimizer: str) -> None:
     """In single precision: within half a point.
 

@@ -1,9 +1,16 @@
 """A lane over several processes equals the lane alone, through changes of width and lost processes."""
 
+import os
+import signal
+import socket
 from itertools import pairwise
+from time import sleep
 
 import pytest
-from wide_kit import Branching, Exact, Lanes, Normed, Result, What, alone, differ, lanes
+from wide_kit import Branching, Exact, Lanes, Normed, Result, Single, What, alone, differ, lanes, snapshot
+
+from shoal.train.seat import Move, Orders, Seat
+from shoal.train.wide import Adrift, Wide
 
 SAME = 1e-8
 
@@ -97,9 +104,28 @@ def test_a_rank_killed_in_the_middle_of_a_step_costs_that_step_only(when, settin
         assert got[0].widths == [(0, 4), (20, 3)]
 
 
-@pytest.mark.slow
-def test_the_one_that_is_furthest_goes_on_and_new_ones_join_at_once():
-    """The kill falls between steps; one survivor leaves together with it, and two join those that are left."""
+def test_a_lane_that_went_adrift_goes_on_with_the_next_seat():
+    what = What(Exact(), epochs=1, shards=1)
+    _, lane, stream = what.parts()
+    (visit,) = what.visits()
+    orders = Orders()
+    wide = Wide(lane, orders)
+    wide.begin(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples)
+    steps = wide.run(Seat("t", 1, 0, 1))
+    assert sum(next(steps) for _ in range(3)) == 30
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    orders.move(Move(2, Seat("t", 2, 0, 2, f"127.0.0.1:{port}", patience=0.2)))
+    with pytest.raises(Adrift, match="no store at 127.0.0.1"):
+        next(steps)
+    assert sum(wide.run(Seat("t", 3, 0, 1))) == 67
+    lane.visits = (visit,)
+    with lane.rng:
+        lane.end_epoch(None)
+    assert differ(snapshot(lane), alone(what)[0].state) == 0  # at width 1 to the bit
+
+
+def test_those_that_are_left_after_a_kill_and_those_that_join_go_on_together():
     what = What(Exact())
     with lanes(what, 4) as at:
         at.start([0, 1], stops=[(1, 20)])
@@ -112,6 +138,37 @@ def test_the_one_that_is_furthest_goes_on_and_new_ones_join_at_once():
     assert [end.outcome for end in ends] == ["made"] * 3
     for got in results:
         equal(got[-3:], alone(what)[1:])
+
+
+@pytest.mark.slow
+def test_the_one_that_took_the_most_steps_gives_its_state_to_the_others():
+    """As when a sum reached some ranks and not others: here one is a step ahead, and not the first in gang order."""
+    what = What(Exact())
+    with lanes(what, 3) as at:
+        at.start([0], stops=[(0, 30)])
+        at.start([1], stops=[(0, 20)])
+        at.start([2], stops=[(0, 20)])
+        at.seated = [0, 1, 2]
+        for member in (0, 1, 2):
+            at.paused([member])
+        at.move([1, 0, 2], made=0)
+        at.go([0, 1, 2])
+        assert [member.end().outcome for member in at.members] == ["made"] * 3
+        results = [member.results for member in at.members]
+    for got in results:
+        equal(got, alone(what))
+        assert got[0].widths == [(0, 1), (30, 3)]
+
+
+@pytest.mark.slow
+def test_bf16_trains_at_any_width():
+    what = What(Single(precision="bf16"), {"optimizer": "momentum"})
+    with lanes(what, 2) as at:
+        at.start([0, 1])
+        assert [member.end().outcome for member in at.members] == ["made"] * 2
+        got = at.members[0].results
+    for one, wanted in zip(got, alone(what), strict=True):
+        assert one.totals["loss"][0] == pytest.approx(wanted.totals["loss"][0], rel=1e-2)
 
 
 @pytest.mark.slow
@@ -231,3 +288,30 @@ def test_the_lane_trains_on_until_those_that_join_are_there():
         got = at.members[1].results
     equal(got, alone(what))
     assert [each.widths for each in got] == [[(0, 2)], [(0, 2)], [(0, 2), (30, 1)], [(0, 1)]]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_slow_is_waited_for_and_one_that_hangs_is_left_on_order():
+    what = What(Exact())
+    with lanes(what, 2) as at:
+        at.start([0, 1], stops=[(1, 20)], stall=300.0)
+        at.paused([0, 1])
+        at.go([0])
+        sleep(1.2)  # longer than between two looks at orders
+        at.go([1])
+        assert [member.hear("made") for member in at.members]
+        os.kill(at.members[1].process.pid, signal.SIGSTOP)
+        at.move([0], made=2, broken=True)
+        assert at.members[0].end().outcome == "made"
+        got = at.members[0].results
+    equal(got[-1:], alone(what)[-1:])
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_without_orders_is_given_up_in_bounded_time():
+    with lanes(What(Exact()), 2) as at:
+        at.start([0, 1], stops=[(0, 20)], stall=1.0, patience=0.5)
+        at.paused([0, 1])
+        os.kill(at.members[1].process.pid, signal.SIGSTOP)
+        at.go([0])
+        assert at.members[0].end().outcome.startswith("Adrift: ")

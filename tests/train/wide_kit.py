@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from shoal.core.trial import Visit
+from shoal.train import buckets
 from shoal.train.data import Data
 from shoal.train.group import Gate, Meeting
 from shoal.train.lane import Lane
@@ -63,7 +64,7 @@ class Exact(Recipe):
 
     def training_step(self, model: nn.Module, batch: Any) -> Any:
         x, y = batch
-        out = model(x.double())
+        out = model(x.to(next(model.parameters()).dtype))
         loss = nn.functional.cross_entropy(out, y)
         self._perhaps("forward", loss)
         return {"loss": loss, "hits": (out.argmax(1) == y).double().mean()}
@@ -76,6 +77,11 @@ class Exact(Recipe):
             if self.die[1] == "raise":
                 raise RuntimeError("no more")
             loss.register_hook(lambda _grad: os.kill(os.getpid(), signal.SIGKILL))
+
+
+class Single(Exact):
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return super().configure_model(config).float()
 
 
 class Normed(Exact):
@@ -197,6 +203,7 @@ def process(link: Connection, what: What) -> None:
     import warnings
 
     torch.set_num_threads(1)
+    buckets.BYTES = 600  # several
     warned: list[str] = []
     warnings.showwarning = lambda message, *_: warned.append(str(message))
     warnings.simplefilter("always")
@@ -301,12 +308,12 @@ class Member:
         while True:
             assert self.link.poll(WATCHDOG), f"hang: no {kind} within {WATCHDOG:g} s"
             got, told = self.link.recv()
+            if got == "made":
+                self.results.append(told)
             if got == kind:
                 return told
             if got == "end":
                 raise AssertionError(f"waited for {kind}, got the end: {told.outcome}")
-            if got == "made":
-                self.results.append(told)
 
     def tell(self, kind: str, told: Any = None) -> None:
         self.link.send((kind, told))

@@ -1,0 +1,73 @@
+"""The scores of a slot's lanes on the validation data; those of fused lanes in one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from shoal.core.trial import TrialId
+from shoal.train.account import Spent, blaming
+from shoal.train.data import Data
+from shoal.train.fused import Fused
+from shoal.train.lane import Lane
+from shoal.train.measure import Meter
+from shoal.train.pack import Pack, Pass
+from shoal.train.recipe import Recipe, overrides
+from shoal.train.stream import Stream
+from shoal.train.unit import OutOfMemory, TrialError
+
+Scores = dict[str, float]
+
+
+class Evaluation:
+    """`clocked`: whether seconds are counted by the clock."""
+
+    def __init__(self, recipe: Recipe, data: Data, stream: Stream, meter: Meter, pack: Pack, clocked: bool) -> None:
+        self._stream, self._meter, self._pack, self._clocked = stream, meter, pack, clocked
+        self.possible = bool(data.validation) and overrides(recipe, "validation_step")
+
+    def scores(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
+        """By trial, where there is something to validate."""
+        found: dict[TrialId, Scores | TrialError] = {}
+        for each in passes if self.possible else ():
+            fused = self._pack.fused(each.lane)
+            if fused is not None and each.unit.trial.id not in found:
+                some = [x for x in passes if x.lane in fused.lanes]
+                if len(some) == len(fused.lanes):
+                    found |= self._together(fused, some)
+            if each.unit.trial.id not in found:
+                try:
+                    found[each.unit.trial.id] = self.of(each.lane, each.spent)
+                except OutOfMemory:
+                    raise
+                except TrialError as error:
+                    found[each.unit.trial.id] = error
+        return found
+
+    def of(self, lane: Lane, spent: Spent) -> Scores:
+        """One lane's.
+
+        Raises:
+            TrialError: the recipe's code raised.
+            DataError: a part of the validation data cannot be read.
+        """
+        self._pack.set_threads()
+        begin = perf_counter()
+        with spent.on("evaluate"), blaming():
+            scores = lane.evaluate(self._stream.validation())
+        self._meter.happened(lane.signature, "evaluate", perf_counter() - begin)
+        return scores
+
+    def _together(self, fused: Fused, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
+        """Nothing, where that does not work."""
+        self._pack.set_threads()
+        begin = perf_counter()
+        try:
+            scores = fused.evaluate(self._stream.validation())
+        except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
+            self._pack.release(fused.lanes[0])
+            return {}
+        if self._clocked:
+            for each in passes:
+                each.spent.add("evaluate", (perf_counter() - begin) / len(passes))
+        return {each.unit.trial.id: scores[fused.lanes.index(each.lane)] for each in passes}
