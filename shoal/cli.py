@@ -89,6 +89,8 @@ def run(
     checkpoint_every: Annotated[float, typer.Option(help="seconds of training between durable states; 0: every unit")] = 30.0,
     max_checkpoint_gb: Annotated[float | None, typer.Option(help="limit for all checkpoints")] = None,
     slot_memory_gb: Annotated[float | None, typer.Option(help="limit for what a slot takes")] = None,
+    fuse: Annotated[bool, typer.Option(help="packed trials may train in one step; --no-fuse: bit for bit as alone")] = True,
+    feeders: Annotated[int, typer.Option(help="processes of each node that prepare data for all its slots (ray)")] = 0,
     validate_every: Annotated[int, typer.Option(help="epochs between evaluations")] = 1,
     profile: ProfileFile = None,
     seed: Seed = 0,
@@ -115,6 +117,8 @@ def run(
             checkpoint_every=checkpoint_every,
             max_checkpoint_gb=max_checkpoint_gb,
             slot_memory_gb=slot_memory_gb,
+            fuse=fuse,
+            feeders=feeders,
             validate_every=validate_every,
         )
         conclude(study, as_json)

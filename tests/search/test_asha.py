@@ -5,7 +5,7 @@ from itertools import groupby
 from math import nan
 
 import pytest
-from asks import simulate, submitted, told
+from search_kit import simulate, submitted, told
 
 from shoal.core.cluster import ShardId
 from shoal.core.state import State, fold

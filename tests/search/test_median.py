@@ -4,7 +4,7 @@ from math import nan
 from statistics import median
 
 import pytest
-from asks import simulate, told
+from search_kit import simulate, told
 
 from shoal.search import ASHA, MedianStopping, Random
 from shoal.search.median import _median_without

@@ -6,11 +6,11 @@ from statistics import fmean
 
 import optuna
 import pytest
-from asks import simulate, told
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from search_kit import simulate, told
 
 from shoal.core.state import State, fold
 from shoal.report.optuna_log import OptunaLog

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import nan
 
 import pytest
-from asks import simulate, told
+from search_kit import simulate, told
 
 from shoal.core.event import Submitted
 from shoal.core.state import State, fold
