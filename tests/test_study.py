@@ -106,6 +106,7 @@ def test_a_raising_and_a_diverging_trial_harm_no_other(tmp_path: Path, blobs: An
     assert "Traceback" in text and "no such width" in text
 
 
+@pytest.mark.slow
 def test_resume_from_every_prefix_of_the_journal(tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was written when the power went, the study ends with the undisturbed weights."""
     from shoal.train.checkpoint import Vault

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import ray
 from ray_kit import Bench, Given, Tiny, trials_of
 
@@ -42,6 +43,7 @@ def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 def test_a_feeder_that_dies_is_not_missed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(slow=0.01))
     killed: list[int] = []

@@ -33,6 +33,7 @@ def test_packs_hop(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 def test_a_slot_dies_under_a_pack(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Tiny(slow=0.01))
     died: list[bool] = []

@@ -60,6 +60,7 @@ def test_contract(tmp_path: Path) -> None:
     check_backend(Setting(make, data.sizes, configs, {"width": 13}, policies=policies, close=lambda backend: backend.close()))
 
 
+@pytest.mark.slow
 def test_kill_9_under_a_pack(tmp_path: Path) -> None:
     """Whatever it cost, each trial learns what it learns alone."""
     bench = Bench(tmp_path, Tiny(slow=0.02))
@@ -89,6 +90,7 @@ class Killer(Tiny):
         return super().training_step(model, batch)
 
 
+@pytest.mark.slow
 def test_a_trial_that_kills_its_slots_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """Twice in a pack, a third time alone."""
     bench = Bench(tmp_path, Killer())

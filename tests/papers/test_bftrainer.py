@@ -25,6 +25,7 @@ def test_the_spec_is_one():
     assert set(spec.policies) == {"elastic", "spatial", "killable"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the authors' log has no licence and is not part of Shoal: ../shared is not here")
 def test_goals_hold_in_the_short_form():
     script = [sys.executable, str(PAPER / "run.py"), "--short"]
