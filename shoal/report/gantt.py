@@ -1,6 +1,7 @@
 """Who held each slot, when, and where its seconds went: a pure function of a journal's lines, real or simulated."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +19,7 @@ KINDS = ("train", "evaluate", "save", "data", "switch", "lost", "other", "idle")
 the slot but did not say for what (messages, waiting for its neighbours). `idle`: no gang held it.
 """
 ORDER = ("switch", "data", "train", "evaluate", "save")  # of the parts within one report
+RECENT = 64  # reports of a slot that are remembered
 TICK = 2e-6  # seconds; times in a journal are rounded to half of it
 
 Span = tuple[Seconds, Seconds]
@@ -108,6 +110,7 @@ class _Draft:
         self.gangs: set[Gang] = set()
         self.running: dict[TrialId, Gang] = {}
         self.cursor: dict[Pair, Seconds] = {}  # up to when the time of a running trial at a slot is accounted for
+        self.taken: dict[SlotId, deque[Span]] = {}  # what was last reported of a slot
         self.late: dict[TrialId, dict[SlotId, Span]] = {}  # of stopped ones, that and the stop: they may still report
         self.freed: dict[TrialId, list[tuple[SlotId, Span]]] = {}  # likewise, at slots that a trial gave up while it went on
 
@@ -229,10 +232,18 @@ class _Draft:
             spent = [sum(entry.spent.get(trial, {}).values()) for trial in sharing]
             room = self.now - min(self._cursor(slot, trial) for trial in sharing)
             in_turn = len(sharing) > 1 and min(spent) > 0 and sum(spent) <= room + TICK
-            end = self.now
+            end = self.now if len(sharing) > 1 else self._free(slot, sharing[0], spent[0])
             for trial in reversed(sharing):
                 begin = self._place(slot, trial, entry.spent.get(trial, {}), end)
                 end = begin if in_turn else end
+
+    def _free(self, slot: SlotId, trial: TrialId, length: Seconds) -> Seconds:
+        """Where the trial's seconds end: lanes that share a slot take turns, though they may report together."""
+        end = self.now
+        for begin, until in reversed(self.taken.get(slot, ())):
+            if until > end - length + TICK and begin < end - TICK:
+                end = begin
+        return end if length > 0 and end - length >= self._cursor(slot, trial) - TICK else self.now
 
     def _slots(self, trial: TrialId) -> tuple[SlotId, ...]:
         gang = self.running.get(trial)
@@ -255,6 +266,8 @@ class _Draft:
         scale = room / total if full else 1.0
         begin = at = start if full else end - total
         self._add(Bar(slot, start, begin, trial, "other"))
+        if spent:
+            self.taken.setdefault(slot, deque(maxlen=RECENT)).append((begin, end))
         for number, (kind, length) in enumerate(parts, 1):
             to = end if number == len(parts) else min(end, at + length * scale)
             self._add(Bar(slot, at, to, trial, kind))

@@ -271,3 +271,14 @@ def test_trials_of_undivided_data_are_drawn_too() -> None:
     assert not whole.shards
     found = chart(line_of((0.0, Planned((), (gang,))), (5.0, Advanced({X: 10.0}, spent={X: {"train": 5.0}})), (5.0, Finished(X))))
     assert told(found, "a") == [(0.0, 5.0, "x", "train")]
+
+
+def test_lanes_of_a_slot_that_report_together_took_turns() -> None:
+    """A fused pack shares its seconds among its lanes, whose reports come one right after the other."""
+    lanes = tuple(Lane(TrialId(name), (SlotId("a"),)) for name in "xyz")
+    reports = [(3.0, Advanced({TrialId(name): 1.0}, spent={TrialId(name): {"train": 1.0}})) for name in "xyz"]
+    found = chart(line_of((0.0, Joined((Slot(SlotId("a")),))), (0.0, Planned((), (Gang(lanes),))), *reports))
+    check_cover(found, overlaps=True)
+    trained = [(bar.start, bar.end, bar.trial) for bar in found.bars["a"] if bar.kind == "train"]
+    assert trained == [(0.0, 1.0, "z"), (1.0, 2.0, "y"), (2.0, 3.0, "x")]
+    assert seconds(found.bars["a"])["train"] == 3.0
