@@ -240,7 +240,7 @@ class _Draft:
     def _free(self, slot: SlotId, trial: TrialId, length: Seconds) -> Seconds:
         """Where the trial's seconds end: lanes that share a slot take turns, though they may report together."""
         end = self.now
-        for begin, until in reversed(self.taken.get(slot, ())):
+        for begin, until in sorted(self.taken.get(slot, ()), reverse=True):
             if until > end - length + TICK and begin < end - TICK:
                 end = begin
         return end if length > 0 and end - length >= self._cursor(slot, trial) - TICK else self.now
