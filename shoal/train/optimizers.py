@@ -1,4 +1,4 @@
-"""Torch's optimizers, by their one-pass kernels where those are faster: three to five times on a CPU (measured for Adam)."""
+"""Torch's optimizers, by their one-pass kernels where those are faster: two to four times on a CPU (measured for Adam)."""
 
 from torch import device as Device  # noqa: N812
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
