@@ -216,7 +216,7 @@ class Host:
             if unit.visits and unit.source is None:
                 raise _GoneError(trial)
             return unit, 0
-        state, _ = ray.get(parcel)
+        state, _ = _fetched(parcel)
         return replace(unit, source=state), size_of(state)
 
     def _make(
@@ -264,7 +264,7 @@ class Host:
     def save(self, trial: TrialId, visits: int, parcel: Sequence[Any]) -> str:
         """Make a state that lies in the object store durable; the checkpoint's name."""
         name = self._vault.name(trial, visits)
-        self._vault.save(name, ray.get(parcel[0])[0])
+        self._vault.save(name, _fetched(parcel[0])[0])
         return name
 
     def halt(self, number: int) -> None:
@@ -294,6 +294,21 @@ class Host:
                 yield
         finally:
             self._prints.go_to(None)
+
+
+def _fetched(parcel: Any) -> Parcel:
+    """What lies in the object store.
+
+    Raises:
+        RayError: it is nowhere any more.
+    """
+    try:
+        found: Parcel = ray.get(parcel)
+    except RayError:
+        raise
+    except OSError:  # a broken pipe: this node's object store is gone, and so is the slot; no trial is to blame, nor any disk
+        os._exit(1)
+    return found
 
 
 def _limit_space(more: GiB) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 
-from shoal.backend import ray_data
+from shoal.backend import ray_data, ray_slot
 from shoal.train.columns import DataError, parts
 from shoal.train.data import Data
 
@@ -73,3 +74,24 @@ def test_copies_whose_owner_is_gone_are_cleared_away(tmp_path: Path) -> None:
     for token, owner in (("old", gone.pid), ("mine", os.getpid()), ("new", os.getpid())):
         ray_data.prepare(ray_data.place(token, "node", str(tmp_path)), owner)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-node", "new-node"]
+
+
+def test_a_slot_whose_object_store_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken pipe to the object store means that the node is gone: no trial fails for it, and the study does not pause."""
+
+    def gone(_ref: object) -> None:
+        raise BrokenPipeError("Broken pipe")
+
+    def lost(_ref: object) -> None:
+        raise ray.exceptions.ObjectLostError("0" * 56, None, "")
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(ray, "get", gone)
+    with pytest.raises(SystemExit):
+        ray_slot._fetched("a reference")
+    monkeypatch.setattr(ray, "get", lost)
+    with pytest.raises(ray.exceptions.RayError):
+        ray_slot._fetched("a reference")
