@@ -244,7 +244,7 @@ def replay(
     with errors():
         found = load_study(directory).replay(trial)
         show({"trials": found}, as_json, replay_lines)
-        if not all(row["agrees"] for row in found):
+        if not all(row["agrees"] or row["random"] for row in found):
             raise typer.Exit(1)
 
 
@@ -409,6 +409,8 @@ def replay_lines(found: dict[str, Any]) -> list[str]:
         verdict = "equal bit for bit" if row["equal"] else f"DIFFERS by up to {row['difference']:.3g}"
         if row["agrees"] and not row["equal"]:
             verdict = f"agrees up to {row['difference']:.3g} (trained in a fused pack, which rounds otherwise)"
+        if row["random"] and not row["agrees"]:
+            verdict = f"other by up to {row['difference']:.3g} (fuse_random: trained in a fused pack, equal in distribution only)"
         lines.append(f"{row['trial']}: {verdict} after {row['visits']} visits")
     rounded = sum(row["agrees"] and not row["equal"] for row in rows)
     also = f", {rounded} more agree" if rounded else ""

@@ -286,7 +286,8 @@ class Study:
         """Train trials (default: all with durable weights) again, alone, over their recorded visits; compare with what was kept.
 
         A row a trial: trial, visits, equal (bit for bit), difference (largest absolute), fused (trained in a fused pack, which
-        rounds otherwise than training alone), agrees (equal, or fused and as near as rounding and training leave it).
+        rounds otherwise than training alone), random (as `fuse_random` allows, it may have drawn other numbers, too), agrees
+        (equal, or fused and as near as rounding and training leave it).
         """
         chosen = [TrialId(x) for x in trials] if trials else [x for x in self.state.known if x in self.state.kept]
         unknown = [x for x in chosen if x not in self.state.kept]

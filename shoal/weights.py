@@ -54,8 +54,10 @@ def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
     again = {**_again(study, data_of(study.recipe), trial, kept.visits), "found": saved.get("found")}
     equal, difference = compare({"found": None, **saved}, again)
     fused = trial in _fused(study.lines())
+    random = fused and bool(study.state.known[trial].config.get("fuse_random", study.recipe.fuse_random))
     agrees = equal or (fused and apart(saved, again) <= ROUNDING)
-    return {"trial": trial, "visits": kept.visits, "equal": equal, "difference": difference, "fused": fused, "agrees": agrees}
+    found = {"trial": trial, "visits": kept.visits, "equal": equal, "difference": difference}
+    return {**found, "fused": fused, "random": random, "agrees": agrees}
 
 
 def _fused(lines: Iterable[Line]) -> set[TrialId]:

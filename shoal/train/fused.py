@@ -31,14 +31,14 @@ __all__ = ["Fused", "StepFailed", "Unfusable", "graph_key"]
 class Fused:
     """These lanes, trained together. They must not be stepped or loaded by themselves meanwhile, except after `loosen`.
 
-    `random`: models that draw random numbers (dropout) are let in; then each lane still draws numbers of its own, but not
-    those it would draw alone: results are equal in distribution only. Otherwise no random state is used or changed.
+    With `fuse_random` models that draw random numbers (dropout) are let in; then each lane still draws numbers of its own,
+    but not those it would draw alone: results are equal in distribution only. Otherwise no random state is used or changed.
 
     Raises:
         Unfusable: the lanes are of unlike graphs, or their model, optimizer or step is of a kind that cannot be stacked.
     """
 
-    def __init__(self, lanes: Sequence[Lane], *, random: bool = False) -> None:
+    def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = tuple(lanes)
         first = lanes[0]
         if any(lane._recipe is not first._recipe for lane in lanes):
@@ -51,7 +51,8 @@ class Fused:
             raise Unfusable("the lanes are not of one graph")
         if any((lane._batches, lane._grouped) != (first._batches, first._grouped) for lane in lanes):
             raise Unfusable("the lanes are not at the same batch of a group")
-        self._recipe, self._settings, self._random = first._recipe, first.settings, random
+        self._recipe, self._settings = first._recipe, first.settings
+        self._random = all(lane.settings.fuse_random for lane in lanes)
         self._draws = False  # known at the first step
         self._bound = self._tried = False
         self._net = Stacked(lanes)
@@ -198,7 +199,7 @@ class Fused:
         """Whether the models draw random numbers."""
         mine = own(self.lanes[0], batch)
         if mine.draws and not self._random:
-            raise Unfusable("the step draws random numbers: fused they would be others than alone (allow it with random=True)")
+            raise Unfusable("the step draws random numbers: fused they would be others than alone (fuse_random allows it)")
         if not mine.draws:
             self._agree(batch, False)
             return False

@@ -50,11 +50,9 @@ News = tuple[Pass, Part | TrialError]
 class Pack:
     """The lanes of one slot, trained together. `pace`: as of the `Station`."""
 
-    def __init__(
-        self, stream: Stream, data: Data, meter: Meter, threads: int, pace: Pace | None = None, random: bool = False
-    ) -> None:
+    def __init__(self, stream: Stream, data: Data, meter: Meter, threads: int, pace: Pace | None = None) -> None:
         self._stream, self._data, self._meter = stream, data, meter
-        self._threads, self._pace, self._random = threads, pace, random
+        self._threads, self._pace = threads, pace
         self._fused: dict[Lane, Fused] = {}
         self._kinds: WeakKeyDictionary[Lane, str] = WeakKeyDictionary()
         self.gauge = Gauge()
@@ -237,7 +235,7 @@ class Pack:
         for lane in lanes:
             self.release(lane)
         try:
-            made = Fused(lanes, random=self._random)
+            made = Fused(lanes)
         except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
             self._give_up(crew, error)
             return None

@@ -37,6 +37,7 @@ class Recipe:
     accumulate_grad_batches: int = 1  # batches to a step; the gradient is the mean over all their samples
     precision: Precision = "32"  # "bf16": autocast
     nan_patience: int = 10  # steps in a row whose loss may be infinite or NaN before the trial is set aside
+    fuse_random: bool = False  # fused packs may draw other random numbers (dropout masks): equal in distribution only
     batch_per_slot: bool = False  # a batch is batch_size for each slot of a wide lane: it grows with the lane, and so may
     lr_rule: LRRule = "linear"  # the learning rate; or "sqrt", "none", or a method lr_rule(self, width) -> factor
 
@@ -135,6 +136,7 @@ class Settings:
     nan_patience: int
     batch_per_slot: bool = False
     lr_rule: LRRule = "linear"
+    fuse_random: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("accumulate_grad_batches", 1), ("nan_patience", 0)):
@@ -163,7 +165,8 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     for name in whole:  # a searcher may give 32.0
         if isinstance(values[name], float | np.integer) and values[name] == int(values[name]):
             values[name] = int(values[name])
-    values["drop_last"], values["batch_per_slot"] = bool(values["drop_last"]), bool(values["batch_per_slot"])
+    for name in ("drop_last", "batch_per_slot", "fuse_random"):
+        values[name] = bool(values[name])
     values["precision"] = str(values["precision"])
     return Settings(**values)
 

@@ -299,12 +299,13 @@ class Dropping(Images):
 def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
     recipe = Dropping()
     same = [{"lr": 0.0, "optimizer": "sgd"}] * 3
-    strict, free = lanes(recipe, same), [Lane(recipe, c, seed=3, device=CPU, epoch=1.0) for c in same]
+    strict = lanes(recipe, same)
+    free = [Lane(recipe, {**c, "fuse_random": True}, seed=3, device=CPU, epoch=1.0) for c in same]
     states = [lane.rng.state() for lane in strict]
     with pytest.raises(Unfusable, match="random"):
         Fused(strict).step(images(16), 16)
     assert all(compare(state, lane.rng.state()).equal for state, lane in zip(states, strict, strict=True))
-    fused, batch = Fused(free, random=True), images(16)
+    fused, batch = Fused(free), images(16)
     for _ in range(200):
         fused.step(batch, 16)
     losses = torch.tensor([[float(v) for _, v in lane._noted["loss"]] for lane in free])
@@ -317,8 +318,8 @@ def test_dropout_is_fused_only_where_equality_in_distribution_will_do() -> None:
 
 
 def test_randomness_is_no_obstacle_where_nothing_is_drawn() -> None:
-    own, packed = pair()
-    together(Fused(packed, random=True), images(48, F64))
+    own, packed = pair(fuse_random=True)
+    together(Fused(packed), images(48, F64))
     for one, other in zip(own, packed, strict=True):
         alone(one, images(48, F64))
         assert gap(one, other) < 1e-12

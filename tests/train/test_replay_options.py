@@ -39,3 +39,26 @@ def test_replay_is_bit_equal(tmp_path: Path, options: dict[str, int]) -> None:
     study = shoal.create_study(Plateau(), storage=tmp_path / "s", search_space={})
     study.optimize(max_epochs=7, progress=False, **options)
     assert [row["equal"] for row in study.replay()] == [True]
+
+
+class Dropping(Plateau):
+    def configure_model(self, config: Any) -> Any:
+        return torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 2))
+
+    def configure_optimizers(self, model: Any, config: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_dropout_is_fused_only_where_the_recipe_allows_it(tmp_path: Path, allowed: bool) -> None:
+    recipe = Dropping()
+    recipe.fuse_random = allowed
+    study = shoal.create_study(recipe, storage=tmp_path / "s", search_space={"lr": shoal.grid([0.01 * i for i in range(1, 17)])})
+    study.optimize(max_epochs=6, policy="pack", progress=False)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    figures = [name for each in study.state.figures.values() for name in each]
+    assert any(name.startswith("fused:") for name in figures) == allowed
+    assert ("unfusable" in figures) != allowed
+    rows = study.replay(["t000", "t015"])
+    assert [row["random"] for row in rows] == [allowed, allowed]
+    assert allowed or all(row["equal"] for row in rows)
