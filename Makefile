@@ -43,7 +43,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
-	for file in sim elastic replay hop plan packing hyperband search_on_hop tune_grid; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in sim elastic replay hop plan packing hyperband search_on_hop tune_grid shared_stream rescale rescaled arrivals flotilla; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs the shared data for one of them
 	for name in cerebro capes fleet pack bftrainer; do $(BIN)/python papers/$$name/run.py || exit 1; done

@@ -21,7 +21,7 @@ from shoal.train.station import Station
 from shoal.train.unit import Done, TrialError, Unit
 
 MOST_PROCESSES = 8
-SETTLED = 3  # visits of 20 steps, after which every width has been tried
+SETTLED = 8  # visits of 20 steps, after which every width has been tried twice
 
 
 class FullWidth(Gauge):

@@ -44,6 +44,8 @@ Device = Annotated[str, typer.Option(help="of the local backend: auto, cpu, cuda
 ProfileFile = Annotated[Path | None, typer.Option(help="given speeds (TOML) instead of measured ones")]
 Seed = Annotated[int, typer.Option(help="the study's seed")]
 Timeout = Annotated[float | None, typer.Option(help="stop after so many seconds; run again to go on")]
+Widths = Annotated[tuple[int, int] | None, typer.Option(help="fewest and most slots of a trial [default: 1 1]")]
+Priority = Annotated[float | None, typer.Option(help="of a trial against others [default: 1]")]
 Concurrent = Annotated[int | None, typer.Option(help="trials under way at once")]
 
 
@@ -82,6 +84,8 @@ def run(
     device: Device = "auto",
     address: Annotated[str | None, typer.Option(help="of a running Ray cluster")] = None,
     copies: Annotated[int, typer.Option(help="slots that hold each shard")] = 1,
+    widths: Widths = None,
+    priority: Priority = None,
     metric: Annotated[str | None, typer.Option(help="what to rank by")] = None,
     mode: Annotated[str | None, typer.Option(help="min or max")] = None,
     max_concurrent: Concurrent = None,
@@ -90,7 +94,7 @@ def run(
     max_checkpoint_gb: Annotated[float | None, typer.Option(help="limit for all checkpoints")] = None,
     slot_memory_gb: Annotated[float | None, typer.Option(help="limit for what a slot takes")] = None,
     fuse: Annotated[bool, typer.Option(help="packed trials may train in one step; --no-fuse: bit for bit as alone")] = True,
-    feeders: Annotated[int, typer.Option(help="processes of each node that prepare data for all its slots (ray)")] = 0,
+    feeders: Annotated[str, typer.Option(help="processes of each node that prepare data for all its slots (ray)")] = "auto",
     validate_every: Annotated[int, typer.Option(help="epochs between evaluations")] = 1,
     profile: ProfileFile = None,
     seed: Seed = 0,
@@ -105,6 +109,8 @@ def run(
             num_samples=num_samples or getattr(study.recipe, "num_samples", None),
             max_epochs=max_epochs,
             max_concurrent=max_concurrent,
+            widths=widths,
+            priority=priority,
             timeout=timeout,
             profile=profile,
             progress=not as_json,
@@ -118,7 +124,7 @@ def run(
             max_checkpoint_gb=max_checkpoint_gb,
             slot_memory_gb=slot_memory_gb,
             fuse=fuse,
-            feeders=feeders,
+            feeders=int(feeders) if feeders.isdecimal() else feeders,
             validate_every=validate_every,
         )
         conclude(study, as_json)
@@ -142,7 +148,8 @@ def add(
     max_epochs: Epochs = None,
     copy: Annotated[str | None, typer.Option("--from", help="a trial to copy, with these values changed")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="copy the configuration alone, not the weights")] = False,
-    widths: Annotated[tuple[int, int] | None, typer.Option(help="fewest and most slots [default: 1 1]")] = None,
+    widths: Widths = None,
+    priority: Priority = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a trial to a study: at once if it runs, else when it is resumed."""
@@ -153,10 +160,10 @@ def add(
         study, config = load_study(directory), parse_config(values or [])
         if copy is None and (cold or not config):
             raise StudyError("a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, and may be --cold")
-        if copy is not None and widths is not None:
-            raise StudyError("a copy has the widths of the trial that it is made from: leave out --widths, or --from")
+        if copy is not None and (widths is not None or priority is not None):
+            raise StudyError("a copy has widths and priority of the trial that it is made from: leave them out, or --from")
         if copy is None:
-            name = study.enqueue(config, max_epochs=max_epochs, widths=widths)
+            name = study.enqueue(config, max_epochs=max_epochs, widths=widths, priority=1.0 if priority is None else priority)
         else:
             name = study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
         show({"trial": name}, as_json, lambda x: [f"added:   {x['trial']}"])
@@ -215,6 +222,43 @@ def plan(
         options = {"backend": backend, "slots": slots, "threads": threads, "device": device}
         found = forecast(study, wanted, samples, max_epochs, profile, options, out)
         show(found, as_json, forecast_lines)
+
+
+@app.command()
+def profile(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE.py[:Recipe]|DIR", help="a Python file with a recipe, or a study's folder")
+    ],
+    values: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE …", help="one configuration [default: all]")] = None,
+    widths: Annotated[str | None, typer.Option(help="slots of a trial, or all [default: 1,2,4 … up to --slots]")] = None,
+    slots: Slots = None,
+    threads: Threads = 1,
+    device: Device = "auto",
+    feeders: Annotated[str, typer.Option(help="numbers of processes that prepare data")] = "1,2,4",
+    space: Space = None,
+    num_samples: Samples = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="the profile")] = Path("profile.toml"),
+    as_json: AsJson = False,
+) -> None:
+    """Time every kind of trial at several widths, rescales and feeders, and write a profile for --profile and simulate."""
+    from shoal import profiling
+    from shoal.study import load_study
+
+    with errors():
+        study = load_study(target) if Path(target).is_dir() else open_study(target, None, space, None, None, seed)
+        trials = profiling.trials_of(study, parse_config(values or []), num_samples)
+        every = widths == "all"
+        chosen = None if widths is None or every else whole_numbers(widths, "--widths")
+        say = (lambda _: None) if as_json else (lambda text: typer.echo(text, err=True))
+        fed = whole_numbers(feeders, "--feeders")
+        found = profiling.profiled(
+            study, trials, chosen, slots=slots, threads=threads, device=device, every=every, feeders=fed, say=say
+        )
+        found["profile"] = str(profiling.write(found, out))
+        show(found, as_json, lambda x: [*profiling.lines(x), "", f"profile: {x['profile']}"])
+        if all(kind["failed"] for kind in found["kinds"]):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -372,6 +416,18 @@ def parse_config(given: list[str]) -> dict[str, Any]:
     return found
 
 
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Numbers with commas between them.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ValueError(f"{option} takes whole numbers >= 1, as 1,2,4; got {text!r}")
+    return [int(part) for part in parts]
+
+
 def conclude(study: "Study", as_json: bool) -> None:
     """What came out, where the report is, and what to do next.
 
@@ -408,7 +464,8 @@ def replay_lines(found: dict[str, Any]) -> list[str]:
     for row in rows:
         verdict = "equal bit for bit" if row["equal"] else f"DIFFERS by up to {row['difference']:.3g}"
         if row["agrees"] and not row["equal"]:
-            verdict = f"agrees up to {row['difference']:.3g} (trained in a fused pack, which rounds otherwise)"
+            how = "on several slots" if row["wide"] else "in a fused pack"
+            verdict = f"agrees up to {row['difference']:.3g} (trained {how}, which rounds otherwise)"
         if row["random"] and not row["agrees"]:
             verdict = f"other by up to {row['difference']:.3g} (fuse_random: trained in a fused pack, equal in distribution only)"
         lines.append(f"{row['trial']}: {verdict} after {row['visits']} visits")

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 Names = frozenset[TrialId]  # taken
 
 
-def enqueue(study: "Study", config: Mapping[str, Any], max_epochs: float | None, widths: tuple[int, int] | None) -> TrialId:
+def enqueue(
+    study: "Study", config: Mapping[str, Any], max_epochs: float | None, widths: tuple[int, int] | None, priority: float
+) -> TrialId:
     """A trial of this configuration; see `Study.enqueue`."""
     epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
     if epochs is None:
         raise StudyError("say how long to train: max_epochs= (or a max_epochs attribute of the recipe)")
-    said = {"config": _plain(config), "max_epochs": epochs, "widths": widths or (1, 1)}
+    said = {"config": _plain(config), "max_epochs": epochs, "widths": widths or (1, 1), "priority": priority}
     return TrialId(_ask(study, lambda names: {"add": _free(names, "added"), **said})["add"])
 
 
@@ -78,7 +80,7 @@ def _added(study: "Study", state: State, name: TrialId, note: Note) -> Trial:
     fewest, most = note["widths"]
     check_widths((fewest, most), Options.of(**last_head(study.folder.lines())["options"]))
     samples = note["max_epochs"] * sum(state.shards.values())
-    return Trial(name, samples, note["config"], (fewest, most), frozenset(state.shards))
+    return Trial(name, samples, note["config"], (fewest, most), frozenset(state.shards), priority=note.get("priority", 1.0))
 
 
 def _copied(state: State, name: TrialId, note: Note) -> Trial:
@@ -94,7 +96,7 @@ def _copied(state: State, name: TrialId, note: Note) -> Trial:
             f"trial {trial} has trained {kept.samples / size:g} epochs already, and its copy is to train "
             f"{samples / size:g} in all: give a larger max_epochs="
         )
-    return Trial(name, samples, {**known.config, **note["modify"]}, known.widths, known.shards, start)
+    return Trial(name, samples, {**known.config, **note["modify"]}, known.widths, known.shards, start, known.priority)
 
 
 def _ask(study: "Study", said: Callable[[Names], Note]) -> Note:

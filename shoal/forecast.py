@@ -1,6 +1,6 @@
 """What a study would take under each policy: a short probe of its trials, then the simulator with the ordinary engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
@@ -18,7 +18,7 @@ from shoal.core.state import State, fold
 from shoal.core.trial import Seconds
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
-from shoal.profile.measure import Believer
+from shoal.profile.given import Given
 from shoal.profile.table import Table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def forecast(
     """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
 
     `policies`: names; none: "auto" and what it chooses among. A row of "auto" also has what it follows at last, and why.
-    Without a given profile each kind of trial is probed here for at most 48 batches. `out`: a folder for the
+    Unless a profile says everything, each kind of trial is probed here for at most 48 batches. `out`: a folder for the
     simulated journals and their reports.
 
     Raises:
@@ -54,11 +54,11 @@ def forecast(
     rules = {name: wiring.policy_of(name, chosen, data, study.seed) for name in wanted}
     begin = perf_counter()
     given = wiring.profile_of(profile)
-    believe: Any = given.believe if isinstance(given, Table) else (lambda state: given)
-    state = _trials(searcher, data)
-    if given is None:
+    believe: Any = wiring.believer(given)
+    state = all_trials(searcher, data)
+    if given is None or isinstance(given, Given):
         state = _probed(study, chosen, data, state)
-        believe = _Frozen(state)
+        believe = _Frozen(state, believe)
     took = perf_counter() - begin
     rows = [_row(study, name, rule, searcher, chosen, data, believe(state), out) for name, rule in rules.items()]
     return {"policies": rows, "trials": len(state.known), "probe_s": took, "kinds": len(state.figures)}
@@ -67,15 +67,15 @@ def forecast(
 class _Frozen:
     """The belief made of the probe, whatever a simulation measures."""
 
-    def __init__(self, probed: State) -> None:
+    def __init__(self, probed: State, believer: Callable[[State], Profile]) -> None:
         self.probed = probed
-        self.believer = Believer()
+        self.believer = believer
 
     def __call__(self, state: State) -> Profile:
         return self.believer(replace(self.probed, known={**self.probed.known, **state.known}))
 
 
-def _trials(searcher: Searcher[Any], data: "Data") -> State:
+def all_trials(searcher: Searcher[Any], data: "Data") -> State:
     """Every trial that the searcher would submit, found by simulating it with made-up speeds."""
     sim = Sim(Table().of, [_slot(0, data)], shards=data.sizes)
     journal = Journal()

@@ -19,6 +19,7 @@ from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.folder import Folder, StudyError, last_head
 from shoal.inbox import Inbox, Reachable
+from shoal.profile.given import Given
 from shoal.watch import Idleness, Logs, Retention
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Study:
         max_epochs: int | None = None,
         max_concurrent: int | None = None,
         widths: tuple[int, int] | None = None,
+        priority: float | None = None,
         timeout: float | None = None,
         profile: Profile | str | Path | None = None,
         progress: bool = True,
@@ -78,10 +80,11 @@ class Study:
 
         `searcher`: a searcher, or its name, as "asha" or "hyperband(reduction_factor=4)"; what it leaves open (None) is
         the study's or given here. By default a grid where the search space is one, else random with `num_samples`.
-        `widths`: the fewest and most slots of each trial (default: one; grid and random search).
-        `policy`: a policy, or the name of one: "fifo", "hop", "hop-lrw" …; "auto" simulates some and follows the quickest,
-        "auto:fifo,hop-lrw" of those named. `timeout`: seconds, after which units under way end and the study stops; call again to
-        go on. `profile`: given speeds (a Table or a TOML file) instead of measured ones.
+        `widths`: the fewest and most slots of each trial (default: one); `priority`: of each (default: 1); both with grid and
+        random search.
+        `policy`: a policy, or the name of one: "fifo", "hop", "explore(seconds=60)" …; "auto" simulates some and follows the
+        quickest, "auto:fifo,hop-lrw" of those named. `timeout`: seconds, after which units under way end and the study stops;
+        call again to go on. `profile`: given speeds and costs: a TOML file (what it leaves open is measured), or a Table.
         `optuna_log`: write the study as Optuna's journal, too (True: optuna.log in the study's folder), for optuna-dashboard.
         `options`: see `wiring.Options` (backend, slots, threads, device, checkpoint_every, max_checkpoint_gb,
         validate_every, copies, address, data_memory_gb, state_memory_gb, slot_memory_gb).
@@ -93,6 +96,7 @@ class Study:
         chosen = wiring.Options.of(**options)
         epochs = max_epochs or getattr(self.recipe, "max_epochs", None)
         given = {"num_samples": num_samples, "max_epochs": epochs, "max_concurrent": max_concurrent, "widths": widths}
+        given["priority"] = priority
         search = wiring.searcher_of(self, searcher, **given)
         wiring.check_widths(getattr(search, "widths", widths), chosen)
         self._run(search, policy, chosen, timeout, profile, progress, optuna_log)
@@ -129,12 +133,13 @@ class Study:
             lines = self.folder.lines()
             before, since = last_head(lines), lines[-1].time if lines else 0.0
             head = wiring.head(self, data, search, policy if is_auto(policy) else rule, chosen, before) | {
-                "profile": str(profile) if isinstance(profile, (str, Path)) else None
+                "profile": str(profile) if isinstance(profile, (str, Path)) else None,
+                "given": wiring.given_rows(given),
             }
             wiring.check_same(before, head)
             state = self._begin(replay(lines), data.sizes, head, since, before)
             with ExitStack() as open_:
-                made = wired.backend(self, chosen, data, state, since, given)
+                made = wired.backend(self, chosen, data, state, since, None if isinstance(given, Given) else given)
                 open_.callback(made.close)
                 retention = Retention(made.vault, self.metric, self.mode, chosen.max_checkpoint_gb)
                 retention.restore(lines)
@@ -167,16 +172,23 @@ class Study:
     # -- beside the searcher -----------------------------------------------------------------------------------------------
 
     def enqueue(
-        self, config: Mapping[str, Any], *, max_epochs: float | None = None, widths: tuple[int, int] | None = None
+        self,
+        config: Mapping[str, Any],
+        *,
+        max_epochs: float | None = None,
+        widths: tuple[int, int] | None = None,
+        priority: float = 1.0,
     ) -> TrialId:
         """Add a trial of one's own, which is trained beside the searcher's; its name.
+
+        `widths`: its fewest and most slots (default: one). `priority`: against others, for policies that look at it.
 
         While the study runs, here or in another process, the run takes it in within about a second; else the next one does.
 
         Raises:
             StudyError: the study has not begun, or no slots could have these widths.
         """
-        return control.enqueue(self, config, max_epochs, widths)
+        return control.enqueue(self, config, max_epochs, widths, priority)
 
     def clone(
         self, trial: str, modify: Mapping[str, Any] | None = None, *, warm_start: bool = True, max_epochs: float | None = None
@@ -286,8 +298,8 @@ class Study:
         """Train trials (default: all with durable weights) again, alone, over their recorded visits; compare with what was kept.
 
         A row a trial: trial, visits, equal (bit for bit), difference (largest absolute), fused (trained in a fused pack, which
-        rounds otherwise than training alone), random (as `fuse_random` allows, it may have drawn other numbers, too), agrees
-        (equal, or fused and as near as rounding and training leave it).
+        rounds otherwise than training alone), random (as `fuse_random` allows, it may have drawn other numbers, too), wide (it
+        had several slots, which rounds otherwise, too), agrees (equal, or fused or wide and as near as rounding leaves it).
         """
         chosen = [TrialId(x) for x in trials] if trials else [x for x in self.state.known if x in self.state.kept]
         unknown = [x for x in chosen if x not in self.state.kept]

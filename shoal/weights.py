@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shoal.train.unit import Tree
 
 
-ROUNDING = 0.1  # of a model's norm: as far as training was seen to carry the rounding of fused packs
+ROUNDING = 0.1  # of a model's norm: as far as training was seen to carry the rounding of fused packs and wide lanes
 
 
 def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
@@ -55,15 +55,22 @@ def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
     equal, difference = compare({"found": None, **saved}, again)
     fused = trial in _fused(study.lines())
     random = fused and bool(study.state.known[trial].config.get("fuse_random", study.recipe.fuse_random))
-    agrees = equal or (fused and apart(saved, again) <= ROUNDING)
+    wide = trial in _wide(study.lines())
+    agrees = equal or ((fused or wide) and apart(saved, again) <= ROUNDING)
     found = {"trial": trial, "visits": kept.visits, "equal": equal, "difference": difference}
-    return {**found, "fused": fused, "random": random, "agrees": agrees}
+    return {**found, "fused": fused, "random": random, "wide": wide, "agrees": agrees}
 
 
 def _fused(lines: Iterable[Line]) -> set[TrialId]:
     """Trials that were in a gang whose lanes may be fused: their sums may have been rounded otherwise than alone."""
     gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
     return {trial for gang in gangs if gang.fused and len(gang.lanes) > 1 for trial in gang.trials}
+
+
+def _wide(lines: Iterable[Line]) -> set[TrialId]:
+    """Trials that had several slots: their gradients were summed in parts."""
+    gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return {lane.trial for gang in gangs for lane in gang.lanes if len(lane.slots) > 1}
 
 
 def _sized(state: "State", trial: TrialId) -> "Trial":

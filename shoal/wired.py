@@ -113,5 +113,6 @@ def _ray(
         logs=study.folder.path.resolve() / "trials",
         feeders=options.feeders,
         stream_memory_gb=options.stream_memory_gb,
+        stream_samples=options.stream_samples,
     )
     return WiredBackend(made, vault, made.close)

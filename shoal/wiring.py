@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -18,7 +18,9 @@ from shoal.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.policy import Fifo, Hop, Pack, Packed
 from shoal.policy.hop import Rule
 from shoal.policy.named import KNOWN
-from shoal.policy.named import rebuild as rebuild_policy
+from shoal.policy.named import parse as parse_policy
+from shoal.profile.given import Given, load
+from shoal.profile.table import Table
 
 if TYPE_CHECKING:
     from shoal.study import Study
@@ -64,8 +66,9 @@ class Options:
     state_memory_gb: float = 2.0  # resident models, per slot
     slot_memory_gb: float | None = None  # what a slot may take in all; default: all of its GPU, without limit on a CPU
     fuse: bool = True  # packed trials of one graph may train in one step: equal to rounding; False: bit for bit as alone
-    feeders: int = 0  # of the ray backend: processes of each node that prepare chunks once for all its slots
+    feeders: int | Literal["auto"] = "auto"  # ray: processes of each node that prepare chunks once for all its slots
     stream_memory_gb: float = 1.0  # prepared chunks that a node's feeders hold for slots that come later
+    stream_samples: int = 2048  # that they prepare before a slot asks for them
 
     @classmethod
     def of(cls, **given: Any) -> "Options":
@@ -80,7 +83,10 @@ class Options:
             raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
         if self.backend == "local" and self.slots not in (None, 1):
             raise StudyError(f'the local backend has one slot; got slots={self.slots}: use backend="ray" for more')
-        for name, least in (("threads", 1), ("copies", 1), ("validate_every", 1), ("checkpoint_every", 0), ("feeders", 0)):
+        if self.feeders != "auto" and (not isinstance(self.feeders, int) or self.feeders < 0):
+            raise StudyError(f'feeders must be "auto", or a whole number >= 0; got {self.feeders!r}')
+        leasts = {"threads": 1, "copies": 1, "validate_every": 1, "checkpoint_every": 0}
+        for name, least in {**leasts, "stream_memory_gb": 0, "stream_samples": 0}.items():
             if getattr(self, name) < least:
                 raise StudyError(f"{name} must be >= {least}; got {getattr(self, name)!r}")
         if self.slots is not None and self.slots < 1:
@@ -132,7 +138,7 @@ def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: A
     """The searcher, by name or as it is, with what it leaves open taken from the study and from what `optimize` was given."""
     from shoal.search import completed, parse
 
-    wide = {"widths": given.get("widths")}
+    wide = {"widths": given.get("widths"), "priority": given.get("priority")}
 
     def usual() -> Searcher[Any]:
         counts = given["num_samples"], given["max_epochs"], given["max_concurrent"]
@@ -141,9 +147,11 @@ def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: A
     if searcher is None:
         return usual()
     found = parse(searcher) if isinstance(searcher, str) else searcher
-    if wide["widths"] is not None and not (hasattr(found, "widths") or hasattr(found, "inner")):
-        kind = type(found).__name__
-        raise StudyError(f"{kind} makes trials of one slot, so widths={wide['widths']!r} cannot be met: use Grid or Random")
+    for name, value in wide.items():
+        if value is not None and not (hasattr(found, name) or hasattr(found, "inner")):
+            what = "of one slot" if name == "widths" else "of one priority"
+            kind = type(found).__name__
+            raise StudyError(f"{kind} makes trials {what}, so {name}={value!r} cannot be met: use Grid or Random")
     own = {"space": study.search_space, "metric": study.metric, "mode": study.mode, "seed": study.seed}
     return completed(found, {**own, **given}, usual)
 
@@ -178,8 +186,8 @@ def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: i
         return policy
     if candidates.is_auto(policy):
         return candidates.auto(policy, lambda name: policy_of(name, options, data, seed))
-    if policy not in POLICIES and policy in KNOWN:
-        return rebuild_policy({"name": policy})
+    if policy not in POLICIES and (policy in KNOWN or "(" in policy):
+        return parse_policy(policy)
     if policy not in POLICIES:
         names = [*POLICIES, *(name for name in KNOWN if name not in POLICIES)]
         raise StudyError(f"unknown policy {policy!r}; known: {', '.join(names)}, or an object with start and decide")
@@ -197,23 +205,26 @@ def slots_here() -> int:
     return gpus() or os.cpu_count() or 1
 
 
-def profile_of(profile: Profile | str | Path | None) -> Profile | None:
-    """A given profile, from a TOML file where it is a path."""
-    if profile is None or not isinstance(profile, (str, Path)):
-        return profile
-    from shoal.profile.table import Table
-
-    return Table.load(profile)
+def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
+    """A given profile; from a TOML file where it is a path, and of that what it says."""
+    return load(profile) if isinstance(profile, (str, Path)) else profile
 
 
-def believer(given: Profile | None) -> Callable[[State], Profile]:
-    """What deciders believe: the given profile, else what was measured so far."""
+def believer(given: Profile | Given | None) -> Callable[[State], Profile]:
+    """What deciders believe: the given profile; what it leaves open, or all of it, as it was measured so far."""
     from shoal.profile.measure import Believer
-    from shoal.profile.table import Table
 
-    if given is None:
-        return Believer()
+    if given is None or isinstance(given, Given):
+        return Believer(given or Given(()))
     return given.believe if isinstance(given, Table) else lambda state: given
+
+
+def given_rows(given: Profile | Given | None) -> list[dict[str, Any]] | None:
+    """What a head says of the figures that were given: {"config": …, "figures": …} each; None: nothing that can be listed."""
+    rows = Given.of(given.rows) if isinstance(given, Table) else given
+    if not isinstance(rows, Given):
+        return None
+    return [{"config": dict(c), "figures": {k: v for k, v in f.items() if k != "data"}} for c, f in rows.rows]
 
 
 def head(

@@ -15,14 +15,15 @@ from shoal import candidates, report, wiring
 from shoal.backend.ahead import Ahead
 from shoal.backend.sim import Sim
 from shoal.core.check import check
-from shoal.core.event import Opened, Remembered
+from shoal.core.event import Opened, Planned, Remembered
 from shoal.core.plan import Plan
 from shoal.core.state import State, View, fold
 from shoal.engine.journal import Journal, Line, read
 from shoal.engine.run import reopened, run
 from shoal.folder import StudyError, last_head
 from shoal.forecast import forecast, forecast_lines
-from shoal.policy import Auto
+from shoal.policy import Auto, Explore
+from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
 from shoal.search import Grid
 from shoal.testing import check_policy
@@ -63,7 +64,42 @@ def test_the_candidates_follow_from_slots_and_shards() -> None:
 @pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw"])
 def test_a_head_gives_back_what_was_said(said: str) -> None:
     assert candidates.said(candidates.described(said)) == said
-    assert tuple(auto(said).candidates) == (candidates.USUAL if said == "auto" else ("fifo", "hop-lrw"))
+    usual = (*candidates.USUAL, *candidates.WIDE)
+    assert tuple(auto(said).candidates) == (usual if said == "auto" else ("fifo", "hop-lrw"))
+
+
+def test_candidates_may_have_arguments() -> None:
+    said = "auto:every(seconds=60, policy=explore(seconds=9, most=4)), fifo"
+    made = auto(said).candidates
+    assert list(made) == ["every(seconds=60, policy=explore(seconds=9, most=4))", "fifo"]
+    assert made[next(iter(made))] == Every(60, Explore(9, 4))
+    assert candidates.named(candidates.said(candidates.described(said))) == tuple(made)
+
+
+def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
+    among = candidates.Among((*candidates.USUAL, *candidates.WIDE))
+    narrow = view_of(started(trial("a"), trial("b")))
+    assert not set(candidates.WIDE) & set(among(narrow))
+    may = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "ab")))
+    assert among(may)[:2] == candidates.WIDE and set(among(may)) == {*candidates.USUAL, *candidates.WIDE}
+    many = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "abcd")))
+    assert among(many)[0] == "hop-packs", "trials enough: the usual choice is as it was"
+    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(candidates.WIDE)
+    assert "hybrid" not in among(replace(may, shards={})), "it hops"
+
+
+@pytest.mark.parametrize(("scaling", "gains"), [((10.0, 19.0, 27.0), True), ((10.0, 7.0, 6.0), False)])
+def test_two_trials_on_three_slots_are_wide_where_the_profile_says_so(scaling: tuple[float, ...], gains: bool) -> None:
+    table = Table((Row(scaling, switch=0.01),))
+    search = Grid({"x": shoal.grid(range(2))}, 6, widths=(1, 3))
+    lines, state = study(auto(), table, searcher=search)
+    assert not state.trials
+    widest = max(
+        len(lane.slots) for line in lines if isinstance(line.entry, Planned) for g in line.entry.start for lane in g.lanes
+    )
+    assert (widest > 1) == gains
+    narrow, _ = study(auto(), table, searcher=replace(search, widths=None))
+    assert lines[-1].time < narrow[-1].time * (0.8 if gains else 1.001)
 
 
 @pytest.mark.parametrize(("said", "says"), [("auto:", "say what to choose among"), ("auto:best", "unknown policy 'best'")])
@@ -131,7 +167,8 @@ def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(tmp_path: 
 def test_plan_compares_the_candidates_and_says_what_auto_would_follow(tmp_path: Path, blobs: Any) -> None:
     for name, switch, follows in (("quick", 0.0, "hop"), ("slow", 30.0, "pack")):
         profile = tmp_path / f"{name}.toml"
-        profile.write_text(f"[[rows]]\nrates = [1.0]\nswitch = {switch}\n")
+        costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save"))
+        profile.write_text(f"[[rows]]\nrates = [1.0]\nswitch = {switch}\n{costs}")
         made = shoal.create_study(blobs(), storage=tmp_path / name, search_space={"width": shoal.grid([4, 6, 8]), "lr": 1e-2})
         found = forecast(made, (), None, None, profile, {"backend": "ray", "slots": 2}, tmp_path / f"{name}-plan")
         rows = {row["policy"]: row for row in found["policies"]}

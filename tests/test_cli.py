@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal import candidates
+from shoal import candidates, report
 from shoal.cli import parse_config
+from shoal.engine.journal import read
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
@@ -107,11 +108,25 @@ def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
     assert json.loads(shoal("add", str(folder), "width=16", "lr=1e-3", "--max-epochs", "1", "--json")) == {"trial": "added1"}
+    more = ["--max-epochs", "1", "--widths", "1", "1", "--priority", "3", "--json"]
+    assert json.loads(shoal("add", str(folder), "width=16", "lr=1e-2", *more)) == {"trial": "added2"}
+    assert "leave them out" in shoal("add", str(folder), "--from", "t000", "--priority", "3", code=2)
     assert shoal("stop", str(folder), "t015") == "stopped: t015\n"
     assert "not running: there is nothing to stop" in shoal("stop", str(folder), code=2)
     assert "--from TRIAL" in shoal("add", str(folder), code=2)
     done = json.loads(shoal("resume", str(folder), "--json"))
-    assert (done["trials"]["finished"], done["trials"]["retired"]) == (16, 1)
+    assert (done["trials"]["finished"], done["trials"]["retired"]) == (17, 1)
+    assert report.account(read(folder / "journal.jsonl")).trials[-1].priority == 3.0
+
+
+def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
+    folder, space = tmp_path / "s", ["--space", "width=16", "--space", "lr=1e-2", "--max-epochs", "1"]
+    assert "needs 2 slots" in shoal("run", DIGITS, "--storage", str(folder), "--widths", "2", "2", *space, code=2)
+    shoal(
+        "run", DIGITS, "--storage", str(folder), "--widths", "1", "2", "--priority", "4", "--policy", "doubling(every=60)", *space
+    )
+    (row,) = report.account(read(folder / "journal.jsonl")).trials
+    assert (row.widths, row.priority, row.status) == ((1, 2), 4.0, "finished")
 
 
 def test_values_of_a_configuration() -> None:

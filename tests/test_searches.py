@@ -158,6 +158,24 @@ def test_trials_added_copied_and_stopped_by_hand(tmp_path: Path, blobs: Any) -> 
     assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), "the same configuration learns the same"
 
 
+def test_priority_and_widths_of_trials_by_hand_are_on_record(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(num_samples=1, max_epochs=1, progress=False, priority=2.0, searcher="random")
+    added = study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1, widths=(1, 2), priority=5)
+    copy = study.clone(added, warm_start=False)
+    known = study.state.known
+    assert [known[t].priority for t in ("t000", added, copy)] == [2.0, 5.0, 5.0]  # type: ignore[index]
+    assert known[added].widths == known[copy].widths == (1, 2)
+    with pytest.raises(ValueError, match="a priority must be > 0"):
+        study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1, priority=0)
+    study.resume(progress=False)
+    assert {t.status for t in study.trials} == {"finished"}
+    page = study.report().read_text()
+    assert "priority" in page and "1–2" in page
+    with pytest.raises(shoal.StudyError, match="makes trials of one priority"):
+        study.optimize("hyperband", max_epochs=2, priority=2.0)
+
+
 def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
     study = made(tmp_path / "s", blobs)
     with pytest.raises(shoal.StudyError, match="has not begun"):

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal import report
 from shoal.core.event import Advanced, Commanded, Evaluated, Failed, Fell, Kept, Opened, Planned
 from shoal.engine.journal import Line, encode, read, replay
 from shoal.folder import Folder, StudyError
+from shoal.wiring import believer, profile_of
 
 
 def finished(study: shoal.Study) -> bool:
@@ -82,7 +84,8 @@ def timeless(path: Path) -> list[str]:
 @pytest.mark.parametrize("policy", ["fifo", "hop", "hop-random"])
 def test_equal_seeds_give_equal_journals_with_a_given_profile(tmp_path: Path, blobs: Any, policy: str) -> None:
     profile = tmp_path / "p.toml"
-    profile.write_text("[[rows]]\nrates = [50.0]\n")  # 90 samples an epoch: a state is kept every 2 of 3 visits
+    costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save", "switch"))
+    profile.write_text(f"[[rows]]\nrates = [50.0]\n{costs}")  # 90 samples an epoch: a state is kept every 2 of 3 visits
     journals = []
     for name in ("a", "b"):
         study = shoal.create_study(blobs(), storage=tmp_path / name)
@@ -90,6 +93,23 @@ def test_equal_seeds_give_equal_journals_with_a_given_profile(tmp_path: Path, bl
         journals.append(timeless(tmp_path / name / "journal.jsonl"))
     assert journals[0] == journals[1]
     assert sum('"Kept"' in line for line in journals[0]) > 4
+
+
+def test_what_a_profile_leaves_open_is_measured_and_the_report_says_which(tmp_path: Path, blobs: Any) -> None:
+    profile = tmp_path / "p.toml"
+    profile.write_text("[[rows]]\npoints = { 1 = 50.0, 2 = 90.0 }\nup = 3.0\n")
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    study.optimize(policy="fifo", profile=profile, progress=False)
+    (head,) = [entry.head for _, entry in read(study.folder.journal) if isinstance(entry, Opened)]
+    assert head["given"] == [{"config": {}, "figures": {"rate": 50.0, "rate@2": 90.0, "up": 3.0}}]
+    believed = believer(profile_of(profile))(study.state)
+    trial = study.trials[0].id
+    assert believed.curve(trial, 2) == pytest.approx([50.0, 90.0])
+    measured = next(iter(study.state.figures.values()))
+    assert measured["build"] > 0 and believed.cost(trial).build == measured["build"]
+    page = study.report().read_text()
+    assert "p.toml" in page and "What it leaves open was measured" in page
+    assert any("given" in line and "rate@2" in line for line in report.status_lines(report.summary(study.lines())))
 
 
 def test_a_raising_and_a_diverging_trial_harm_no_other(tmp_path: Path, blobs: Any) -> None:
@@ -182,6 +202,9 @@ def test_what_must_not_go_on_is_refused_before_any_work(tmp_path: Path, blobs: A
         ({"backend": "cloud"}, "backend must be"),
         ({"slots": 2}, "local backend has one slot"),
         ({"threads": 0}, "threads must be >= 1"),
+        ({"feeders": "many"}, 'feeders must be "auto", or'),
+        ({"feeders": -1}, 'feeders must be "auto", or'),
+        ({"stream_samples": -1}, "stream_samples must be >= 0"),
         ({"speed": 3}, "unknown option speed"),
         ({"policy": "best"}, "unknown policy"),
         ({"max_epochs": -1}, "max_epochs must be > 0"),

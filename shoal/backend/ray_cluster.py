@@ -119,6 +119,11 @@ def share_of(cpus: float | None, gpus: float | None, threads: int, slots: int | 
     return Share(float(threads) if cpus is None else cpus, gpus)
 
 
+def address() -> str:
+    """This process's node, as others reach it."""
+    return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here()))
+
+
 def nodes(share: Share) -> dict[str, Node]:
     """The live nodes, and how many slots of this size each has room for."""
     alive = [node for node in ray.nodes() if node["Alive"]]

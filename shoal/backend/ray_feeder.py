@@ -1,57 +1,87 @@
-"""Chunks prepared once for all slots of a node: processes that do nothing else, and what a slot asks them with.
+"""Chunks prepared once for all slots of a node: a window of them, the processes that fill it, and how a slot asks for one.
 
-Guan et al., "FLEET", MLSys 2020, section 3.1, shares one preprocessing stream among the models of a flotilla. Here slots pull:
-a feeder makes a chunk when the first asks for it, and keeps it for the others as long as its window has room. So nobody waits
-for a slot that is slow or gone; one that falls behind the window has its chunks made again.
+Guan et al., "FLEET", MLSys 2020, section 3.1, shares one preprocessing stream among the models of a flotilla, through bounded
+queues of 2048 samples. Here slots pull. The window makes what is asked for, before that what it is told will be asked for next,
+and holds chunks as long as it has room. So it needs no more memory than that, and nobody waits for a slot that is slow or gone:
+one that falls behind the window has its chunks made again. How many feeders: appendix B.3, see `feeders_wanted`.
 """
 
+import asyncio
 import os
 import pickle
-from collections import OrderedDict
-from collections.abc import Sequence
+import platform
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from time import process_time
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
+from statistics import median
+from time import monotonic, perf_counter, process_time
+from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend import ray_data
 from shoal.core.cluster import GiB, ShardId
-from shoal.core.trial import Seconds
+from shoal.core.event import Fed
+from shoal.core.trial import Samples, Seconds
+from shoal.profile.fleet import feeders_wanted
+from shoal.train import columns as cols
+from shoal.train.columns import Columns
 
-if TYPE_CHECKING:
-    from shoal.train.columns import Columns
-
-Key = tuple[ShardId, int, int | None, str]  # shard, number of the chunk, turn (None: of no account), shuffle
+Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`
+COUNTED = (  # of a window, in this run so far
+    "feeders",
+    "made",  # chunks
+    "served",  # chunks handed out
+    "waits",  # of these, not ready when they were asked for
+    "waited",  # seconds, of all slots
+    "cpu",  # seconds of the feeders' processors
+    "bytes",  # of chunks held, at most
+    "ahead",  # samples prepared and not asked for yet, at most
+)
+KNOWN = 5  # chunks to be prepared before their times count for anything
+RECENT = 15  # chunks whose median time does
+FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not count
+TELL = 30.0  # seconds between two reports, while there is something new
+SHARE = 0.3  # of the node's object store that the window may fill, lest models at rest find no room
 
 
 @dataclass(frozen=True, slots=True)
 class FeederSetup:
-    """What a feeder has to know of the study. `window_gb`: of chunks held for others."""
+    """What the feeders of a node have to know of the study."""
 
     user: bytes  # (recipe, pace), pickled with their code
     seed: int
     fingerprint: str
     token: str
     cache: str | None
-    window_gb: GiB
+    count: int | Literal["auto"]
+    window_gb: GiB  # of chunks held for others
+    data_memory_gb: GiB  # of each feeder, for what `prepare` makes
+    threads: int  # of each slot
+
+    @classmethod
+    def of(cls, at: Any) -> "FeederSetup":
+        """From a slot's."""
+        window, kept = at.stream_memory_gb, at.data_memory_gb
+        return cls(at.user, at.seed, at.fingerprint, at.token, at.cache, at.feeders, window, kept, at.threads)
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """What a feeder did: chunks made and handed out, the processor's seconds for it, bytes held at most."""
+class Made:
+    """A chunk that a feeder made. `cpu`: seconds of its process so far."""
 
-    made: int
-    served: int
+    rows: int
+    bytes: int
     seconds: Seconds
-    most: int
+    cpu: Seconds
+    pid: int
 
 
 class Feeder:
-    """A feeder's process."""
+    """A process that prepares chunks."""
 
     def __init__(self, setup: FeederSetup) -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -61,66 +91,306 @@ class Feeder:
         recipe, _ = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         data = ray_data.shared(ray_data.place(setup.token, node, setup.cache), os.getppid(), recipe.data, setup.fingerprint)
-        self._stream = feeding(recipe, data, setup.seed)
-        self._room = setup.window_gb * 2**30
-        self._held: OrderedDict[Key, tuple[Any, int]] = OrderedDict()  # asked for longest ago first
-        self._bytes = self._most = self._made = self._served = 0
+        self._stream = feeding(recipe, data, setup.seed, setup.data_memory_gb)
         self._begun = process_time()
 
-    def chunk(self, key: Key) -> list[Any]:
-        """A reference to the chunk, whose columns are NumPy arrays; in a list, lest Ray fetches it here."""
-        self._served += 1
-        if key not in self._held:
-            made = self._stream.made(*key)
-            size = sum(column.nbytes for column in (made.values() if isinstance(made, dict) else made))
-            self._held[key] = ray.put(made), size
-            self._made += 1
-            self._bytes += size
-            while self._bytes > self._room and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
-            self._most = max(self._most, self._bytes)
-        self._held.move_to_end(key)
-        return [self._held[key][0]]
+    def make(self, key: Key) -> tuple[Made, Any]:
+        """The chunk, its columns as of `columns.laid`, and what it took."""
+        begin = perf_counter()
+        made = self._stream.made(*key)
+        about = Made(cols.rows(made), cols.nbytes(made), perf_counter() - begin, process_time() - self._begun, os.getpid())
+        return about, cols.apply(made, cols.laid)
 
     def pid(self) -> int:
         """Of this process."""
         return os.getpid()
 
-    def fed(self) -> Fed:
-        """What was done so far."""
-        return Fed(self._made, self._served, process_time() - self._begun, self._most)
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A chunk in the window."""
+
+    ref: Any
+    bytes: int
+    rows: int
+    asked: bool = False
+
+
+class _Slot:
+    """What a slot told: when last, its seconds per sample, and what it wants next."""
+
+    def __init__(self) -> None:
+        self.heard = 0.0
+        self.trained: Seconds | None = None
+        self.coming: Sequence[Key] = ()
+
+
+class Window:
+    """A node's prepared chunks, and the feeders that make them, in a process of its own. All methods run in one thread."""
+
+    def __init__(self, setup: FeederSetup) -> None:
+        self._setup, self._node = setup, ray.get_runtime_context().get_node_id()
+        resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == self._node)
+        self._cpus = int(resources.get("CPU", 1))
+        self._room = min(setup.window_gb * 2**30, SHARE * resources.get("object_store_memory", 2**62))
+        self._feeders = [self._new() for _ in range(0 if setup.count == "auto" else setup.count)]
+        self._idle = list(self._feeders)
+        self._coming: list[Any] = []  # not there yet
+        self._homes: dict[tuple[ShardId, int], Any] = {}  # by shard and number: the feeder that has what `prepare` made of it
+        self._held: OrderedDict[Key, _Held] = OrderedDict()  # wanted longest ago first
+        self._making: set[Key] = set()
+        self._broken: set[Key] = set()  # whose making raised: slots find out by themselves
+        self._wanted: OrderedDict[Key, asyncio.Future[_Held | None]] = OrderedDict()
+        self._slots: dict[str, _Slot] = {}
+        self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
+        self._times: deque[Seconds] = deque(maxlen=RECENT)  # per sample prepared, lately, as things are now
+        self._largest = 0
+        self._cpu: dict[int, Seconds] = {}  # by process
+        self._figures = dict.fromkeys(COUNTED, 0.0)
+        self._told, self._news = self._fed(), asyncio.Event()
+        self._tasks: set[Any] = set()
+        self._count(feeders=len(self._feeders))
+        if self._feeders:
+            self._news.set()
+
+    async def chunk(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> list[Any] | None:
+        """A reference to the first key's chunk (in a list, lest Ray fetches it); None: make it yourself. Then see `Feed`."""
+        key = keys[0]
+        self._hear(slot, key, keys[1:], trained)
+        if not self._feeders or key in self._broken:
+            return None
+        held, begin = self._held.get(key), monotonic()
+        if held is None:
+            coming = self._wanted.setdefault(key, asyncio.get_running_loop().create_future())
+            self._dispatch()
+            held = await asyncio.shield(coming)
+            self._count(waits=1, waited=monotonic() - begin)
+        if held is None:
+            return None
+        held.asked = True
+        for wanted in keys[::-1]:
+            if wanted in self._held:
+                self._held.move_to_end(wanted)
+        self._count(served=1)
+        self._dispatch()
+        return [held.ref]
+
+    async def look(self, slot: str, keys: Sequence[Key], trained: Seconds | None, made: Seconds | None) -> bool:
+        """A slot that prepares its own data tells what it does; whether there are feeders to ask instead."""
+        if made is not None:
+            self._times.append(made)
+        self._hear(slot, keys[0], keys[1:], trained)
+        return bool(self._feeders)
+
+    async def fed(self) -> Fed:
+        """What was done so far: figures as `COUNTED`."""
+        return self._fed()
+
+    async def news(self) -> Fed:
+        """The same, when the number of feeders has changed, or something else has and some time went by."""
+        while True:
+            try:
+                await asyncio.wait_for(self._news.wait(), TELL)
+            except TimeoutError:
+                if self._fed() == self._told:
+                    continue
+            self._news.clear()
+            self._told = self._fed()
+            return self._told
+
+    async def pids(self) -> tuple[int, list[int]]:
+        """This process, and the feeders'."""
+        return os.getpid(), [await feeder.pid.remote() for feeder in self._feeders]
+
+    # -- how many --------------------------------------------------------------------------------------------------------
+
+    def _hear(self, slot: str, key: Key, coming: Sequence[Key], trained: Seconds | None) -> None:
+        at = self._slots.setdefault(slot, _Slot())
+        at.heard, at.trained, at.coming = monotonic(), trained or at.trained, coming
+        self._asked.append(key)
+        if self._setup.count == "auto" and not self._coming and len(self._times) >= KNOWN:
+            self._grow()
+
+    def _live(self) -> list[_Slot]:
+        return [at for at in self._slots.values() if monotonic() - at.heard < FORGOTTEN]
+
+    def _grow(self) -> None:
+        """Start feeders if more are wanted: one, then as many again as there are, each time measured anew."""
+        slots = self._live()
+        train = [at.trained for at in slots if at.trained]
+        if len(train) < len(slots) or len(self._asked) < 2 * len(slots):
+            return
+        most = max(1, self._cpus - len(slots) * self._setup.threads)
+        made = len(set(self._asked)) / len(self._asked)
+        more = feeders_wanted(max(median(self._times), 1e-9), train, made, most) - len(self._feeders)
+        if more > 0:
+            self._coming = [self._new() for _ in range(min(more, max(1, len(self._feeders))))]
+            for feeder in list(self._coming):
+                self._keep(self._greet(feeder))
+
+    def _new(self) -> Any:
+        """A feeder; if it dies it comes back, and is given what it was at again."""
+        where = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        made = ray.remote(Feeder).options(num_cpus=0, max_restarts=-1, max_task_retries=2, scheduling_strategy=where)
+        return made.remote(self._setup)
+
+    async def _greet(self, feeder: Any) -> None:
+        """It counts once it is there: until then slots prepare their own data, as they did."""
+        with suppress(RayError):
+            await feeder.pid.remote()
+            self._feeders.append(feeder)
+            self._idle.append(feeder)
+            self._count(feeders=1)
+        self._coming.remove(feeder)
+        if not self._coming:
+            self._times.clear()
+            self._news.set()
+        self._dispatch()
+
+    def _keep(self, doing: Coroutine[Any, Any, None]) -> None:
+        """See that it is done, whoever is gone meanwhile."""
+        task = asyncio.ensure_future(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- making ----------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Give idle feeders what is asked for, and before it is, what will be next."""
+        while self._idle and (key := self._next()) is not None:
+            home = self._homes.get(key[:2])
+            feeder = home if home in self._idle else self._idle[0]
+            self._idle.remove(feeder)
+            self._homes[key[:2]] = feeder
+            self._making.add(key)
+            self._keep(self._make(feeder, key))
+
+    def _next(self) -> Key | None:
+        for key in self._wanted:
+            if key not in self._making:
+                return key
+        waiting = sum(held.bytes for held in self._held.values() if not held.asked)
+        if waiting + (len(self._making) + 1) * self._largest > self._room / 2:
+            return None  # or it would have no room for what others are still to take
+        coming = (key for slot in self._live() for key in slot.coming)
+        return next((k for k in coming if not (k in self._held or k in self._making or k in self._broken)), None)
+
+    async def _make(self, feeder: Any, key: Key) -> None:
+        self._clear(len(self._making) * self._largest)
+        held: _Held | None = None
+        try:
+            about, ref = feeder.make.options(num_returns=2).remote(key)
+            made: Made = await about
+            held = self._held[key] = _Held(ref, made.bytes, made.rows)
+            self._took(made)
+        except RayTaskError:
+            self._broken.add(key)
+        except RayError:  # it died more often than chance will have it, or never came to be
+            self._feeders.remove(feeder)
+            self._count(feeders=-1)
+            self._news.set()
+        self._making.discard(key)
+        if feeder in self._feeders:
+            self._idle.append(feeder)
+        self._answer(key, held)
+        self._dispatch()
+
+    def _answer(self, key: Key, held: _Held | None) -> None:
+        """To those who wait for it; where no feeder is left nobody needs to wait for anything."""
+        for each in [key] if self._feeders else list(self._wanted):
+            waiting = self._wanted.pop(each, None)
+            if waiting is not None:
+                waiting.set_result(held if each == key else None)
+
+    def _took(self, made: Made) -> None:
+        self._times.append(made.seconds / made.rows)
+        self._largest = max(self._largest, made.bytes)
+        self._cpu[made.pid] = made.cpu
+        self._clear(0)
+        held = sum(each.bytes for each in self._held.values())
+        ahead = sum(each.rows for each in self._held.values() if not each.asked)
+        most = {"bytes": max(self._figures["bytes"], held), "ahead": max(self._figures["ahead"], ahead)}
+        self._figures |= {"cpu": sum(self._cpu.values()), **most}
+        self._count(made=1)
+
+    def _clear(self, more: int) -> None:
+        """Drop chunks, those wanted longest ago first, until there is room for so many bytes more."""
+        total = sum(held.bytes for held in self._held.values())
+        while self._held and total + more > self._room and (more or len(self._held) > 1):
+            total -= self._held.popitem(last=False)[1].bytes
+
+    def _count(self, **more: float) -> None:
+        for name, each in more.items():
+            self._figures[name] += each
+
+    def _fed(self) -> Fed:
+        return Fed(platform.node(), dict(self._figures))
 
 
 class Feed:
-    """A slot's way to the feeders of its node. Each chunk is one feeder's, so that it is made once."""
+    """A slot's way to its node's window. While there are no feeders it only tells, and waits for no answer.
 
-    def __init__(self, feeders: Sequence[Any]) -> None:
-        self._feeders = feeders
+    `ahead`: see `train.stream.Feed`.
+    """
 
-    def chunk(self, *key: Any) -> "Columns | None":
-        """The chunk; None when its feeder is gone: then the slot makes it itself."""
-        feeder = self._feeders[crc32(repr(key[:2]).encode()) % len(self._feeders)]
+    def __init__(self, window: Any, ahead: Samples, waits: bool) -> None:
+        self.ahead, self._window, self._there, self._name = ahead, window, waits, str(os.getpid())
+        self._answer: Any = None
+        self._made: Seconds | None = None
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """The chunk; None where the slot is to make it: there are no feeders, or they failed."""
         try:
-            (ref,) = ray.get(feeder.chunk.remote(key))
-            found: Columns = ray.get(ref)
-            return found
+            if not self._there:
+                self._there = self._look(keys, trained)
+                return None
+            found = ray.get(self._window.chunk.remote(self._name, keys, trained))
+            if found is None:
+                return None
+            return cols.apply(ray.get(found[0]), cols.unlaid)
         except RayError:
             return None
 
+    def made(self, seconds: Seconds) -> None:
+        """See `train.stream.Feed`."""
+        self._made = seconds
 
-def start(setup: FeederSetup, node: str, count: int) -> list[Any]:
-    """So many feeders on the node; one that dies comes back, without what it held."""
+    def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
+        """Tell the window; whether the answer to what was told before says that there are feeders."""
+        if self._answer is not None and not ray.wait([self._answer], timeout=0)[0]:
+            return False
+        answer, self._answer = self._answer, self._window.look.remote(self._name, keys, trained, self._made)
+        self._made = None
+        return answer is not None and bool(ray.get(answer))
+
+
+def start(setup: FeederSetup, node: str) -> Any:
+    """The node's window; one that dies comes back, without what it held."""
     where = NodeAffinitySchedulingStrategy(node, soft=False)
-    how = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 1, "scheduling_strategy": where}
-    made = ray.remote(Feeder)
-    return [made.options(name=name(setup.token, node, number), **how).remote(setup) for number in range(count)]
+    how = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": where, "name": _name(setup.token, node)}
+    return ray.remote(Window).options(**how).remote(setup)
 
 
-def name(token: str, node: str, number: int) -> str:
-    """Of the feeder, in Ray."""
-    return f"shoal-feeder-{token}-{node}-{number}"
+def find(token: str, node: str, count: int | Literal["auto"], ahead: Samples) -> Feed | None:
+    """A slot's way to the window of its node, if that has one."""
+    return Feed(ray.get_actor(_name(token, node)), ahead, waits=count != "auto") if count else None
 
 
-def find(token: str, node: str, count: int) -> Feed | None:
-    """The feeders of the node, if it has any."""
-    return Feed([ray.get_actor(name(token, node, number)) for number in range(count)]) if count else None
+def fed(windows: Iterable[Any]) -> list[Fed]:
+    """What the feeders of each did so far, of those that answer at once."""
+    refs = [window.fed.remote() for window in windows]
+    ready = ray.wait(refs, num_returns=len(refs), timeout=2.0)[0] if refs else []
+    told: list[Fed] = []
+    for ref in ready:
+        with suppress(RayError):
+            told.append(ray.get(ref))
+    return told
+
+
+def gone(error: BaseException | None) -> bool:
+    """Whether a window's error means that it will not come back."""
+    return isinstance(error, ActorDiedError)
+
+
+def _name(token: str, node: str) -> str:
+    return f"shoal-feeders-{token}-{node}"

@@ -16,7 +16,7 @@ from shoal.backend.course import Run
 from shoal.backend.ray_cluster import Node, Share, here, mend, nodes, spread
 from shoal.backend.ray_slot import GROUPS, Broken, Hello, Host, Setup
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Event, Joined, Left
+from shoal.core.event import Event, Fed, Joined, Left
 from shoal.core.trial import TrialId
 from shoal.train.unit import Unit
 
@@ -48,10 +48,16 @@ class Berth:
     tries: int = 1
     slot: Slot | None = None  # once it is ready
     pid: int = 0
-    run: Run | None = None  # the gang at work
-    calls: list[Call] = field(default_factory=list)
+    meeting: str = ""  # where processes of wide lanes meet
+    run: Run | None = None  # the gang at work here alone
+    calls: list[Call] = field(default_factory=list)  # of it
+    shares: list[Call] = field(default_factory=list)  # units that it makes together with other slots
     stopping: bool = False  # the gang, after the round under way
     leaving: bool = False  # the slot, after the round under way
+
+    @property
+    def at_work(self) -> bool:
+        return bool(self.calls or self.shares)
 
     def call(self, group: str, method: str, *arguments: Any, results: int = 1) -> Any:
         """A reference to the method's result, or to each of them. `group`: the threads that run it."""
@@ -74,7 +80,8 @@ class Fleet:
         on_loss: Callable[[Berth], list[Event]],
     ) -> None:
         self._setup, self._given = ray.put(setup), setup
-        self._feeders: dict[str, list[Any]] = {}  # by node
+        self._windows: dict[str, Any] = {}  # of prepared chunks, by node
+        self._fed: list[Fed] = []  # as told last
         self._shards, self._share, self._copies = shards, share, copies
         self._post, self._on_loss = post, on_loss
         self._numbers = count()
@@ -156,16 +163,25 @@ class Fleet:
         return name
 
     def _feed(self, node: str) -> None:
-        """Start the node's feeders, before its first slot asks for them."""
-        at = self._given
-        if at.feeders and node not in self._feeders:
-            window = at.stream_memory_gb / at.feeders
-            setup = ray_feeder.FeederSetup(at.user, at.seed, at.fingerprint, at.token, at.cache, window)
-            self._feeders[node] = ray_feeder.start(setup, node, at.feeders)
+        """Start the node's window of prepared chunks, before its first slot asks for it."""
+        if self._given.feeders and node not in self._windows:
+            self._windows[node] = ray_feeder.start(ray_feeder.FeederSetup.of(self._given), node)
+            self._hear(node)
 
-    def fed(self) -> dict[str, list[ray_feeder.Fed]]:
-        """What the feeders of each node did so far."""
-        return {node: ray.get([feeder.fed.remote() for feeder in feeders]) for node, feeders in self._feeders.items()}
+    def _hear(self, node: str) -> None:
+        self.follow(self._windows[node].news.remote(), partial(self._heard, node))
+
+    def _heard(self, node: str, future: Any) -> list[Event]:
+        """What the node's feeders did so far."""
+        error = future.exception()
+        if not ray_feeder.gone(error):
+            self._hear(node)
+        return [] if error is not None else [future.result()]
+
+    def fed(self) -> list[Fed]:
+        """What the feeders did, all in all, where it is not what was told before."""
+        before, self._fed = self._fed, ray_feeder.fed(self._windows.values())
+        return [event for event in self._fed if event not in before and any(event.figures.values())]
 
     def _opened(self, berth: Berth, future: Any) -> list[Event]:
         if self.berths.get(berth.id) is not berth:
@@ -178,7 +194,7 @@ class Fleet:
         hello: Hello | Broken = future.result()
         if isinstance(hello, Broken):
             raise hello.error
-        berth.pid = hello.pid
+        berth.pid, berth.meeting = hello.pid, hello.meeting
         berth.slot = Slot(berth.id, hello.host, hello.kind, hello.memory)
         return self.register([berth]) if self._assembled else []
 
@@ -244,8 +260,8 @@ class Fleet:
             ray.wait(refs, num_returns=len(refs), timeout=2.0)
         for berth in berths.values():
             ray.kill(berth.actor)
-        for feeder in (feeder for feeders in self._feeders.values() for feeder in feeders):
-            ray.kill(feeder)
+        for window in self._windows.values():  # its feeders end with it
+            ray.kill(window)
 
 
 def _slot(berth: Berth) -> Slot:

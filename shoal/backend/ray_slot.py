@@ -1,6 +1,5 @@
 """What runs in a slot's process: one Station, trained in a thread of its own, so that calls reach it meanwhile."""
 
-import io
 import os
 import pickle
 import platform
@@ -12,25 +11,24 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from shoal.backend import ray_data, ray_feeder
+from shoal.backend import ray_cluster, ray_data, ray_feeder
+from shoal.backend.ray_process import FILL, Prints, limit_space, portable
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
-from shoal.train.unit import Done, Tree, TrialError, Unit
+from shoal.train.seat import Move, Orders, Seat
+from shoal.train.unit import Done, Made, Tree, TrialError, Unit
 
 if TYPE_CHECKING:
     from shoal.train.checkpoint import Vault
     from shoal.train.station import Station
 
 GROUPS = {"train": 1, "control": 2, "watch": 1}  # threads: units one after another, and beside them what must not wait
-# What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond, it stays in the object store.
-FILL = np.zeros(128 * 1024, dtype=np.uint8)
 Parcel = tuple[Tree, Any]  # a state, and filling
 
 
@@ -53,8 +51,9 @@ class Setup:
     token: str  # names this run's copies of the data
     cache: str | None  # where they lie
     logs: str | None  # folder for what the trials' code prints
-    feeders: int = 0  # processes of each node that prepare chunks for its slots
+    feeders: int | Literal["auto"] = 0  # processes of each node that prepare chunks for its slots
     stream_memory_gb: GiB = 1.0  # of chunks that a node's feeders hold for slots that come later
+    stream_samples: int = 2048  # that they prepare before a slot asks for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,7 @@ class Hello:
     kind: str
     memory: GiB
     pid: int
+    meeting: str  # where processes of wide lanes can meet: "host:port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The unit was not made: its round was halted, or called off before it began."""
+    """The unit was not made here: halted, called off before it began, or left to others on order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drifting:
+    """Of a unit that several slots make: a peer was lost, and nobody said how to go on; to be asked again for the same unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Broken:
 
 Outcome = Trained | Cut | Lost | TrialError
 Outcomes = Mapping[TrialId, Outcome] | Broken  # of a round
+Share = Outcome | Made | Drifting | Broken  # what came of a process's part in a unit that several make
 
 
 class _GoneError(Exception):
@@ -103,16 +109,17 @@ class _GoneError(Exception):
 
 
 class Host:
-    """A slot's process. Of its methods `open`, `train`, `give` and `keep` run one after another in the thread that trains."""
+    """A slot's process. Methods up to `keep` run one after another in the thread that trains."""
 
     def __init__(self, setup: Setup) -> None:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before torch is imported
             os.environ[name] = str(setup.threads)
         self._setup = setup
         self._shelf = ray_data.place(setup.token, ray.get_runtime_context().get_node_id(), setup.cache)
-        self._prints = _Prints()
+        self._prints = Prints()
         self._left = threading.Event()
         self._void: set[int] = set()  # rounds to halt
+        self._orders: dict[int, Orders] = {}  # to those who make a unit together
         self._off: set[int] = set()  # rounds to call off, unless they began
         self._made: dict[TrialId, tuple[tuple[Visit, ...], Seconds]] = {}  # visits and age after each trial's last unit here
         self._station: Station
@@ -125,11 +132,12 @@ class Host:
         try:
             return self._open()
         except BaseException as error:  # noqa: BLE001 the driver raises it
-            return Broken(_portable(error))
+            return Broken(portable(error))
 
     def _open(self) -> Hello:
         from shoal.train.checkpoint import Vault
         from shoal.train.device import limit_memory
+        from shoal.train.group import Meeting
         from shoal.train.station import Station
 
         at = self._setup
@@ -152,12 +160,13 @@ class Host:
             slot_memory_gb=inf if at.slot_memory_gb is None else at.slot_memory_gb,
             pace=pace,
             metric=at.metric,
-            feed=ray_feeder.find(at.token, ray.get_runtime_context().get_node_id(), at.feeders),
+            feed=ray_feeder.find(at.token, ray.get_runtime_context().get_node_id(), at.feeders, at.stream_samples),
         )
+        self._meeting = Meeting(ray_cluster.address())
         memory = limit_memory(device, at.slot_memory_gb, at.gpus if 0 < at.gpus < 1 else 1.0)
         if device == "cpu" and at.slot_memory_gb is not None:
-            _limit_space(at.slot_memory_gb)
-        return Hello(platform.node(), device, memory, os.getpid())
+            limit_space(at.slot_memory_gb)
+        return Hello(platform.node(), device, memory, os.getpid(), self._meeting.address)
 
     def train(self, number: int, told: bytes, parcels: Mapping[TrialId, Any]) -> tuple[Any, ...]:
         """Make a round: `told` is pickled (units by trial, whether lanes may be fused).
@@ -171,7 +180,7 @@ class Host:
             try:
                 made = self._train(number, units, fuse, parcels)
             except BaseException as error:  # noqa: BLE001 the driver raises it
-                made = Broken(_portable(error)), dict[TrialId, Parcel]()
+                made = Broken(portable(error)), dict[TrialId, Parcel]()
         outcome, states = made
         return (outcome, *(states.get(trial) for trial in units))
 
@@ -245,6 +254,61 @@ class Host:
         parts.close()
         return {trial: (Cut(), {}) for trial in values} | made
 
+    def wide(self, number: int, told: bytes, parcel: Sequence[Any]) -> tuple[Share, Any]:
+        """Take part in a unit: `told` is pickled (unit, seat, whether others are at it already).
+
+        What came of it, and the state after it where that is asked for. `parcel`: as `parcels` of `train`, or nothing.
+        """
+        unit, seat, joins = pickle.loads(told)
+        orders = self._orders.setdefault(number, Orders())
+        with self._printing(unit.trial.id):
+            try:
+                return self._wide(number, unit, seat, orders, joins, parcel)
+            except BaseException as error:  # noqa: BLE001 the driver raises it
+                return Broken(portable(error)), None
+            finally:
+                del self._orders[number]
+
+    def _wide(self, number: int, unit: Unit, seat: Seat, orders: Orders, joins: bool, parcel: Sequence[Any]) -> tuple[Share, Any]:
+        from shoal.train.tree import size_of
+        from shoal.train.wide import Adrift, Halted
+
+        fetched, state = 0, None
+        share: Share = Cut()
+        try:
+            with suppress(_GoneError):  # others have it
+                unit, fetched = self._located(unit, parcel[0] if parcel else None)
+            made = self._station.ranks.run(unit, seat, orders, joins=joins) if number not in self._void else None
+            if isinstance(made, Made):
+                share = made
+            elif made is not None:
+                news, values = made
+                self._made[unit.trial.id] = (*unit.visits, news.visit), news.age
+                size = size_of(news.state) if news.state is not None else 0
+                share = Trained(replace(news, state=None), values, fetched, size)
+                state = None if news.state is None else _parcel(news.state, size)
+        except Halted:
+            pass
+        except Adrift:
+            share = Drifting()
+        except TrialError as error:
+            share = error
+        except (RayError, LookupError) as error:
+            if not isinstance(error, RayError) and type(error) is not LookupError:  # a fault of ours
+                raise
+            share = Lost()
+        return share, state
+
+    def conclude(self, trial: TrialId, told: bytes) -> None:
+        """Another process has reported a unit that was made here, too: `told` is pickled (visits, scores, age, last)."""
+        visits, scores, age, last = pickle.loads(told)
+        if self._station.ranks.conclude(trial, visits, scores, last):
+            self._made[trial] = visits, age
+
+    def forget(self, trial: TrialId) -> None:
+        """The trial goes on elsewhere."""
+        self._station.forget(trial)
+
     def give(self, trial: TrialId, forget: bool) -> tuple[int, Parcel]:
         """Bytes of the trial's state here, and the state; with `forget` it lives on elsewhere only."""
         from shoal.train.tree import size_of
@@ -270,6 +334,13 @@ class Host:
     def halt(self, number: int) -> None:
         """Stop the round between two of its parts; it is void."""
         self._void.add(number)
+        orders = self._orders.get(number)
+        if orders is not None:
+            orders.halt()
+
+    def move(self, number: int, to: Move) -> None:
+        """Have the unit go on among other processes."""
+        self._orders.setdefault(number, Orders()).move(to)
 
     def call_off(self, number: int) -> None:
         """Leave the round out, unless it has begun."""
@@ -311,45 +382,6 @@ def _fetched(parcel: Any) -> Parcel:
     return found
 
 
-def _limit_space(more: GiB) -> None:
-    """Let this process's address space grow by so much from now on (Linux; elsewhere nothing happens)."""
-    status = Path("/proc/self/statm")
-    if not status.exists():
-        return
-    import resource
-
-    ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
-    size = int(status.read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + int(more * 2**30), resource.RLIM_INFINITY))
-
-
-class _Prints(io.TextIOBase):
-    """A text file that is made when something is written to it. What cannot be written is left out: it is not worth a trial."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._file: IO[str] | None = None
-
-    def go_to(self, path: Path | None) -> None:
-        """Write there from now on; None: nowhere."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-        self._path, self._file = path, None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        with suppress(OSError):
-            if self._file is None and self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", buffering=1)
-            if self._file is not None:
-                self._file.write(text)
-        return len(text)
-
-
 def _parcel(state: Tree, size: int) -> Parcel:
     return state, FILL if size <= FILL.nbytes else None
 
@@ -357,12 +389,3 @@ def _parcel(state: Tree, size: int) -> Parcel:
 def _add_seconds(total: dict[str, Seconds], more: Any) -> None:
     for name, seconds in more.items():
         total[name] = total.get(name, 0.0) + seconds
-
-
-def _portable(error: BaseException) -> BaseException:
-    """The exception, or its text where it cannot be pickled."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 whatever its class does when copied
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

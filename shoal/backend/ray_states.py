@@ -1,6 +1,6 @@
 """Where the newest states of trials are, and how those that are only in memory become durable."""
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from shoal.backend.course import Course, Position
+from shoal.backend.course import Course, Position, Run
 from shoal.backend.ray_cluster import GIB, store_room
 from shoal.backend.ray_fleet import Berth, Fleet
 from shoal.core.cluster import GiB, SlotId
@@ -29,9 +29,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A trial's newest state is in the memory of a slot's process, and nowhere else."""
+    """A trial's newest state is in the memory of these slots' processes, and nowhere else; in that of the first for certain."""
 
-    berth: Berth
+    berths: tuple[Berth, ...]
 
 
 class States:
@@ -61,16 +61,20 @@ class States:
         A state that is resident elsewhere, or that is needed again should the unit be `void`, is put into the object store.
         """
         at = self._course.positions[trial].carried
-        if isinstance(at, Resident) and (void or at.berth is not berth):
-            _, ref = at.berth.call("train", "give", trial, at.berth is not berth, results=2)
-            return self.store(trial, ref, 0, at.berth.id)
+        if isinstance(at, Resident) and (void or berth not in at.berths):
+            holder = at.berths[0]
+            _, ref = holder.call("train", "give", trial, holder is not berth, results=2)
+            return self.store(trial, ref, 0, holder.id)
         return at if isinstance(at, Stored) else None
 
     def lose(self, berth: Berth, at_work: Collection[TrialId]) -> list[Event]:
         """The berth is gone: the trials at work there lost their units, those resident there what is not durable."""
         events: list[Event] = []
         for name, at in self._course.positions.items():
-            here = isinstance(at.carried, Resident) and at.carried.berth is berth
+            here = isinstance(at.carried, Resident) and berth in at.carried.berths
+            if here and len(at.carried.berths) > 1:
+                at.carried = Resident(tuple(each for each in at.carried.berths if each is not berth))
+                here = False
             if here and not _durable(at):
                 events.append(self._course.fall(name))
             elif name in at_work:
@@ -87,8 +91,14 @@ class States:
             OSError: the storage failed.
         """
         places = ((name, at) for name, at in self._course.positions.items() if not _durable(at))
-        mine = [name for name, at in places if isinstance(at.carried, Resident) and at.carried.berth is berth]
-        return [self._course.keep(name, _got(berth.call("train", "keep", name))) for name in mine]
+        mine = [name for name, at in places if isinstance(at.carried, Resident) and at.carried.berths == (berth,)]
+        events: list[Event] = []
+        for name in mine:
+            try:
+                events.append(self._course.keep(name, _got(berth.call("train", "keep", name))))
+            except LookupError:  # it was given up here, for another slot had it, too
+                events.append(self._course.fall(name))
+        return events
 
     def spill(self) -> None:
         """Make states durable that lie idle in the object store, those stored longest ago first, until the rest has room."""
@@ -139,16 +149,41 @@ class States:
         for trial, at in self._course.positions.items():
             if at.visits and not _durable(at):
                 if isinstance(at.carried, Resident):
-                    refs[trial] = at.carried.berth.call("train", "keep", trial)
+                    refs[trial] = at.carried.berths[0].call("train", "keep", trial)
                 elif isinstance(at.carried, Stored) and berths:
                     refs[trial] = self._save(trial, at, [next(turns)])
         events: list[Event] = []
         for trial, ref in refs.items():
             try:
                 events.append(self._course.keep(trial, _got(ref)))
-            except RayError:
+            except (RayError, LookupError):
                 continue  # its slot died: what was not durable is trained again
         return events
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all gangs at work share. `active`: trials that are, `unfinished`: those that are not through."""
+
+    course: Course
+    fleet: Fleet
+    states: States
+    active: set[TrialId]
+    unfinished: set[TrialId]
+    numbers: Iterator[int]  # of what slots are given
+    depart: Callable[[Berth], list[Event]]  # a slot that is to leave has nothing to do any more
+    settled: Callable[[], None]  # something came to its end: others may begin
+    post: Callable[[Callable[[], list[Event]]], None]  # to be done, and told, at the next moment
+
+
+def carries(run: Run) -> bool:
+    """Whether the trial may go on at another slot after each unit, so that its state must be returned."""
+    return run.left is not None or run.quota is not None
+
+
+def durable_name(at: Position) -> str | None:
+    """The checkpoint that holds the newest state, if any does."""
+    return at.kept.name if at.kept is not None and _durable(at) else None
 
 
 def _durable(at: Position) -> bool:

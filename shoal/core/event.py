@@ -125,6 +125,14 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Fed:
+    """What the processes that prepare data for a node's slots did so far in this run: counts, seconds, bytes, by name."""
+
+    node: str
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Commanded:
     """A person, a time limit or the system asked for something: "stop" ends the run; the study can be resumed."""
 
@@ -162,6 +170,7 @@ Event = (
     | Failed
     | Joined
     | Left
+    | Fed
     | Commanded
 )
 Entry = Event | Planned | Remembered

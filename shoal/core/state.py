@@ -15,6 +15,7 @@ from shoal.core.event import (
     Entry,
     Evaluated,
     Failed,
+    Fed,
     Fell,
     Finished,
     Joined,
@@ -294,7 +295,7 @@ def _left(draft: _Draft, entry: Left) -> None:
         if entry.died:
             deaths = draft.write("deaths")
             for lane in gang.lanes:
-                if not entry.slots.isdisjoint(lane.slots):
+                if entry.slots.issuperset(lane.slots):  # on slots that are left it goes on
                     deaths[lane.trial] = deaths.get(lane.trial, 0) + 1
         draft.prune(gang, frozenset(), entry.slots)
 
@@ -338,6 +339,7 @@ _FOLDS: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
     Failed: lambda draft, entry: draft.end(entry.trial, f"failed: {entry.why}"),
     Joined: _joined,
     Left: _left,
+    Fed: lambda draft, entry: None,  # for the report
     Planned: _planned,
     Remembered: _remembered,
     Commanded: _commanded,

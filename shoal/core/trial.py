@@ -20,9 +20,11 @@ class Trial:
     Submit a trial again with more samples to extend it; it goes on from its newest state.
     `start`: it begins with the state (weights, momenta, random state) that this other trial had after so many visits, which
     must be its newest and durable when this one is submitted; these visits and their samples count as its own.
+    `priority`: against other trials, for policies that look at it (docs/policy.md).
 
     Raises:
-        ValueError: no id, samples not positive and finite, widths not 1 <= fewest <= most, or a trial that starts from itself.
+        ValueError: no id, samples or priority not positive and finite, widths not 1 <= fewest <= most, or a trial that starts
+            from itself.
     """
 
     id: TrialId
@@ -31,6 +33,7 @@ class Trial:
     widths: tuple[int, int] = (1, 1)  # fewest and most slots
     shards: frozenset[ShardId] = frozenset()  # each visited once an epoch; empty: data is not divided
     start: tuple[TrialId, int] | None = None  # the trial, and after how many visits
+    priority: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -42,6 +45,8 @@ class Trial:
             raise ValueError(f"trial {self.id}: widths must be 1 <= fewest <= most; got {self.widths!r}")
         if self.start is not None and self.start[0] == self.id:
             raise ValueError(f"trial {self.id} cannot start from itself: submit it again with more samples to extend it")
+        if self.priority != 1.0 and not (isfinite(self.priority) and self.priority > 0):
+            raise ValueError(f"trial {self.id}: a priority must be > 0 and finite; got {self.priority!r}")
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
             object.__setattr__(self, "config", {name: _as_tuple(value) for name, value in self.config.items()})
 
@@ -57,3 +62,4 @@ class Visit(NamedTuple):
     shard: ShardId
     turn: int  # the pass: what shuffle="each" and augment are drawn from
     samples: int  # trained in it
+    widths: tuple[tuple[int, int], ...] = ()  # with a batch per slot: (sample of the pass, width from there on); (): 1 throughout

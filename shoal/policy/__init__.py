@@ -22,6 +22,7 @@ from shoal.policy.flotilla import Rounds as Rounds
 from shoal.policy.hop import Hop as Hop
 from shoal.policy.hybrid import Hybrid as Hybrid
 from shoal.policy.named import describe as describe
+from shoal.policy.named import parse as parse
 from shoal.policy.named import rebuild as rebuild
 from shoal.policy.pack import Pack as Pack
 from shoal.policy.packed import Packed as Packed

@@ -7,6 +7,7 @@ from math import inf
 
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.policy.idle import first_come
 
 Widths = Mapping[TrialId, int]
 Rungs = Callable[[int, int], tuple[int, ...]]  # the widths to consider between the fewest and the most
@@ -62,14 +63,15 @@ def room(view: View) -> int:
 
 
 def asks(view: View, rungs: Rungs = powers_of_two, left: Callable[[View, TrialId], Samples] = left_of) -> list[Ask]:
-    """What each trial asks for that could run here, in the order in which they came.
+    """What each trial asks for that could run here, those of higher priority first, and in the order in which they came.
 
     Left out: trials in a unit that ends by itself, and those that need more slots, or bigger ones, than there are.
     """
     capacity, sizes = room(view), sorted(slot.memory for slot in view.slots.values())
     limited = bool(sizes) and sizes[0] < inf
     found = []
-    for name, trial in view.trials.items():
+    for name in first_come(view.trials):
+        trial = view.trials[name]
         gang = view.running.get(name)
         if gang is not None and gang.quota is not None:
             continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.policy.idle import priority_of
 from shoal.policy.knapsack import FORBIDDEN, Counts, Table, best_counts, gains
 from shoal.policy.settle import Claim, by_index, by_rack
 from shoal.policy.spatial import Spatial
@@ -32,9 +33,9 @@ class Elastic:
 
     `up`, `down`: seconds that a trial's slots stand still when it grows or shrinks; as the profile says if not given.
     `admit`: at most so many trials at a time, first come first served. `objective`: "throughput" in samples/s;
-    "efficiency", that over the trial's rate on one slot; "priority", the latter times the configuration's `priority`
-    (1 if it has none); or a function of a trial and its rates. `placement`: "index", the free slots in the order in which
-    they joined; "spatial", those likely to leave together for one trial; or a `Spatial`.
+    "efficiency", that over the trial's rate on one slot; "priority", the latter times the trial's priority; or a function of a
+    trial and its rates. `placement`: "index", the free slots in the order in which they joined; "spatial", those likely to leave
+    together for one trial; or a `Spatial`.
 
     Raises:
         ValueError: a horizon, cost, admit, objective or placement that cannot be.
@@ -170,8 +171,8 @@ def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[flo
         return rates
     if callable(rule.objective):
         return rule.objective(trial, rates)
-    weight: Any = trial.config.get("priority", 1.0) if rule.objective == "priority" else 1.0
-    return [float(weight) * rate / rates[0] for rate in rates]
+    weight = priority_of(trial) if rule.objective == "priority" else 1.0
+    return [weight * rate / rates[0] for rate in rates]
 
 
 def _costs(rule: Elastic, view: View, lanes: Mapping[TrialId, tuple[SlotId, ...]]) -> tuple[Table, Table]:

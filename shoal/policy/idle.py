@@ -1,12 +1,13 @@
 """What a policy asks first: which slots and trials wait, and whether one fits the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
+from typing import Any
 
 from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
-from shoal.core.trial import TrialId
+from shoal.core.trial import Trial, TrialId
 
 
 def idle_slots(view: View) -> list[Slot]:
@@ -18,9 +19,23 @@ def idle_slots(view: View) -> list[Slot]:
 
 
 def idle_trials(view: View) -> list[TrialId]:
-    """The trials with work left that are in no gang, oldest first."""
+    """The trials with work left that are in no gang, those of higher priority and then the oldest first."""
     running = view.running
-    return [trial for trial in view.trials if trial not in running]
+    waits = {name: trial for name, trial in view.trials.items() if name not in running}
+    return first_come(waits)
+
+
+def first_come(trials: Mapping[TrialId, Trial]) -> list[TrialId]:
+    """Those of higher priority first, among equals in the order given."""
+    if all(trial.priority == 1.0 and "priority" not in trial.config for trial in trials.values()):
+        return list(trials)
+    return sorted(trials, key=lambda name: -priority_of(trials[name]))
+
+
+def priority_of(trial: Trial) -> float:
+    """What its configuration says as `priority`, else its own."""
+    said: Any = trial.config.get("priority")
+    return float(said) if isinstance(said, (int, float)) else trial.priority
 
 
 def fits(view: View, trial: TrialId, slot: Slot) -> bool:

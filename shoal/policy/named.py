@@ -1,5 +1,6 @@
 """Policies by name: plain data for a journal's head, and back from it."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -75,6 +76,39 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     except TypeError as error:
         raise ValueError(f"policy {name}: {error}") from error
     return policy
+
+
+def parse(text: str) -> Policy[Any]:
+    """The policy that a user names, as "equi", "explore(seconds=60, most=4)" or "every(seconds=600, policy=doubling)".
+
+    Arguments are plain values, or policies named in the same way.
+
+    Raises:
+        ValueError: no such name, or arguments that do not fit it.
+    """
+    for name in KNOWN:
+        text = text.replace(name, name.replace("-", "_"))
+    try:
+        return _made(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}') from error
+
+
+def _made(node: ast.expr) -> Policy[Any]:
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    if not isinstance(call.func, ast.Name) or call.args or any(x.arg is None for x in call.keywords):
+        raise ValueError(f"a policy is a name with named arguments; got {ast.unparse(node)}")
+    given = {str(x.arg): _argument(x.value) for x in call.keywords}
+    return rebuild({"name": call.func.id.replace("_", "-"), **given})
+
+
+def _argument(node: ast.expr) -> Any:
+    if isinstance(node, (ast.Name, ast.Call)):
+        return describe(_made(node))
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise ValueError(f"a policy's arguments are plain values, or policies; got {ast.unparse(node)}") from error
 
 
 def _plain(value: Any) -> Any:

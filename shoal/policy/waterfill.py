@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
-from shoal.core.plan import Plan
+from shoal.core.cluster import SlotId
+from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.ask import Ask, Widths, all_widths, asks, left_of, room
 from shoal.policy.doubling import again, check_interval
+from shoal.policy.foretell import foretold
 from shoal.policy.place import place
 
 LONGER = 1.3  # a waiting trial takes the place of a running one, at a tick, if it has so many times as long to go
@@ -81,19 +83,22 @@ class WaterFill:
 
     Fewer: widths that even out their ends; changed only if the last end comes earlier by more than `gain` of it and what
     the change costs. `expect`: samples that a trial is taken to need where its own are not to be trusted (trials
-    that stop when they converge): what is left is then `expect` minus what it did, a quarter of it at least.
-    `every`: seconds between ticks.
+    that stop when they converge): what is left is then `expect` minus what it did, a quarter of it at least. `foretell`:
+    a metric from whose series so far that is foretold, as in `Doubling`. `every`: seconds between ticks.
 
     Raises:
-        ValueError: gain below 0, expect or every not positive.
+        ValueError: gain below 0, expect or every not positive, or both expect and foretell.
     """
 
     gain: float = 0.02
     expect: Samples | None = None
     every: Seconds | None = None
+    foretell: str | None = None
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        if self.expect is not None and self.foretell is not None:
+            raise ValueError(f"what is left is either expected or foretold; got expect={self.expect!r} and {self.foretell!r}")
         if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
             raise ValueError(f"gain must be >= 0, and expect > 0 samples or None; got {self.gain!r}, {self.expect!r}")
 
@@ -101,7 +106,8 @@ class WaterFill:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        wanting, capacity = asks(view, all_widths, self._left), room(view)
+        left = foretold(self.foretell) if self.foretell else self._left
+        wanting, capacity = asks(view, all_widths, left), room(view)
         crowded = sum(ask.least for ask in wanting) >= capacity
         widths = self._crowded(wanting, capacity) if crowded else self._level(view, wanting, capacity)
         return again(view, place(view, widths), self.every), memory
@@ -128,12 +134,16 @@ class WaterFill:
         now = {ask.trial: ask.held for ask in wanting}
         if not all(held in ask.widths for ask, held in zip(wanting, now.values(), strict=True)) or sum(now.values()) > capacity:
             return new  # one waits, or lost slots below its fewest
-        cost = max((_cost(view, ask) for ask in wanting if new[ask.trial] != ask.held), default=0.0)
+        cost = max((_cost(view, ask, new[ask.trial]) for ask in wanting if new[ask.trial] != ask.held), default=0.0)
         return new if _end(wanting, new) + cost < _end(wanting, now) * (1.0 - self.gain) else now
 
 
-def _cost(view: View, ask: Ask) -> Seconds:
-    return view.profile.switch(None, view.running[ask.trial])
+def _cost(view: View, ask: Ask, width: int) -> Seconds:
+    """Seconds that the trial stands still when its width changes; it keeps what slots it can."""
+    before = view.running[ask.trial]
+    held = before.lanes[0].slots
+    more = tuple(SlotId(f"\0{k}") for k in range(width - len(held)))  # stand for any slots
+    return view.profile.switch(before, Gang((Lane(ask.trial, held[:width] + more),), since=view.turn))
 
 
 def _end(wanting: Sequence[Ask], widths: Widths) -> Seconds:

@@ -7,6 +7,10 @@ the preprocessors are as few as keep up with the trainers.
 from collections.abc import Mapping, Sequence
 from math import ceil
 
+from shoal.core.trial import Seconds
+
+WORTH = 0.05  # of the processor's time on a sample, that sharing must save to be done
+
 
 def widths_to_profile(alone: Sequence[float], per_node: int) -> int:
     """Mt: the widths 1..Mt are to be measured.
@@ -57,3 +61,28 @@ def feeders(alone: Sequence[float], throughput: Mapping[int, float]) -> int:
         most = max(throughput.values(), default=0.0)
         raise ValueError(f"{need:g} samples/s are needed; measured at most {most:g}: measure more feeders")
     return min(enough)
+
+
+def feeders_wanted(prepare: Seconds, train: Sequence[Seconds], made: float, most: int) -> int:
+    """How many feeders a node's slots should have, `most` at most; 0: each slot is as well off preparing its own data.
+
+    `feeders` with a throughput that grows with their number; where the slots read unlike data, the demand is the sum of the
+    rates, less what they have in common. `prepare`: seconds per sample of one feeder. `train`: seconds per sample of each slot.
+    `made`: chunks to be prepared for each chunk asked for, in (0, 1]: one over the number of slots where all read one stream.
+
+    Raises:
+        ValueError: no slots, times that are not positive, a share out of its range, or no feeder allowed.
+    """
+    if not train or not min(prepare, *train) > 0 or not 0 < made <= 1 or most < 1:
+        raise ValueError(
+            f"need times > 0 (of a slot at least), 0 < made <= 1 and most >= 1; got {prepare}, {list(train)}, {made}, {most}"
+        )
+    rates = [1.0 / seconds for seconds in train]
+    try:
+        count = feeders([*rates, made * sum(rates)], {n: n / prepare for n in range(1, most + 1)})
+    except ValueError:
+        count = most
+    saves = (1.0 - made) * prepare >= WORTH * (prepare + max(train))
+    return (
+        count if saves or count > len(train) else 0
+    )  # a slot that prepares its own does so beside training, as one feeder would

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ class Table:
     @classmethod
     def load(cls, path: str | Path) -> "Table":
         """Read a TOML file: [[rows]] with the fields of `Row` but `packing`, and [speeds] with slots' names.
+
+        Instead of `rates` a row may have `points`, a table of samples/s by width: see `through`.
 
         Raises:
             ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
@@ -208,9 +211,30 @@ class Table:
 
 
 def _row(data: Mapping[str, Any]) -> Row:
-    known = [f.name for f in fields(Row) if f.name != "packing"]
+    known = [f.name for f in fields(Row) if f.name != "packing"] + ["points"]
     wrong = sorted(data.keys() - set(known))
     if wrong:
         raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")
     config = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("config", {}).items()}
-    return Row(**{**data, "config": config})
+    rates = {"rates": through(points_of(data["points"]))} if "points" in data else {}
+    return Row(**{k: v for k, v in data.items() if k != "points"} | rates | {"config": config})
+
+
+def points_of(given: Any) -> dict[int, float]:
+    """Samples/s by width, rising, as TOML writes them.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(given, Mapping) or not given or not all(k.isdecimal() and int(k) >= 1 for k in given):
+        raise ValueError(f"points are samples/s at widths, as {{ 1 = 500, 2 = 950 }}; got {given!r}")
+    return {int(width): float(given[width]) for width in sorted(given, key=int)}
+
+
+def through(points: Mapping[int, float]) -> tuple[float, ...]:
+    """Samples/s at widths 1, 2, … from those at some: on straight lines between them, from 0 at width 0."""
+    known = [(0, 0.0), *sorted(points.items())]
+    rates: list[float] = []
+    for (w0, r0), (w1, r1) in pairwise(known):
+        rates += [r0 + (r1 - r0) * (w - w0) / (w1 - w0) for w in range(w0 + 1, w1 + 1)]
+    return tuple(rates)

@@ -1,7 +1,7 @@
 """The figures people want of a study, from its journal alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ class TrialRow:
     hops: int  # times it went on at other slots than before
     moved: int  # bytes of its state that came from another slot
     signature: str
+    widths: tuple[int, int] = (1, 1)  # fewest and most slots
+    priority: float = 1.0
 
 
 class Void(NamedTuple):
@@ -73,6 +75,7 @@ class Account:
     entries: int
     choices: tuple[Choice, ...] = ()  # of the automatic policy
     splits: tuple[Split, ...] = ()  # packs that had no room
+    feeders: Mapping[tuple[int, str], Mapping[str, float]] = field(default_factory=dict)  # what they did, by run and node
 
     @property
     def seconds(self) -> Seconds:
@@ -155,7 +158,14 @@ def account(lines: Iterable[Line], metric: str | None = None, mode: str | None =
         entries=len(lines),
         choices=tuple(tally.choices),
         splits=tuple(tally.splits),
+        feeders=tally.feeders,
     )
+
+
+def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figures]]:
+    """The figures that a run was given instead of measured ones: of trials with these values (none: of any), which."""
+    rows = head.get("given")
+    return [(row["config"], row["figures"]) for row in rows] if isinstance(rows, (list, tuple)) else []
 
 
 def _text(value: Any) -> str | None:
@@ -196,6 +206,8 @@ def _row(tally: TrialTally, names: Sequence[str], metric: str | None, mode: str,
         hops=tally.hops,
         moved=tally.moved,
         signature=state.signature.get(trial.id, ""),
+        widths=trial.widths,
+        priority=trial.priority,
     )
 
 

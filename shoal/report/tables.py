@@ -1,11 +1,11 @@
 """The tables of the report's page, as HTML. Every text that comes from the journal is escaped."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from shoal.report.format import config, count, duration, number, plural, score, share, size, value
-from shoal.report.metrics import Account, TrialRow
+from shoal.report.metrics import Account, TrialRow, given_rows
 from shoal.report.palette import painted_by
 from shoal.report.params import Parameter
 
@@ -50,11 +50,29 @@ def _trial_table(account: Account, rows: Sequence[TrialRow], names: Sequence[str
     painted = painted_by(account)
     place = {row.id: n for n, row in enumerate(account.ranked(), 1)}
     scored = [account.metric, "best", "at epoch"] if account.metric else []
-    heads = ["#", "trial", *scored, *names, "epochs", "training", "from", "status"]
-    return table(heads, [_trial_cells(account, row, names, painted[row.id], place[row.id]) for row in rows], sortable=True)
+    more = _asked(account)
+    heads = ["#", "trial", *scored, *names, *more, "epochs", "training", "from", "status"]
+    return table(heads, [_trial_cells(account, row, names, more, painted[row.id], place[row.id]) for row in rows], sortable=True)
 
 
-def _trial_cells(account: Account, row: TrialRow, names: Sequence[str], colour: str, place: int) -> list[Any]:
+def _asked(account: Account) -> dict[str, Callable[[TrialRow], tuple[str, Any]]]:
+    """What was asked for beside the configuration, where it is not as usual in all trials."""
+    found: dict[str, Callable[[TrialRow], tuple[str, Any]]] = {}
+    if any(row.widths != (1, 1) for row in account.trials):
+        found["slots"] = lambda row: ("–".join(map(str, dict.fromkeys(row.widths))), row.widths[1])
+    if any(row.priority != 1.0 for row in account.trials):
+        found["priority"] = lambda row: (number(row.priority), row.priority)
+    return found
+
+
+def _trial_cells(
+    account: Account,
+    row: TrialRow,
+    names: Sequence[str],
+    more: Mapping[str, Callable[[TrialRow], tuple[str, Any]]],
+    colour: str,
+    place: int,
+) -> list[Any]:
     scores = [(score(row.last), row.last), (score(row.best), row.best), (number(row.best_epoch, 3), row.best_epoch)]
     missing = object()
     values = [row.config.get(name, missing) for name in names]
@@ -63,6 +81,7 @@ def _trial_cells(account: Account, row: TrialRow, names: Sequence[str], colour: 
         (f'<i class="dot" style="background:{colour}"></i>{escape(row.id)}', str(row.id), "html"),
         *(scores if account.metric else []),
         *(("–", None) if item is missing else _config_cell(item) for item in values),
+        *(cell(row) for cell in more.values()),
         (_done(row), row.epochs),
         (duration(row.spent.get("train")), row.spent.get("train")),
         (duration(row.start), row.start),
@@ -131,6 +150,34 @@ def splits(account: Account) -> str:
     return text + table(["at", "trials", "why", "each trial's memory, by signature, since"], cells, sortable=True)
 
 
+def feeders(account: Account) -> str:
+    """What the processes did that prepare data for the slots of a node, run by run. Nothing if there were none."""
+    rows = [
+        [
+            (str(run), run),
+            node,
+            (str(int(f["feeders"])), f["feeders"]),
+            (count(f["made"]), f["made"]),
+            (count(f["served"]), f["served"]),
+            (share(f["waits"], f["served"]) if f["served"] else "–", f["waits"]),
+            (duration(f["waited"]), f["waited"]),
+            (duration(f["cpu"]), f["cpu"]),
+            (count(f["ahead"]), f["ahead"]),
+            (size(f["bytes"]), f["bytes"]),
+        ]
+        for (run, node), f in account.feeders.items()
+    ]
+    if not rows:
+        return ""
+    heads = ["run", "node", "feeders", "chunks made", "handed out", "not ready", "waited", "processor time", "ahead", "held"]
+    text = (
+        "<p>Data that takes work to prepare was prepared once for all slots of a node. Not ready: chunks that a slot asked for "
+        "before they were made, and how long slots waited for them, all together. Ahead: samples made before they were asked "
+        "for, at most. Held: for slots that come later, at most.</p>"
+    )
+    return text + table(heads, rows, sortable=True)
+
+
 def repeated(account: Account) -> str:
     """What was trained and then lost, trial by trial. Nothing if nothing was."""
     rows = [row for row in account.trials if row.repeated.falls]
@@ -156,12 +203,62 @@ def repeated(account: Account) -> str:
     return f"{text}<details{_open(len(rows))}><summary>by trial</summary>{body}</details>"
 
 
+def packs(account: Account) -> str:
+    """What packing gained on this machine, by signature and number of trials in one step. Nothing if none were tried.
+
+    Liu et al. 2020: improvement IMPV (eq. 3) against the same trials one after the other, and what a switch costs (eq. 4).
+    """
+    rows: list[list[Any]] = []
+    for signature, figures in account.figures.items():
+        having = [row for row in account.trials if row.signature == signature]
+        first = [(f"<code>{escape(signature[:12])}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
+        step, switch = figures.get("step"), figures.get("switch", figures.get("build"))
+        last = (duration(switch), switch)
+        if "unfusable" in figures and step:
+            rows.append([*first, ("1", 1), (duration(step), step), ("one by one: steps cannot be fused", None), last])
+        for width, took in sorted((int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")):
+            gain = 1.0 - took / (width * step) if step else None
+            told = "–" if gain is None else f"{100 * gain:+.0f} %"
+            rows.append([*first, (str(width), width), (duration(took), took), (told, gain), last])
+    if not rows:
+        return ""
+    heads = ["signature", "for example", "trials in a step", "seconds a step", "IMPV", "seconds a switch"]
+    text = (
+        "<p>Trials that share a slot share its chunks of data; those of one graph may train in one step. IMPV: the time saved "
+        "against training them one after the other, as measured on their own first steps; where it is not above 3 %, they are "
+        "trained one after the other. A switch: to put a trial's state onto a slot, as between trials that are not packed.</p>"
+    )
+    body = table(heads, rows, sortable=True)
+    return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'measurement')}</summary>{body}</details>"
+
+
+def given(account: Account) -> str:
+    """The figures that the last run was given, a line for each kind of trial; nothing if it was given none."""
+    rows = given_rows(account.head)
+    if not rows:
+        return ""
+    names = list(dict.fromkeys(name for _, figures in rows for name in figures))
+    cells = [
+        [config(values, 60) or "any other", *((_figure(name, figures.get(name)), figures.get(name)) for name in names)]
+        for values, figures in rows
+    ]
+    path = account.head.get("profile")
+    by = f" by <code>{escape(str(path))}</code>" if path else ""
+    rest = "What it leaves open was measured." if account.figures else "Nothing was measured."
+    return f"<p>Given{by}, and believed instead of what is measured. {rest}</p>{table(['trials', *map(_named, names)], cells)}"
+
+
 def measured(account: Account) -> str:
-    """The figures of the profile, a line for each signature."""
+    """The figures of the profile: those given, and those measured, a line for each signature."""
+    return given(account) + _measured(account)
+
+
+def _measured(account: Account) -> str:
     if not account.figures:
         return ""
-    order = ("rate", "step", "memory", "build", "first", "evaluate", "save", "switch")
-    seen = {name for figures in account.figures.values() for name in figures}
+    seen = {name for figures in account.figures.values() for name in figures if name[:6] != "fused:" and name != "unfusable"}
+    widths = sorted((name for name in seen if name.startswith("rate@")), key=lambda name: int(name[5:]))
+    order = ("rate", *widths, "step", "memory", "build", "first", "evaluate", "save", "switch")
     names = [name for name in order if name in seen] + sorted(seen - set(order))
     rows = []
     for signature, figures in account.figures.items():
@@ -171,11 +268,17 @@ def measured(account: Account) -> str:
         rows.append(
             [(f"<code>{escape(signature[:12])}</code>", signature, "html"), (str(len(having)), len(having)), example, *cells]
         )
-    heads = ["signature", "trials", "for example", *(f"{name} ({UNITS[name]})" if name in UNITS else name for name in names)]
+    heads = ["signature", "trials", "for example", *map(_named, names)]
     text = "<p>Trials of one signature (model, optimizer, batch size, precision) share these figures.</p>"
     if len(rows) <= SHOWN:
         return text + table(heads, rows, sortable=True)
     return f"{text}<details><summary>all {len(rows):,} signatures</summary>{table(heads, rows, sortable=True)}</details>"
+
+
+def _named(name: str) -> str:
+    """A figure's name, with its unit where it is no time."""
+    unit = UNITS.get(name.partition("@")[0])
+    return f"{name} ({unit})" if unit else name
 
 
 def _figure(name: str, figure: float | None) -> str:
@@ -185,4 +288,4 @@ def _figure(name: str, figure: float | None) -> str:
         return size(figure)
     if name == "memory" and figure is not None:
         return size(figure * 2**30)
-    return count(figure) if name in UNITS or figure is None else duration(figure)
+    return count(figure) if name.partition("@")[0] in UNITS or figure is None else duration(figure)

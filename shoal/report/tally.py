@@ -12,6 +12,7 @@ from shoal.core.event import (
     Entry,
     Evaluated,
     Failed,
+    Fed,
     Fell,
     Finished,
     Measured,
@@ -154,6 +155,7 @@ class Tally:
         self.runs: list[RunTally] = []
         self.choices: list[Choice] = []
         self.splits: list[Split] = []
+        self.feeders: dict[tuple[int, str], Mapping[str, float]] = {}  # what they did, by run and node
         self._needs: tuple[Seconds, dict[str, GiB]] = 0.0, {}  # said at that moment
         self.trials: dict[TrialId, TrialTally] = {}
         self.left: set[TrialId] = set()
@@ -182,6 +184,8 @@ class Tally:
                 self._split(time, entry)
             case Remembered("policy", {"follows": str(follows), "why": str(why)}):
                 self._choose(Choice(time, follows, why))
+            case Fed(node, figures) if self.runs:
+                self.feeders[self.runs[-1].number, node] = figures
             case Commanded("stop", why) if self.runs:
                 self.runs[-1].stopped = why
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.engine.journal import Line
 from shoal.report.format import config, count, duration, number, plural, score, share, size
 from shoal.report.gantt import KINDS
-from shoal.report.metrics import Account, TrialRow, account
+from shoal.report.metrics import Account, TrialRow, account, given_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +22,8 @@ def summary(lines: Iterable[Line], metric: str | None = None, mode: str | None =
     (by status, and `all`), best (None: no score), top, seconds, runs, slots (seconds by kind each), used (seconds by
     kind), policy (what the automatic one follows, and why; None: it is another), training (its share of slot time),
     samples, throughput (samples/s), repeated (falls, visits, samples, seconds, and by trial), hops, moved_bytes, failures,
-    splits (of packs that had no room), figures (by signature).
+    splits (of packs that had no room), feeders (what they did, by run and node), figures (by signature), given (instead of
+    measured, by configuration).
 
     Raises:
         ValueError: the mode is neither "min" nor "max".
@@ -56,7 +57,9 @@ def summary(lines: Iterable[Line], metric: str | None = None, mode: str | None =
         "moved_bytes": sum(row.moved for row in told.trials),
         "failures": [{"trial": row.id, "why": row.why, "epochs": row.epochs} for row in told.trials if row.status == "failed"],
         "splits": [split._asdict() for split in told.splits],
+        "feeders": [{"run": run, "node": node, **figures} for (run, node), figures in told.feeders.items()],
         "figures": told.figures,
+        "given": [{"config": values, "figures": figures} for values, figures in given_rows(told.head)],
     }
     plain = _plain(found)
     assert isinstance(plain, dict)
@@ -73,6 +76,7 @@ def _trial(row: TrialRow) -> dict[str, Any]:
         "status": row.status,
         "train_seconds": row.spent.get("train", 0.0),
         "config": dict(row.config),
+        **({"priority": row.priority} if row.priority != 1.0 else {}),
     }
 
 
@@ -100,6 +104,8 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *_best_lines(found),
         f"time     {duration(found['seconds'])}" + (f" in {len(found['runs'])} runs" if len(found["runs"]) > 1 else ""),
         *_slot_lines(found),
+        *_feeder_lines(found),
+        *_given_lines(found),
         *([f"policy   auto: {choice['follows']}, because {choice['why']}"] if (choice := found.get("policy")) else []),
     ]
     if found["throughput"]:
@@ -116,6 +122,20 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
     failed = found["failures"]
     shown += [f"failed   {item['trial']}: {item['why']}" for item in failed[:TOP]]
     return shown + ([f"         … and {len(failed) - TOP} more"] if len(failed) > TOP else [])
+
+
+def _feeder_lines(found: Mapping[str, Any]) -> list[str]:
+    return [
+        f"feeders  {row['feeders']:g}: {count(row['made'])} chunks made, {count(row['served'])} handed out, "
+        f"{share(row['waits'], row['served'])} of them waited for"
+        for row in found.get("feeders", ())[-TOP:]
+        if row["served"]
+    ]
+
+
+def _given_lines(found: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys(name for row in found.get("given", ()) for name in row["figures"])
+    return [f"given    {', '.join(names)}; the rest is measured"] if names else []
 
 
 def _standing(found: Mapping[str, Any]) -> str:

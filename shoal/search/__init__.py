@@ -14,6 +14,7 @@ from shoal.search.named import describe as describe
 from shoal.search.named import parse as parse
 from shoal.search.named import rebuild as rebuild
 from shoal.search.optuna import Optuna as Optuna
+from shoal.search.patience import Patience as Patience
 from shoal.search.pbt import PBT as PBT
 from shoal.search.random import Random as Random
 from shoal.search.trace import Trace as Trace

@@ -35,11 +35,12 @@ def next_batch(
     epochs: float,
     most: int | None,
     widths: Widths | None = None,
+    priority: float | None = None,
 ) -> tuple[Proposal, int]:
     """Submit trials `came`, `came + 1`, … of `count`, as many as keep at most `most` with work left.
 
     With it, how many have come by then. Trials that are known came already: a journal torn in the middle of a moment has
-    them, but not the memory of it. `widths`: the fewest and most slots of each (None: one).
+    them, but not the memory of it. `widths`: the fewest and most slots of each (None: one). `priority`: of each (None: 1).
     """
     while came < count and trial_id(came, count) in view.known:
         came += 1
@@ -47,8 +48,9 @@ def next_batch(
     if room <= 0:
         return Proposal(), came
     samples, shards = whole_epochs(view, epochs), frozenset(view.shards)
-    wide = widths or (1, 1)
-    trials = tuple(Trial(trial_id(i, count), samples, config(i), wide, shards) for i in range(came, came + room))
+    wide, weight = widths or (1, 1), 1.0 if priority is None else priority
+    names = [trial_id(i, count) for i in range(came, came + room)]
+    trials = tuple(Trial(name, samples, config(came + i), wide, shards, priority=weight) for i, name in enumerate(names))
     return Proposal(trials), came + room
 
 

@@ -13,7 +13,7 @@ class Grid:
     """Every combination of the space's `grid` (or `choice`) dimensions, the last one running fastest.
 
     `max_epochs`: how long each trains. `max_concurrent`: how many have work left at any time (None: all).
-    `widths`: the fewest and most slots of each (None: one).
+    `widths`: the fewest and most slots of each (None: one). `priority`: of each (None: 1).
     What else is None is the study's, or nothing to choose from, and one epoch. Its memory is how many trials came.
 
     Raises:
@@ -24,6 +24,7 @@ class Grid:
     max_epochs: float | None = None
     max_concurrent: int | None = None
     widths: Widths | None = None
+    priority: float | None = None
     _configs: tuple[Config, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -42,4 +43,4 @@ class Grid:
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
         count, config = len(self._configs), self._configs.__getitem__
-        return next_batch(view, came, count, config, self.max_epochs or 1, self.max_concurrent, self.widths)
+        return next_batch(view, came, count, config, self.max_epochs or 1, self.max_concurrent, self.widths, self.priority)

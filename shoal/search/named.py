@@ -11,6 +11,7 @@ from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving
 from shoal.search.median import MedianStopping
 from shoal.search.optuna import Optuna
+from shoal.search.patience import Patience
 from shoal.search.pbt import PBT
 from shoal.search.random import Random
 from shoal.search.space import describe_space, rebuild_space
@@ -25,6 +26,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "asha": ASHA,
     "pbt": PBT,
     "median": MedianStopping,
+    "patience": Patience,
     "optuna": Optuna,
 }
 
@@ -66,6 +68,8 @@ def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
 def parse(text: str) -> Searcher[Any]:
     """The searcher that a user names, as "asha" or "asha(grace_period=2)"; the arguments are plain values.
 
+    A searcher within it is named likewise, as in "patience(epochs=3, inner='random(num_samples=9)')".
+
     Raises:
         ValueError: no such name, or arguments that do not fit it.
     """
@@ -77,6 +81,8 @@ def parse(text: str) -> Searcher[Any]:
         given = {str(x.arg): ast.literal_eval(x.value) for x in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text!r}') from error
+    if isinstance(given.get("inner"), str):
+        given["inner"] = describe(parse(given["inner"]))
     return rebuild({"name": call.func.id.lower(), **given})
 
 

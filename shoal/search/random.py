@@ -13,8 +13,8 @@ from shoal.search.space import Config, Space
 class Random:
     """`num_samples` draws from the space; with `grid` dimensions, so many of every combination, as Ray Tune does.
 
-    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`: as for `Grid`. What is None is
-    the study's, or one sample for one epoch from seed 0. Its memory is how many trials came.
+    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`, `priority`: as for `Grid`. What
+    is None is the study's, or one sample for one epoch from seed 0. Its memory is how many trials came.
 
     Raises:
         ValueError: numbers that are not positive, or a seed below 0.
@@ -26,6 +26,7 @@ class Random:
     seed: int | None = None
     max_concurrent: int | None = None
     widths: Widths | None = None
+    priority: float | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class Random:
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
         count = (self.num_samples or 1) * self._draws.combinations
-        return next_batch(view, came, count, self.config, self.max_epochs or 1, self.max_concurrent, self.widths)
+        return next_batch(view, came, count, self.config, self.max_epochs or 1, self.max_concurrent, self.widths, self.priority)
 
     def config(self, index: int) -> Config:
         """The configuration of trial number `index`."""

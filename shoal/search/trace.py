@@ -7,7 +7,7 @@ from typing import Any
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Trial
-from shoal.search.batch import check_counts, trial_id, whole_epochs
+from shoal.search.batch import Widths, check_counts, checked_widths, trial_id, whole_epochs
 from shoal.search.space import value_of
 
 Arrival = tuple[float, Mapping[str, Any], float | None]  # time, configuration, samples (None: max_epochs of the data)
@@ -17,7 +17,8 @@ Arrival = tuple[float, Mapping[str, Any], float | None]  # time, configuration, 
 class Trace:
     """Trials that arrive at these seconds of the study, as (time, config) or (time, config, samples).
 
-    `max_epochs`: how long those train that do not say. Arrivals are put in order of time. Its memory is how many came.
+    `max_epochs`: how long those train that do not say. `widths`: fewest and most slots of each (None: one).
+    Arrivals are put in order of time. Its memory is how many came.
 
     Raises:
         ValueError: no arrivals, an arrival of another form, or a time below 0.
@@ -25,9 +26,11 @@ class Trace:
 
     arrivals: Sequence[Sequence[Any]]
     max_epochs: float = 1
+    widths: Widths | None = None
 
     def __post_init__(self) -> None:
         check_counts(self.max_epochs, None)
+        object.__setattr__(self, "widths", checked_widths(self.widths))
         if not self.arrivals:
             raise ValueError("a trace needs arrivals, as (time, config) or (time, config, samples); got none")
         object.__setattr__(self, "arrivals", tuple(sorted(map(_arrival, self.arrivals), key=lambda a: a[0])))
@@ -45,7 +48,7 @@ class Trace:
             name = trial_id(i, len(self.arrivals))
             if name not in view.known:  # it is, if a crash tore the journal between the trial and the memory of it
                 length = whole_epochs(view, self.max_epochs) if samples is None else samples
-                now.append(Trial(name, length, config, shards=frozenset(view.shards)))
+                now.append(Trial(name, length, config, self.widths or (1, 1), frozenset(view.shards)))
         return Proposal(tuple(now), wake_at=self.arrivals[came][0] if came < len(self.arrivals) else None), came
 
 

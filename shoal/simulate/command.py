@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from shoal.core.ports import Policy
 from shoal.engine.journal import Journal
-from shoal.policy import rebuild
+from shoal.policy import parse
 from shoal.simulate.fields import SpecError
 from shoal.simulate.read import read_log
 from shoal.simulate.run import run_spec
@@ -31,7 +31,7 @@ def simulate(
 ) -> tuple[dict[str, Any], list[str]]:
     """Each spec under each policy: {"specs": [{"spec", "title", "policies": {label: figures}}]}, and a table a spec.
 
-    `policies`: labels of the spec's [policies], or names of policies with their defaults; none: all that the spec has,
+    `policies`: labels of the spec's [policies], or policies by name, as "explore(seconds=60)"; none: all that the spec has,
     or "fifo". `out`: a folder for a page a spec with all its policies ("page" in the data), and for each simulated study's
     journal and report ("report" in its figures).
 
@@ -77,9 +77,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _chosen(spec: Spec, path: str | Path, policies: Sequence[str]) -> dict[str, Policy[Any]]:
     if not policies:
-        return dict(spec.policies) or {"fifo": rebuild({"name": "fifo"})}
+        return dict(spec.policies) or {"fifo": parse("fifo")}
     try:
-        return {name: spec.policies[name] if name in spec.policies else rebuild({"name": name}) for name in policies}
+        return {name: spec.policies[name] if name in spec.policies else parse(name) for name in policies}
     except ValueError as error:
         raise SpecError(path, "--policy", f"{error}; the spec has {', '.join(spec.policies) or 'none of its own'}") from error
 

@@ -12,7 +12,7 @@ from shoal.core.event import Event
 from shoal.core.ports import Policy
 from shoal.core.trial import Seconds
 from shoal.policy import rebuild
-from shoal.profile.table import Table
+from shoal.profile.table import Row, Table
 from shoal.simulate.arrivals import Arrival
 from shoal.simulate.fields import Fields, SpecError
 from shoal.simulate.tables import arrivals_of, holding, log_of, row_of, shards_of, slots_of
@@ -64,7 +64,7 @@ def _spec(top: Fields) -> Spec:
     shards, replicas = shards_of(data, slots, fast)
     arrivals = arrivals_of(_some(top, "trials"), shards, seed)
     hop = top.table("hop", {})
-    rows = [row_of(row, hop) for row in top.tables("profile")]
+    rows = _rows(top, hop)
     made = Table(tuple(rows), fast | speeds) if rows else replace(Table(), speeds=fast | speeds)
     _check(top, made, arrivals, slots or (log.slots if log else ()))
     return Spec(
@@ -79,6 +79,13 @@ def _spec(top: Fields) -> Spec:
         seed,
         top.number("checkpoint_every", 300.0, least=0),
     )
+
+
+def _rows(top: Fields, hop: Fields) -> list[Row]:
+    """The figures: [[profile]], or a file with [[rows]], as `shoal profile` writes it, beside the spec."""
+    if isinstance(top.data.get("profile"), str):
+        return list(top.made("profile", lambda: Table.load(top.file.parent / top.text("profile"))).rows)
+    return [row_of(row, hop) for row in top.tables("profile")]
 
 
 def _some(top: Fields, key: str) -> list[Fields]:

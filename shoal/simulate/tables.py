@@ -7,13 +7,11 @@ from itertools import count as counting
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from shoal.core.cluster import ShardId, Slot, SlotId, proportional
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.pack import PackCost
 from shoal.profile.packing import Packing
-from shoal.profile.table import Row
+from shoal.profile.table import Row, through
 from shoal.simulate.arrivals import Arrival, even, poisson
 from shoal.simulate.fields import Fields
 from shoal.simulate.read import read_log
@@ -206,9 +204,7 @@ def _rates(given: Fields) -> tuple[float, ...] | None:
     points = given.table("points")
     if not points.data or not all(width.isdecimal() and int(width) >= 1 for width in points.data):
         raise given.wrong("points", f"it must have rates at widths 1, 2, …; got {', '.join(points.data) or 'none'}")
-    known = sorted((int(width), points.number(width, above=0)) for width in points.data)
-    widths, rates = zip(*known, strict=True)
-    return tuple(np.interp(np.arange(1, widths[-1] + 1), (0, *widths), (0.0, *rates)).tolist())
+    return through({int(width): points.number(width, above=0) for width in points.data})
 
 
 def _packing(given: Fields, beside: Fields, rates: tuple[float, ...] | None) -> Packing:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 Columns = tuple[Any, ...] | dict[str, Any]  # of NumPy arrays, or of tensors; first axis samples
 
 
@@ -65,3 +67,21 @@ def cut(columns: Columns, start: int, stop: int) -> Columns:
     if isinstance(columns, dict):
         return {name: column[start:stop] for name, column in columns.items()}
     return tuple([column[start:stop] for column in columns])
+
+
+Laid = tuple[Any, tuple[int, ...], tuple[int, ...]]  # an array's numbers in the order of memory, its shape, its strides
+
+
+def laid(array: Any) -> Laid:
+    """The array in a form that keeps its layout where arrays are made contiguous: sums over it are rounded by its layout."""
+    array = np.asarray(array)
+    span = sum((count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)) + array.itemsize
+    if array.size == 0 or min(array.strides, default=0) < 0 or span != array.nbytes:  # with gaps, overlaps, or turned over
+        array = array.copy(order="K")
+    return np.lib.stride_tricks.as_strided(array, (array.size,), (array.itemsize,)), array.shape, array.strides
+
+
+def unlaid(form: Laid) -> Any:
+    """The array again, in memory of its own."""
+    numbers, shape, strides = form
+    return np.lib.stride_tricks.as_strided(numbers.copy(), shape, strides)

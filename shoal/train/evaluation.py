@@ -13,7 +13,7 @@ from shoal.train.lane import Lane
 from shoal.train.measure import Meter
 from shoal.train.pack import Pack, Pass
 from shoal.train.recipe import Recipe, overrides
-from shoal.train.stream import Stream
+from shoal.train.stream import Streams
 from shoal.train.unit import OutOfMemory, TrialError
 
 Scores = dict[str, float]
@@ -22,8 +22,8 @@ Scores = dict[str, float]
 class Evaluation:
     """`clocked`: whether seconds are counted by the clock."""
 
-    def __init__(self, recipe: Recipe, data: Data, stream: Stream, meter: Meter, pack: Pack, clocked: bool) -> None:
-        self._stream, self._meter, self._pack, self._clocked = stream, meter, pack, clocked
+    def __init__(self, recipe: Recipe, data: Data, streams: Streams, meter: Meter, pack: Pack, clocked: bool) -> None:
+        self._streams, self._meter, self._pack, self._clocked = streams, meter, pack, clocked
         self.possible = bool(data.validation) and overrides(recipe, "validation_step")
 
     def scores(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
@@ -54,7 +54,7 @@ class Evaluation:
         self._pack.set_threads()
         begin = perf_counter()
         with spent.on("evaluate"), blaming():
-            scores = lane.evaluate(self._stream.validation())
+            scores = lane.evaluate(self._streams.of(lane.settings.data_key).validation())
         self._meter.happened(lane.signature, "evaluate", perf_counter() - begin)
         return scores
 
@@ -63,7 +63,7 @@ class Evaluation:
         self._pack.set_threads()
         begin = perf_counter()
         try:
-            scores = fused.evaluate(self._stream.validation())
+            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation())
         except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.core.trial import Seconds
 
 TRIES, SKIPPED = 6, 2  # steps timed of each width, and how many of the first ones do not count
-GAIN = 0.05  # fused must save so much of the time to be chosen
+GAIN = 0.03  # fused must save so much of the time to be chosen
 AGAIN = (8, 32, 128, 1024)  # askings after which all is tried again
 NEAR = 1.3  # a width speaks for those within this ratio
 

@@ -35,7 +35,7 @@ def graph_key(lane: Lane) -> str:
     """
     s = lane.settings
     words = _Words(_numbered(lane.model))
-    words.add((type(lane._recipe), s.batch_size, s.shuffle, s.drop_last, s.accumulate_grad_batches, s.precision))
+    words.add((type(lane._recipe), s.batch_size, s.shuffle, s.drop_last, s.accumulate_grad_batches, s.precision, *s.data_key))
     words.add(str(lane._device))
     places = {id(p): (g, i) for g, group in enumerate(lane.optimizer.param_groups) for i, p in enumerate(group["params"])}
     for name, tensor in lane.model.named_parameters(remove_duplicate=False):

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -38,7 +39,13 @@ class Meeting:
         with socket.create_server((host, 0)) as at:
             port = at.getsockname()[1]
             self._store = dist.TCPStore(
-                host, port, is_master=True, wait_for_workers=False, master_listen_fd=at.detach(), timeout=timedelta(seconds=10)
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=at.detach(),
+                timeout=timedelta(seconds=10),
+                use_libuv=False,  # the other server (torch 2.13) was seen to accept a connection and never to read from it
             )
         self.address = f"{host}:{port}"
 
@@ -52,12 +59,13 @@ class Gate:
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
-        host, _, port = seat.store.rpartition(":")
-        try:
-            store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=seat.patience))
-        except RuntimeError as error:
-            raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {error}") from error
-        self.store = dist.PrefixStore(f"{seat.lane}/{seat.generation}", store)
+        found: list[Any] = []
+        # its own timeout ends with the connection's first byte: it would wait for ever for an answer
+        threading.Thread(target=_reach, args=(seat, found), daemon=True).start()
+        wait(lambda: bool(found), replace(seat, stall=seat.patience + 1.0), lambda: False, POLL)
+        if isinstance(found[0], RuntimeError):
+            raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {found[0]}") from found[0]
+        self.store = dist.PrefixStore(f"{seat.lane}/{seat.generation}", found[0])
 
     def arrive(self) -> None:
         """Show that this process is ready to connect."""
@@ -78,6 +86,14 @@ class Gate:
         self.arrive()
         wait(lambda: self.there(range(self.seat.width)), self.seat, lambda: _overtaken(self.seat, orders), POLL)
         return Group(self.seat, self.store, orders)
+
+
+def _reach(seat: Seat, found: list[Any]) -> None:
+    host, _, port = seat.store.rpartition(":")
+    try:
+        found.append(dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=seat.patience)))
+    except RuntimeError as error:
+        found.append(error)
 
 
 class Group:

@@ -65,10 +65,10 @@ class Lane:
 
     @cached_property
     def signature(self) -> str:
-        """Equal for trials that cost the same: parameters, optimizer, batch size, precision and kind of device."""
+        """Equal for trials that cost the same: parameters, optimizer, batch size, precision, kind of device, way of preparing."""
         s = self.settings
         shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self.model.named_parameters()]
-        what = (shapes, type(self.optimizer).__qualname__, s.batch_size, s.precision, self._kind)
+        what = (shapes, type(self.optimizer).__qualname__, s.batch_size, s.precision, self._kind, *s.data_key)
         return blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
     # -- training ------------------------------------------------------------------------------------------------------

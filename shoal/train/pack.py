@@ -24,7 +24,7 @@ from shoal.train.fused import Fused, StepFailed, graph_key
 from shoal.train.gauge import TRIES, Gauge
 from shoal.train.lane import Lane
 from shoal.train.measure import Meter
-from shoal.train.stream import Stream
+from shoal.train.stream import Streams
 from shoal.train.unit import OutOfMemory, Part, TrialError, Unit
 
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
@@ -50,8 +50,8 @@ News = tuple[Pass, Part | TrialError]
 class Pack:
     """The lanes of one slot, trained together. `pace`: as of the `Station`."""
 
-    def __init__(self, stream: Stream, data: Data, meter: Meter, threads: int, pace: Pace | None = None) -> None:
-        self._stream, self._data, self._meter = stream, data, meter
+    def __init__(self, streams: Streams, data: Data, meter: Meter, threads: int, pace: Pace | None = None) -> None:
+        self._streams, self._data, self._meter = streams, data, meter
         self._threads, self._pace = threads, pace
         self._fused: dict[Lane, Fused] = {}
         self._kinds: WeakKeyDictionary[Lane, str] = WeakKeyDictionary()
@@ -94,9 +94,9 @@ class Pack:
 
     def _stream_of(self, each: Pass) -> tuple[object, ...]:
         """Equal for passes that see the same chunks."""
-        visit, shuffle = each.unit.visit, each.lane.settings.shuffle
-        turn = visit.turn if shuffle == "each" or self._stream.augments else 0
-        return visit.shard, turn, shuffle
+        visit, shuffle, stream = each.unit.visit, each.lane.settings.shuffle, self._streams.of(each.lane.settings.data_key)
+        turn = visit.turn if shuffle == "each" or stream.augments else 0
+        return stream, visit.shard, turn, shuffle
 
     # -- one stream ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,8 @@ class Pack:
         left = self._data.size(visit.shard)
         going = yield from self._each(passes, lambda each: each.lane.begin(left))
         crews = self._crews(going, fuse)
-        chunks = self._stream.chunks(visit.shard, visit.turn, passes[0].lane.settings.shuffle)
+        s = passes[0].lane.settings
+        chunks = self._streams.of(s.data_key).chunks(visit.shard, visit.turn, s.shuffle)
         try:
             while left > 0 and going:
                 try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 Shuffle = Literal["once", "each"]
 Precision = Literal["32", "bf16"]
+DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
 Samples = Any  # whole columns as NumPy arrays: a tuple, or a dict when the data's columns have names
 
 
@@ -40,6 +43,8 @@ class Recipe:
     fuse_random: bool = False  # fused packs may draw other random numbers (dropout masks): equal in distribution only
     batch_per_slot: bool = False  # a batch is batch_size for each slot of a wide lane: it grows with the lane, and so may
     lr_rule: LRRule = "linear"  # the learning rate; or "sqrt", "none", or a method lr_rule(self, width) -> factor
+
+    data_keys: tuple[str, ...] = ()  # keys of the configuration that `prepare`, `augment` and `features` get by name, too
 
     search_space: ClassVar[Mapping[str, Any] | None] = None  # these five: for the command line
     metric: ClassVar[str | None] = None
@@ -137,6 +142,7 @@ class Settings:
     batch_per_slot: bool = False
     lr_rule: LRRule = "linear"
     fuse_random: bool = False
+    data_key: DataKey = ()  # what the trial's data depends on
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("accumulate_grad_batches", 1), ("nan_patience", 0)):
@@ -160,7 +166,7 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: one of them out of range.
     """
-    values = {f.name: config.get(f.name, getattr(recipe, f.name)) for f in fields(Settings)}
+    values = {f.name: config.get(f.name, getattr(recipe, f.name)) for f in fields(Settings) if f.name != "data_key"}
     whole = ("batch_size", "accumulate_grad_batches", "nan_patience")
     for name in whole:  # a searcher may give 32.0
         if isinstance(values[name], float | np.integer) and values[name] == int(values[name]):
@@ -168,7 +174,30 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     for name in ("drop_last", "batch_per_slot", "fuse_random"):
         values[name] = bool(values[name])
     values["precision"] = str(values["precision"])
-    return Settings(**values)
+    return Settings(**values, data_key=data_key(recipe, config))
+
+
+def data_key(recipe: Recipe, config: Mapping[str, Any]) -> DataKey:
+    """What the trial's data depends on, beside the data itself: equal for trials that see the same chunks.
+
+    Raises:
+        ValueError: one of `data_keys` is neither in the configuration nor an attribute of the recipe.
+    """
+    missing = [name for name in recipe.data_keys if name not in config and not hasattr(recipe, name)]
+    if missing:
+        raise ValueError(f"data_keys names {', '.join(missing)}: give it in the configuration, or the recipe an attribute for it")
+    return tuple((name, config[name] if name in config else getattr(recipe, name)) for name in recipe.data_keys)
+
+
+def seen_by(recipe: Recipe, key: DataKey) -> Recipe:
+    """The recipe whose `prepare`, `augment` and `features` are those of trials with this key."""
+    if not key:
+        return recipe
+    made = copy(recipe)
+    for hook in ("prepare", "augment", "features"):
+        if overrides(recipe, hook):
+            setattr(made, hook, partial(getattr(recipe, hook), **dict(key)))
+    return made
 
 
 def seed_of(config: Mapping[str, Any], study: int) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from gc import collect
 from itertools import count, islice
 from math import inf
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -25,9 +27,13 @@ from shoal.train.lane import Lane
 from shoal.train.largest import Make, is_open, largest, with_size
 from shoal.train.measure import STEPS, Meter, start_up
 from shoal.train.pack import Pack, Pass
-from shoal.train.recipe import Recipe, seed_of
-from shoal.train.stream import Feed, Stream
+from shoal.train.recipe import Recipe, data_key, seed_of
+from shoal.train.stream import Feed, Streams
 from shoal.train.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
+
+if TYPE_CHECKING:
+    from shoal.train.ranks import Ranks
+    from shoal.train.wide import Wide
 
 __all__ = ["Done", "Part", "Station", "Tree", "TrialError", "Unit"]
 
@@ -42,6 +48,7 @@ class _Held:
     whole: bool = False  # its state is that after `lane.visits`; otherwise only its memory is of use
     safe: bool = False  # that state is durable, or was returned
     bytes: int = 0  # as of its last unit
+    wide: Wide | None = None  # where it was trained by several processes
 
 
 class Station:
@@ -83,14 +90,21 @@ class Station:
         self._recipe, self._data, self._vault, self._seed = recipe, data, vault, seed
         self._device, self._kind = torch.device(device), kind
         self._every, self._room, self._pace, self._metric = checkpoint_every, state_memory_gb * 2**30, pace, metric
-        self._stream = Stream(recipe, data, seed=seed, device=self._device, memory_gb=data_memory_gb, feed=feed)
+        self._streams = Streams(recipe, data, seed=seed, device=self._device, memory_gb=data_memory_gb, feed=feed)
         self._held: OrderedDict[TrialId, _Held] = OrderedDict()  # used longest ago first
         self._kept: dict[TrialId, tuple[int, str]] = {}  # newest checkpoint written here: after so many visits, its name
         self._meter = Meter(self._device)
         self._largest: dict[str, int] = {}  # batch sizes found out, by signature but for the batch
         self._memory, self._short = slot_memory_gb * 2**30, False
-        self._pack = Pack(self._stream, data, self._meter, threads, pace)
-        self._evaluation = Evaluation(recipe, data, self._stream, self._meter, self._pack, clocked=pace is None)
+        self._pack = Pack(self._streams, data, self._meter, threads, pace)
+        self._evaluation = Evaluation(recipe, data, self._streams, self._meter, self._pack, clocked=pace is None)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """For units that several processes make."""
+        from shoal.train.ranks import Ranks
+
+        return Ranks(self)
 
     def train(self, unit: Unit) -> Generator[Part, None, Done]:
         """Make the visit. Left early, it counts as not made, and the trial's state here is gone.
@@ -233,10 +247,10 @@ class Station:
 
     def _endless(self, lane: Lane) -> Iterator[int]:
         """Passes over the first shard, without end."""
-        shard = self._data.shards[0]
+        shard, stream = self._data.shards[0], self._streams.of(lane.settings.data_key)
         for turn in count():
             lane.begin(self._data.size(shard))
-            for chunk in self._stream.chunks(shard, turn, lane.settings.shuffle):
+            for chunk in stream.chunks(shard, turn, lane.settings.shuffle):
                 yield from lane.feed(chunk)
             yield from lane.flush()
 
@@ -260,8 +274,11 @@ class Station:
         self._kept.pop(trial, None)
 
     def _drop(self, *trials: TrialId) -> None:
-        lanes = [held.lane for trial in trials if (held := self._held.pop(trial, None)) is not None]
-        self._pack.forsake(lanes)
+        gone = [held for trial in trials if (held := self._held.pop(trial, None)) is not None]
+        self._pack.forsake([held.lane for held in gone])
+        for held in gone:
+            if held.wide is not None:
+                held.wide.leave()
 
     def holds(self, trial: TrialId, visits: int) -> bool:
         """Whether a unit of the trial that comes after so many visits needs no source."""
@@ -296,6 +313,13 @@ class Station:
             raise LookupError(f"checkpoint {source} was asked for, but this station has no vault")
         return self._vault.load(source)
 
+    def _blank(self, unit: Unit, spent: Spent) -> _Held:
+        """The trial's lane in whatever state."""
+        if unit.trial.id not in self._held:
+            with spent.on("switch"):
+                self._held[unit.trial.id] = _Held(self._build(unit))
+        return self._held[unit.trial.id]
+
     def _build(self, unit: Unit, state: Tree | None = None) -> Lane:
         """`state`: where it is known, that it is to have."""
         self._pack.set_threads()
@@ -327,7 +351,7 @@ class Station:
         most = min(self._data.size(shard) for shard in shards)
         kind = f"{make(with_size(config, 1)).signature} {most}"
         if kind not in self._largest:
-            chunks = self._stream.chunks(self._data.shards[0], 0)
+            chunks = self._streams.of(data_key(self._recipe, config)).chunks(self._data.shards[0], 0)
             try:
                 self._largest[kind] = largest(make, config, next(chunks), most, self._memory, self._device)
             finally:

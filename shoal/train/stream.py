@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import copy
 from hashlib import blake2b
 from threading import Lock
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +16,15 @@ import torch
 from torch import Tensor
 
 from shoal.core.cluster import ShardId
+from shoal.core.trial import Samples, Seconds
 from shoal.train import columns as cols
 from shoal.train.columns import Columns
 from shoal.train.data import Data
 from shoal.train.features import Features
-from shoal.train.recipe import Recipe, overrides
+from shoal.train.recipe import DataKey, Recipe, overrides, seen_by
 
 READING = 2  # shards that `made` keeps at hand
+Key = tuple[ShardId, int, int | None, str]  # of a chunk: shard, number, turn (None: of no account), shuffle
 _ORDER, _EACH = 1, 2  # which draw: the order within a shard, the order of one pass
 
 
@@ -33,38 +37,45 @@ class Shelf:
     """Prepared chunks by shard, within a limit of bytes. Room is made by dropping the shard used longest ago."""
 
     def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._held: OrderedDict[ShardId, dict[int, Columns]] = OrderedDict()
-        self._sizes: dict[ShardId, int] = {}
+        self._limit, self._key = limit, ""
+        self._held: OrderedDict[str, dict[int, Columns]] = OrderedDict()
+        self._sizes: dict[str, int] = {}
         self._lock = Lock()
+
+    def of(self, key: object) -> Shelf:
+        """The same shelf, for what is prepared otherwise."""
+        other = copy(self)
+        other._key = repr(key)
+        return other
 
     @property
     def total(self) -> int:
         return sum(self._sizes.values())
 
     def get(self, shard: ShardId, number: int) -> Columns | None:
+        name = self._key + shard
         with self._lock:
-            if shard not in self._held:
+            if name not in self._held:
                 return None
-            self._held.move_to_end(shard)
-            return self._held[shard].get(number)
+            self._held.move_to_end(name)
+            return self._held[name].get(number)
 
     def drop(self, shard: ShardId) -> None:
         with self._lock:
-            self._held.pop(shard, None)
-            self._sizes.pop(shard, None)
+            self._held.pop(self._key + shard, None)
+            self._sizes.pop(self._key + shard, None)
 
     def put(self, shard: ShardId, number: int, chunk: Columns) -> None:
         """Keep the chunk if there is room, or other shards can make room. A shard larger than the limit is kept in part."""
-        size = cols.nbytes(chunk)
+        size, name = cols.nbytes(chunk), self._key + shard
         with self._lock:
-            self._held.setdefault(shard, {})
-            self._held.move_to_end(shard)
+            self._held.setdefault(name, {})
+            self._held.move_to_end(name)
             while self.total + size > self._limit and len(self._held) > 1:
                 self._sizes.pop(self._held.popitem(last=False)[0], None)
             if self.total + size <= self._limit:
-                self._held[shard][number] = chunk
-                self._sizes[shard] = self._sizes.get(shard, 0) + size
+                self._held[name][number] = chunk
+                self._sizes[name] = self._sizes.get(name, 0) + size
 
 
 class _Blocks:
@@ -98,8 +109,17 @@ class _Blocks:
 class Feed(Protocol):
     """Where a stream gets chunks that others have use for, too."""
 
-    def chunk(self, *key: Any) -> Columns | None:
-        """What `Stream.made` gives for these arguments; None: make it yourself."""
+    ahead: Samples  # that are to be prepared beyond the chunk asked for
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """What `Stream.made` gives for the first key; None: make it yourself. The others are wanted next, in this order.
+
+        `trained`: seconds per sample of what the slot did with the chunks before; None: nothing yet.
+        """
+        ...
+
+    def made(self, seconds: Seconds) -> None:
+        """The slot made a chunk itself, in so many seconds per sample."""
         ...
 
 
@@ -114,13 +134,14 @@ class Stream:
     """
 
     def __init__(
-        self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float, feed: Feed | None = None
+        self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float | Shelf, feed: Feed | None = None
     ) -> None:
         self._feed, self._blocks = feed, OrderedDict[ShardId, _Blocks]()
         self._recipe, self._data, self._seed, self._device = recipe, data, seed, device
         self._prepares, self.augments = overrides(recipe, "prepare"), overrides(recipe, "augment")
         self._features = Features(recipe, seed, device)
-        self._shelf = Shelf(memory_gb * 2**30)
+        self._shelf = memory_gb if isinstance(memory_gb, Shelf) else Shelf(memory_gb * 2**30)
+        self._trained: deque[tuple[Seconds, int]] = deque(maxlen=16)  # what was done with each of the last chunks took so long
         self._aside: ThreadPoolExecutor | None = None
         self._copies: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -138,13 +159,11 @@ class Stream:
             skip -= blocks.rows(order.pop(0))
 
         def make(number: int) -> Columns:
-            fed = self._feed.chunk(shard, number, turn, shuffle) if self._feed is not None and self.augments else None
-            if fed is not None:
-                return self._featured(self._moved(fed))
-            chunk = self._prepared(blocks, number, move=not self.augments)
-            if shuffle == "each":
-                chunk = _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
-            return self._featured(self._moved(self._augmented(chunk, shard, turn, number))) if self.augments else chunk
+            if self.augments:
+                varied = self._asked(blocks, order, number, turn, shuffle, lambda: self._varied(blocks, number, turn, shuffle))
+                return self._featured(self._moved(varied))
+            chunk = self._prepared(blocks, order, number)
+            return chunk if shuffle == "once" else self._mixed(chunk, shard, turn, number)
 
         chunks = self._ahead(blocks, order, make, self.augments)
         return _without(chunks, skip) if skip else chunks
@@ -160,12 +179,9 @@ class Stream:
             self._blocks[shard] = _Blocks(self._data, shard, seed)
             while len(self._blocks) > READING:
                 self._blocks.popitem(last=False)
-        chunk = self._plain_chunk(self._blocks[shard], number)
-        if turn is None:
-            return cols.apply(chunk, np.asarray)
-        if shuffle == "each":
-            chunk = _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
-        return cols.apply(self._augmented(chunk, shard, turn, number), np.asarray)
+        blocks = self._blocks[shard]
+        chunk = self._plain_chunk(blocks, number) if turn is None else self._varied(blocks, number, turn, shuffle)
+        return cols.apply(chunk, np.asarray)
 
     def validation(self) -> Iterator[Columns]:
         """All validation samples, in the order of the data, prepared, never augmented.
@@ -177,7 +193,8 @@ class Stream:
             yield from self._plain(_Blocks(self._data, part, None))
 
     def _plain(self, blocks: _Blocks) -> Iterator[Columns]:
-        return self._ahead(blocks, list(range(blocks.count)), lambda k: self._prepared(blocks, k, move=True), False)
+        order = list(range(blocks.count))
+        return self._ahead(blocks, order, lambda k: self._prepared(blocks, order, k), False)
 
     def _ahead(
         self, blocks: _Blocks, order: list[int], make: Callable[[int], Columns], always: bool
@@ -189,7 +206,7 @@ class Stream:
             at_hand = not always and self._shelf.get(blocks.part, number) is not None
             if len(order) == 1 or at_hand or not self._features.ready:
                 return lambda: make(number)
-            if self._data.serial and self._feed is None:
+            if self._data.serial:
                 blocks.load()
             pending[:] = [*pending[-1:], self._beside(make, number)]
             return pending[-1].result
@@ -206,8 +223,10 @@ class Stream:
     def _guarded(self, part: ShardId, chunk: Columns) -> Iterator[Columns]:
         """The chunk; once it was used, make sure that it is still what it was: it may be on the shelf, and others' too."""
         before = [column._version for column in cols.parts(chunk)]
+        begin = perf_counter()
         try:
             yield chunk
+            self._trained.append((perf_counter() - begin, cols.rows(chunk)))
         finally:
             written = [column._version for column in cols.parts(chunk)] != before
             if written:
@@ -220,15 +239,48 @@ class Stream:
             self._aside = ThreadPoolExecutor(1, "shoal-chunks", torch.set_num_threads, (torch.get_num_threads(),))
         return self._aside.submit(make, number)
 
-    def _prepared(self, blocks: _Blocks, number: int, move: bool) -> Columns:
+    def _asked(
+        self, blocks: _Blocks, order: Sequence[int], number: int, turn: int | None, shuffle: str, make: Callable[[], Columns]
+    ) -> Columns:
+        """The chunk from the feed, where there is one and it has it; else it is made here."""
+        if self._feed is None:
+            return make()
+        rows, at = blocks.rows(number), order.index(number)
+        coming = order[at : at + 1 + int(-(-self._feed.ahead // rows))]
+        took, count = (sum(each) for each in zip(*tuple(self._trained), strict=True)) if self._trained else (0.0, 0)
+        fed = self._feed.chunk([(blocks.part, each, turn, shuffle) for each in coming], took / count if count else None)
+        if fed is not None:
+            return fed
+        begin = perf_counter()
+        chunk = make()
+        self._feed.made((perf_counter() - begin) / rows)
+        return chunk
+
+    def _prepared(self, blocks: _Blocks, order: Sequence[int], number: int) -> Columns:
+        """The chunk as it is trained on where nothing is augmented, on the device."""
         chunk = self._shelf.get(blocks.part, number)
         if chunk is None:
-            fed = self._feed.chunk(blocks.part, number, None, "once") if self._feed is not None and self._prepares else None
-            chunk = fed if fed is not None else self._plain_chunk(blocks, number)
-            if move:
-                chunk = self._featured(self._moved(chunk))
+            chunk = (
+                self._plain_chunk(blocks, number)
+                if not self._prepares
+                else self._asked(blocks, order, number, None, "once", lambda: self._plain_chunk(blocks, number))
+            )
+            chunk = self._featured(self._moved(chunk))
             self._shelf.put(blocks.part, number, chunk)
         return chunk
+
+    def _varied(self, blocks: _Blocks, number: int, turn: int, shuffle: str) -> Columns:
+        """The chunk in a pass's order, augmented; what it is made of is kept."""
+        chunk = self._shelf.get(blocks.part, number)
+        if chunk is None:
+            chunk = self._plain_chunk(blocks, number)
+            self._shelf.put(blocks.part, number, chunk)
+        if shuffle == "each":
+            chunk = self._mixed(chunk, blocks.part, turn, number)
+        return self._augmented(chunk, blocks.part, turn, number)
+
+    def _mixed(self, chunk: Columns, shard: ShardId, turn: int, number: int) -> Columns:
+        return _taken(chunk, _draw(_EACH, self._seed, shard, turn, number + 1).permutation(cols.rows(chunk)))
 
     def _plain_chunk(self, blocks: _Blocks, number: int) -> Columns:
         chunk = blocks.block(number)
@@ -254,6 +306,31 @@ class Stream:
         return chunk
 
 
+class Streams:
+    """A slot's streams, one for each way in which its trials' data is prepared; they share a shelf. See `Stream`.
+
+    `feed`: asked by trials without `data_keys` only.
+    """
+
+    def __init__(
+        self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float, feed: Feed | None = None
+    ) -> None:
+        shelf = Shelf(memory_gb * 2**30)
+
+        def make(key: DataKey) -> Stream:
+            mine = shelf.of(key)
+            return Stream(seen_by(recipe, key), data, seed=seed, device=device, memory_gb=mine, feed=None if key else feed)
+
+        self._make = make
+        self._made: dict[DataKey, Stream] = {}
+
+    def of(self, key: DataKey = ()) -> Stream:
+        """The stream of trials with this key."""
+        if key not in self._made:
+            self._made[key] = self._make(key)
+        return self._made[key]
+
+
 def _without(chunks: Generator[Columns, None, None], skip: int) -> Generator[Columns, None, None]:
     """The chunks, of the first one without that many samples."""
     try:
@@ -264,10 +341,14 @@ def _without(chunks: Generator[Columns, None, None], skip: int) -> Generator[Col
         chunks.close()
 
 
-def feeding(recipe: Recipe, data: Data, seed: int) -> Stream:
-    """A stream that makes chunks for others: it keeps none, and its columns stay in main memory."""
+def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
+    """A stream that makes chunks for others, on one core, in main memory.
+
+    `memory_gb`: for what `prepare` made of the data, where it is augmented in each pass; it keeps no finished chunks.
+    """
     torch.set_num_threads(1)
-    return Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
+    kept = memory_gb if overrides(recipe, "prepare") else 0.0
+    return Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=kept)
 
 
 def _draw(what: int, seed: int, shard: ShardId, *more: int) -> np.random.Generator:

@@ -47,6 +47,11 @@ class Done:
     state: Tree | None = None  # when asked to carry; views, valid until this slot trains the trial again
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The unit's pass was made by several, of which another one says what came of it."""
+
+
 class TrialError(Exception):
     """A trial cannot go on: its recipe raised, or its loss diverged. The other trials are not touched."""
 

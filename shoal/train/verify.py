@@ -17,7 +17,8 @@ from shoal.train.columns import Columns
 from shoal.train.data import Data
 from shoal.train.lane import Lane
 from shoal.train.largest import is_open, with_size
-from shoal.train.recipe import Recipe, overrides, seed_of
+from shoal.train.recipe import Recipe, data_key, overrides, seed_of, seen_by
+from shoal.train.seat import Orders, Seat
 from shoal.train.station import Station
 from shoal.train.stream import Stream
 from shoal.train.tree import load_model
@@ -103,8 +104,10 @@ def retrain(
         epoch = (done + 1) / shards
         evaluate = metric is not None and (epoch.is_integer() if evaluated is None else epoch in evaluated)
         unit = Unit(trial, tuple(visits[:done]), visit._replace(samples=0), source if done == first else None, evaluate)
-        for _ in station.train(unit):
-            pass
+        if visit.widths:
+            station.ranks.run(unit, Seat(trial.id, 1, 0, 1), Orders())
+        else:
+            deque(station.train(unit), maxlen=0)
     if begun is not None and first == len(visits):
         return begun[1]
     if not visits:
@@ -154,7 +157,7 @@ class _Bench:
         self._recipe, self._data = recipe, data
         self._config = with_size(config, SMALL) if is_open(recipe, config) else config
         self._seed = seed_of(config, seed)
-        stream = Stream(recipe, data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
+        stream = Stream(seen_by(recipe, data_key(recipe, config)), data, seed=seed, device=torch.device("cpu"), memory_gb=0.0)
         size, shard = self.lane().settings.batch_size, data.shards[0]
         chunks = stream.chunks(shard, 0, self.lane().settings.shuffle)
         chunk = next(chunks)

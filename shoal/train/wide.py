@@ -71,16 +71,19 @@ class Wide:
         self._since: tuple[int, float] | None = None  # the same, while there is no progress
         self._follow: Sequence[tuple[int, int]] = ()
 
-    def begin(self, chunks: Open, samples: int, *, whole: bool = True, follow: Sequence[tuple[int, int]] = ()) -> None:
+    def begin(
+        self, chunks: Open, samples: int, *, whole: bool = True, same: bool = True, follow: Sequence[tuple[int, int]] = ()
+    ) -> None:
         """Start a pass over so many samples. `whole`: the lane is in the trial's state before it; if not, a peer must be.
 
-        `follow`: with a batch per slot, the widths of a former run of this pass; batches and rates are those, at any width.
+        `same`: it is in that state since the pass before. `follow`: with a batch per slot, the widths of a former run of this
+        pass; batches and rates are those, at any width.
         """
         self._reader = Reader(chunks, samples)
         self.position, self.totals, self.widths, self._follow = 0, {}, [], follow
         self._left = self._since = self._mark = None
         self._notes.clear()
-        if not whole:
+        if not whole or not same:
             self._lineage = 0
         self._whole = whole
 
@@ -113,6 +116,17 @@ class Wide:
         except BaseException:
             self.leave()
             raise
+
+    @property
+    def seat(self) -> Seat:
+        """Where it sits, or sat last."""
+        assert self._seat is not None, "run comes first"
+        return self._seat
+
+    @property
+    def whole(self) -> bool:
+        """Whether this process has the trial's state, at `position` of the pass."""
+        return self._whole
 
     def leave(self) -> None:
         """Leave the generation. The state stays."""
@@ -195,6 +209,8 @@ class Wide:
 
     def _take(self, given: Mapping[str, Any]) -> None:
         with blaming():
+            if given["lane"].get("whole", {}).get("found", self.lane.found) != self.lane.found:
+                raise ValueError('a lane\'s slots found different largest batches: say a number instead of batch_size="max"')
             handover.take(self.lane, given["lane"])
         self.position, self.totals, self.widths = given["position"], given["totals"], given["widths"]
         self._notes.names, self._warned = given["names"], given["warned"]
@@ -237,14 +253,19 @@ class Wide:
     def _ready(self, move: Move) -> bool:
         """Whether those that join are there. One rank of those that stay looks, the others take its word."""
         seat = move.seat
-        if seat is None or not seat.joining or seat.rank != min(set(range(seat.width)) - set(seat.joining)):
+        if seat is None or not seat.joining:
+            return True
+        joined = seat.rank in seat.joining  # since the order was given
+        if not joined and seat.rank != min(set(range(seat.width)) - set(seat.joining)):
             return True
         if self._vain == seat.generation:
             return False
         try:
             if self._gate is None or self._gate.seat != seat:
                 self._gate = Gate(seat)
-            return self._gate.there(seat.joining)
+            if joined:
+                self._gate.arrive()
+            return joined or self._gate.there(seat.joining)
         except PeerLost:
             self._vain = seat.generation
             return False

@@ -330,4 +330,4 @@ def _clear(backend: Ray) -> None:
     """Go on with its slots although a study would pause: starting others takes seconds."""
     for berth in backend._fleet.ready:
         berth.run = None
-    backend._active.clear()
+    backend._work.active.clear()

@@ -31,14 +31,18 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_holds_the_contract(name):
-    check_policy(POLICIES[name], examples=15)
+FEW = [*((name, 15) for name in POLICIES if name != "milp"), ("milp", 3)]  # a solver's run a decision
+MANY = pytest.param("milp", 20, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_holds_the_contract_with_widths(name):
-    @settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize(("name", "examples"), [*FEW, MANY])
+def test_holds_the_contract(name, examples):
+    check_policy(POLICIES[name], examples=examples)
+
+
+@pytest.mark.parametrize(("name", "examples"), [*FEW, MANY])
+def test_holds_the_contract_with_widths(name, examples):
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(wide_worlds())
     def holds(world):
         lines, state, stalled = world.run(Watched(POLICIES[name]()))
@@ -95,9 +99,10 @@ def test_objectives_choose_who_gets_the_slots():
     assert shares("throughput") == {"t0": 4}
     assert shares("efficiency") == {"t0": 1, "t1": 3}
     assert shares(lambda t, rates: [r * (1000.0 if t.id == "t1" else 1.0) for r in rates]) == {"t1": 4}
-    urgent = replace(trial(0, 1e4), config={"x": 0, "priority": 50.0})
-    plan, _ = Elastic(objective="priority").decide(seen(state([urgent, trial(1, 1e4)], nodes(4)), profile), {})
-    assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {"t0": 4}
+    for said in ({"priority": 50.0}, {"config": {"x": 0, "priority": 50.0}}):
+        urgent = replace(trial(0, 1e4), **said)
+        plan, _ = Elastic(objective="priority").decide(seen(state([urgent, trial(1, 1e4)], nodes(4)), profile), {})
+        assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {"t0": 4}
 
 
 def test_spatial_placement_keeps_racks_together():

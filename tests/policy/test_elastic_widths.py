@@ -11,6 +11,7 @@ from shoal.policy.doubling import Doubling
 from shoal.policy.explore import Explore
 from shoal.policy.flotilla import Flotilla, Rounds
 from shoal.policy.waterfill import WaterFill, level
+from shoal.profile.table import Row, Table
 
 RISING = (10.0, 18.0, 24.0, 30.0, 34.0, 38.0, 42.0, 45.0)
 
@@ -74,6 +75,15 @@ def test_water_fill_moves_nobody_for_little() -> None:
         then = follow(known, start, Finished(trial(1, 1.0).id))
         after = WaterFill().decide(seen(then, profile), None)[0]
         assert (after.gangs != then.plan.gangs) is moved
+
+
+def test_water_fill_weighs_what_a_rescale_costs_not_what_a_start_costs() -> None:
+    known = state([trial(0, 1000.0), trial(1, 1000.0)], nodes(4))
+    for up, moved in ((1.0, True), (50.0, False)):
+        profile = Table((Row((10.0, 20.0, 30.0, 40.0), switch=50.0 if moved else 1.0, up=up, down=0.0),))
+        start = WaterFill().decide(seen(known, profile), None)[0]
+        then = follow(known, start, Finished(trial(1, 1.0).id))
+        assert (WaterFill().decide(seen(then, profile), None)[0].gangs != then.plan.gangs) is moved
 
 
 def test_more_trials_than_slots_are_not_turned_out() -> None:

@@ -75,3 +75,11 @@ def test_fixed_waits_for_its_slot() -> None:
     assert fixed.decide(view_of(here), None)[0].gangs == {solo(TrialId("b"), W[1], 0)}
     with pytest.raises(ValueError, match="empty assignment"):
         Fixed({})
+
+
+def test_higher_priority_first_then_the_oldest() -> None:
+    from dataclasses import replace
+
+    urgent = [trial("a"), trial("b", priority=2.0), replace(trial("c"), priority=3.0), replace(trial("d"), priority=2.0)]
+    plan, _ = Fifo().decide(view_of(started(*urgent)), None)
+    assert plan.gangs == {solo(TrialId(t), w, 0) for t, w in zip("cbd", W, strict=True)}

@@ -1,6 +1,7 @@
 """What is left, foretold from scores."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from small_studies import nodes, seen, state, table, trial
@@ -10,6 +11,7 @@ from shoal.core.state import fold
 from shoal.core.trial import TrialId
 from shoal.policy.equi import Equi
 from shoal.policy.foretell import foretold
+from shoal.policy.waterfill import WaterFill
 from shoal.profile.convergence import Convergence
 
 T0, T1 = TrialId("t0"), TrialId("t1")
@@ -47,8 +49,22 @@ def test_a_policy_that_foretells_favours_the_trial_that_ends_first() -> None:
     look = known({T0: 0.02, T1: 2.0})
     three = replace(look, slots=dict(list(look.slots.items())[:3]))
 
-    def widths(policy: Equi) -> dict[str, int]:
+    def widths(policy: Any) -> dict[str, int]:
         return {gang.trials[0]: len(gang.slots) for gang in policy.decide(three, None)[0].gangs}
 
     assert widths(Equi()) == {T0: 2, T1: 1}
     assert widths(Equi(foretell="loss")) == {T0: 1, T1: 2}
+
+
+def test_water_fill_gives_more_to_the_trial_that_ends_last() -> None:
+    slopes = {T0: 0.02, T1: 2.0}
+    look = known(slopes)
+    left = {t: foretold("loss")(look, t) for t in slopes}
+    longer, shorter = sorted(slopes, key=lambda t: -left[t])
+    plan, _ = WaterFill(foretell="loss").decide(look, None)
+    widths = {gang.trials[0]: len(gang.slots) for gang in plan.gangs}
+    assert left[longer] > 1.5 * left[shorter] and widths[longer] > widths[shorter]
+    even, _ = WaterFill().decide(look, None)
+    assert {len(gang.slots) for gang in even.gangs} == {2}, "as many samples are left of each"
+    with pytest.raises(ValueError, match="either expected or foretold"):
+        WaterFill(expect=10.0, foretell="loss")

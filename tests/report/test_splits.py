@@ -41,3 +41,12 @@ def test_the_report_says_which_packs_were_split() -> None:
     html = page(LINES)
     assert "Packs out of memory" in html and "t000, t001" in html
     assert not summary(LINES[:-1])["splits"] and "Packs out of memory" not in page(LINES[:-1])
+
+
+def test_the_report_says_what_packing_gained() -> None:
+    figures = {"step": 0.001, "switch": 0.02, "fused:2": 0.0019, "fused:16": 0.004}
+    lines = [*LINES[:5], Line(2.0, Measured(A, "abc", figures)), Line(2.5, Measured(B, "def", {"step": 0.01, "unfusable": 1.0}))]
+    told = page(lines)
+    assert 'id="packs"' in told and "+5 %" in told and "+75 %" in told and "steps cannot be fused" in told
+    assert "fused:2" not in told
+    assert 'id="packs"' not in page(LINES)

@@ -69,7 +69,10 @@ def test_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("best", "no searcher is named 'best'; there are grid, random, trace, halving, hyperband, asha, pbt, median, optuna"),
+        (
+            "best",
+            "no searcher is named 'best'; there are grid, random, trace, halving, hyperband, asha, pbt, median, patience, optuna",
+        ),
         ("asha(2)", 'named as "asha" or'),
         ("asha(grace_period=print())", 'named as "asha" or'),
         ("asha(grace=1)", "searcher asha: "),

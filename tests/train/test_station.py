@@ -102,7 +102,7 @@ def test_carry_returns_the_state() -> None:
     held = station(Small(), blobs())
     _, done = drive(held.train(unit(trial(), carry=True)))
     assert done.state is not None and compare(done.state, held.state(ID)).equal
-    assert done.state["visits"] == [[0, "s000", 0, 30]]
+    assert done.state["visits"] == [[0, "s000", 0, 30, ()]]
 
 
 def test_keep_makes_durable_what_is_held(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""An ensemble of unequal models on four slots: FLEET's flotillas and water-fill against rounds and one slot for each model.
+
+Guan et al. 2020, section 6: eight models of unlike pace and length, each trained until it is through, over one preprocessing
+stream (a feeder makes each chunk once for all slots). "random": a slot for each model, the next one when a slot is free;
+"rounds": as many models as slots, then the next ones (Pittman et al., SC'18); "flotilla": global and local; "waterfill": ours.
+Real slots of the `ray` backend, real gradients and their sums over wide lanes, device time emulated (`emulated.py`).
+
+    python benchmarks/flotilla.py [--quick] [--keep FOLDER]      # FOLDER gets each study with its report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import Any
+
+import numpy as np
+from emulated import SAMPLES, Emulated, Found, own_process, profile_of, times
+
+SLOTS, MODELS, SEED = 4, 8, 3
+WAYS = ("random", "rounds", "flotilla local", "flotilla global", "waterfill")
+
+
+def ensemble(quick: bool) -> Any:
+    """Paces as unlike as those of FLEET's models (20 to 176 images/s), lengths as unlike as their convergence."""
+    from shoal.search import Trace
+
+    rng = np.random.default_rng(SEED)
+    given = []
+    for i in range(MODELS):
+        slow = float(np.exp(rng.uniform(0.0, np.log(8.0))))
+        config = {"model": i, "fixed": 20.0, "per_sample": round(4.0 * slow, 2)}
+        epochs = int(rng.integers(1, 3) if quick else rng.integers(4, 13))
+        given.append((0.0, config, float(SAMPLES * epochs)))
+    return Trace(given, widths=(1, SLOTS))
+
+
+@dataclass
+class Timed:
+    """A policy, and the seconds that its decisions take."""
+
+    inner: Any
+    spent: list[float] = field(default_factory=list)
+
+    def start(self) -> Any:
+        return self.inner.start()
+
+    def decide(self, view: Any, memory: Any) -> Any:
+        begin = time.perf_counter()
+        made = self.inner.decide(view, memory)
+        self.spent.append(time.perf_counter() - begin)
+        return made
+
+
+def policy(way: str) -> Any:
+    from shoal.policy import Fifo
+    from shoal.policy.flotilla import Flotilla, Rounds
+    from shoal.policy.waterfill import WaterFill
+
+    if way.startswith("flotilla"):
+        return Flotilla("global" if way.endswith("global") else "local")
+    return {"random": Fifo, "rounds": lambda: Rounds(SEED), "waterfill": WaterFill}[way]()
+
+
+def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
+    import shoal
+    from shoal import report
+    from shoal.core.event import Finished, Planned
+
+    searcher, rule = ensemble(quick), Timed(policy(way))
+    study = shoal.create_study(Emulated(prepare_ms=0.5), storage=folder / "study")
+    profile = profile_of([config for _, config, _ in searcher.arrivals], SLOTS, folder)
+    study.optimize(searcher, rule, profile=profile, backend="ray", slots=SLOTS, feeders=1, progress=False)
+    if keep is not None:
+        study.report()
+        shutil.copytree(folder / "study", keep / way.replace(" ", "-"), dirs_exist_ok=True)
+    lines = study.lines()
+    told = report.account(lines)
+    ends = {line.entry.trial: line.time for line in lines if isinstance(line.entry, Finished)}
+    found = times(lines)
+    held = sum(told.used.get(kind, 0.0) for kind in told.used if kind != "idle")
+    gangs = [(line.time, gang) for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    return found | {
+        "idle_share": told.used.get("idle", 0.0) / (held + told.used.get("idle", 0.0)),
+        "save_s": told.used.get("save", 0.0),
+        "deciding_s": sum(rule.spent),
+        "decisions": len(rule.spent),
+        "flotillas": [flotilla(gang, begin, ends) for begin, gang in gangs],
+        "samples": told.trained,
+    }
+
+
+def flotilla(gang: Any, begin: float, ends: Mapping[Any, float]) -> dict[str, Any]:
+    """How long its models ran from its start to their ends (FLEET, Table 3)."""
+    lengths = [ends[trial] - begin for trial in gang.trials]
+    widths = [len(lane.slots) for lane in gang.lanes]
+    return {"models": list(gang.trials), "widths": widths, "mean_s": mean(lengths), "deviation_s": pstdev(lengths)}
+
+
+def compare(args: argparse.Namespace) -> None:
+    from common import write
+
+    begin, runs = time.perf_counter(), dict[str, Found]()
+    more = (["--quick"] if args.quick else []) + (["--keep", str(args.keep.resolve())] if args.keep else [])
+    for way in WAYS:
+        runs[way] = own_process(__file__, way, *more)
+        print(f"{way:16} {runs[way]['makespan_s']:7.1f} s, slots idle {100 * runs[way]['idle_share']:.0f} %", flush=True)
+    rows = [
+        {
+            "way": way,
+            "finished": found["finished"],
+            "makespan_s": found["makespan_s"],
+            "mean_completion_s": found["mean_completion_s"],
+            "idle_share": found["idle_share"],
+            "waiting_per_slot_s": found["idle_share"] * found["makespan_s"],
+            "decisions": found["decisions"],
+            "deciding_share": found["deciding_s"] / found["makespan_s"],
+            "saving_share": found["save_s"] / (SLOTS * found["makespan_s"]),
+        }
+        for way, found in runs.items()
+    ]
+    at = {row["way"]: row["makespan_s"] for row in rows}
+    ratios: dict[str, Any] = {f"{base}_over_{way.replace(' ', '_')}": at[base] / at[way] for base in WAYS[:2] for way in WAYS[2:]}
+    ratios["deciding_share"] = max(row["deciding_share"] for row in rows)
+    ratios["deciding_share_goal"] = 0.001
+    ratios["run_lengths"] = {way: lengths(runs[way]["flotillas"]) for way in WAYS}
+    ratios["minutes"] = (time.perf_counter() - begin) / 60
+    write("flotilla" + ("-quick" if args.quick else ""), rows, ratios)
+
+
+def lengths(flotillas: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each flotilla, one after another."""
+    slots = [sum(found["widths"]) for found in flotillas]
+    told = [f"{f['mean_s']:.1f} s +- {f['deviation_s']:.1f}" for f in flotillas]
+    return [f"{len(f['models'])} on {n} slots: {text}" for f, n, text in zip(flotillas, slots, told, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="short lengths, to see that it works")
+    parser.add_argument("--keep", type=Path, help="where the studies and their reports go")
+    parser.add_argument("--run", choices=WAYS)
+    parser.add_argument("--folder", type=Path)
+    args = parser.parse_args()
+    if args.run:
+        print(json.dumps(run(args.run, args.folder, args.quick, args.keep)))
+    else:
+        compare(args)
+
+
+if __name__ == "__main__":
+    main()

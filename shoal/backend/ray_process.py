@@ -1,0 +1,63 @@
+"""What a slot's process does beside training: its prints go to logs, its memory is limited, its errors travel."""
+
+import io
+import pickle
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import ray
+
+from shoal.core.cluster import GiB
+
+# What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond, it stays in the object store.
+FILL = np.zeros(128 * 1024, dtype=np.uint8)
+
+
+def limit_space(more: GiB) -> None:
+    """Let this process's address space grow by so much from now on (Linux; elsewhere nothing happens)."""
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return
+    import resource
+
+    ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
+    size = int(status.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + int(more * 2**30), resource.RLIM_INFINITY))
+
+
+class Prints(io.TextIOBase):
+    """A text file that is made when something is written to it. What cannot be written is left out: it is not worth a trial."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: IO[str] | None = None
+
+    def go_to(self, path: Path | None) -> None:
+        """Write there from now on; None: nowhere."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+        self._path, self._file = path, None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            if self._file is None and self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", buffering=1)
+            if self._file is not None:
+                self._file.write(text)
+        return len(text)
+
+
+def portable(error: BaseException) -> BaseException:
+    """The exception, or its text where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 whatever its class does when copied
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
