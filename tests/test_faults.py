@@ -278,9 +278,9 @@ def test_a_failure_before_the_first_moment_closes_the_backend(tmp_path: Path, mo
 
 @needs_ray
 def test_prints_that_find_no_room_are_not_the_fault_of_the_trial(disk: Path) -> None:
-    from shoal.backend.ray_slot import _Prints
+    from shoal.backend.ray_process import Prints
 
-    prints = _Prints()
+    prints = Prints()
     prints.go_to(disk / "t000" / "log.txt")
     print("." * 300_000, file=prints, flush=True)
     print("more", file=prints, flush=True)

@@ -76,6 +76,7 @@ def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_feeders_work_ahead_within_their_memory(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2, pause=0.01, slow=0.005))
@@ -89,6 +90,7 @@ def test_feeders_work_ahead_within_their_memory(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
@@ -113,6 +115,7 @@ def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_feeders_are_started_as_they_are_needed(tmp_path: Path) -> None:
     """Preparing takes much longer than training: one feeder comes, then more, up to the processors that are left."""
@@ -128,6 +131,7 @@ def test_feeders_are_started_as_they_are_needed(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2, slow=0.02))
@@ -136,6 +140,7 @@ def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+@pytest.mark.slow
 def test_feeders_that_raise_leave_it_to_the_slots_to_tell(tmp_path: Path) -> None:
     class Wrong(Costly):
         def augment(self, samples: Any, rng: np.random.Generator) -> Any:

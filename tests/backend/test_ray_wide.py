@@ -92,6 +92,7 @@ class Fleet:
         return Plan(frozenset([Gang(tuple(Lane(TrialId(t), at) for t, at in self.lanes.items()), since=view.turn)])), memory
 
 
+@pytest.mark.slow
 def test_a_flotilla_advances_together_and_each_learns_as_alone(tmp_path: Path) -> None:
     """Three unequal models, one of them on two slots; one is through earlier, and the others go on."""
     bench = bench_of(tmp_path, samples=603, shards=2, slow=0.01)
