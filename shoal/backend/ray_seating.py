@@ -45,6 +45,7 @@ class Line:
     calls: dict[Berth, Call] = field(default_factory=dict)  # of the unit, not answered yet
     made: set[Berth] = field(default_factory=set)  # who made its pass, while rank 0 has yet to say so
     steady: bool = False  # the newest generation is the one at work, and complete
+    reused: bool = False  # the unit began in the generation of the one before it
     void: bool = False  # whatever comes of the unit does not count
 
     @property
@@ -81,7 +82,8 @@ class Seating:
             at.carried = Resident(tuple(here))
         line.unit = self._work.course.unit(line.joint.run, line.trial, durable_name(at), carry)
         line.through, line.error, line.calls, line.made = False, None, {}, set()
-        if not line.steady or list(line.seats) != here:
+        line.reused = line.steady and list(line.seats) == here
+        if not line.reused:
             line.seats = self._seated(line, here, ())
         line.steady = True
         for berth in here:

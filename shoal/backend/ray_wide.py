@@ -137,7 +137,8 @@ class Wides:
 
     def _regroup(self, line: Line) -> list[Event]:
         """A process of the unit is gone: the others go on, if one of them has the trial's state."""
-        able = [b for b in line.at_unit if b in line.sure or b in line.made or not queued(b, line.trial)]
+        able = [b for b in line.at_unit if b in line.sure or b in line.made]
+        able = able or [b for b in line.at_unit if not queued(b, line.trial)]
         if not able:
             return self._restart(line)
         wanted = [berth for berth in line.members if berth in able] or able
@@ -225,6 +226,8 @@ class Wides:
             if isinstance(at.carried, Resident) and berth not in at.carried.berths and line.unit is None:
                 at.carried = Resident((*at.carried.berths, berth))
             return []
+        if line.unit is not None and not line.reused:
+            return []  # what it is out of is over
         if berth in line.calls and line.steady:  # it is out of the generation in which the next unit was to be made
             return self._regroup(line)
         line.steady = False
@@ -237,7 +240,7 @@ class Wides:
         self.moved += moved
         events = self._course.done(unit, done, share.values, moved, berth.slot.memory if berth.slot else inf)
         told = pickle.dumps((at.visits, done.scores, done.age, unit.last))
-        for other in line.seats:
+        for other in dict.fromkeys((*line.seats, *line.made, *line.calls)):  # also who was told to leave, but too late
             if other is not berth:
                 other.call("train", "conclude", trial, told)
         holders = (berth, *(each for each in line.seats if each in line.made))

@@ -84,7 +84,13 @@ class Gate:
             PeerLost: one did not come, or the driver wants another generation by now.
         """
         self.arrive()
-        wait(lambda: self.there(range(self.seat.width)), self.seat, lambda: _overtaken(self.seat, orders), POLL)
+        patient = monotonic() + self.seat.patience
+
+        def vain() -> bool:
+            late = monotonic() > patient and orders.after(self.seat.generation) is not None
+            return late or _overtaken(self.seat, orders)
+
+        wait(lambda: self.there(range(self.seat.width)), self.seat, vain, POLL)
         return Group(self.seat, self.store, orders)
 
 
@@ -233,14 +239,18 @@ def wait(ready: Callable[[], bool], seat: Seat, vain: Callable[[], bool], pause:
 
 
 def _overtaken(seat: Seat, orders: Orders) -> bool:
-    """Whether this generation need not even begin."""
-    return orders.halted or orders.after(seat.generation) is not None
+    """Whether this generation need not even begin.
+
+    Who joins must show itself at the newest gate; those that train go on to a wider one from within, once all are there.
+    """
+    if seat.rank in seat.joining:
+        return orders.halted or orders.after(seat.generation) is not None
+    return _broken(seat, orders)
 
 
 def _broken(seat: Seat, orders: Orders) -> bool:
     """Whether the driver knows that a peer is waited for in vain."""
-    move = orders.after(seat.generation)
-    return orders.halted or (move is not None and move.broken)
+    return orders.halted or orders.broken(seat.generation)
 
 
 def _gloo(seat: Seat, store: Any) -> Any:

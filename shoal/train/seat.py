@@ -60,6 +60,7 @@ class Orders:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._move: Move | None = None
+        self._broken: Move | None = None  # the newest that is
         self._halted = False
 
     def move(self, to: Move) -> None:
@@ -67,6 +68,8 @@ class Orders:
         with self._changed:
             if self._move is None or to.generation > self._move.generation:
                 self._move = to
+            if to.broken and not self.broken(to.generation - 1):
+                self._broken = to
             self._changed.notify_all()
 
     def halt(self) -> None:
@@ -84,11 +87,20 @@ class Orders:
         move = self._move
         return move if move is not None and move.generation > generation else None
 
+    def broken(self, generation: int) -> bool:
+        """Whether that generation is known to have lost a process, whatever was ordered since."""
+        return self._broken is not None and self._broken.generation > generation
+
     def wait(self, generation: int, patience: Seconds) -> Move | None:
-        """The newest move beyond that generation, once there is one; None when halted, or after so many seconds."""
+        """A move beyond that generation, once there is one; None when halted, or after so many seconds.
+
+        The newest; but before one that may have to wait for a slot, that of those that are left.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._halted or self.after(generation) is not None, patience)
-        return None if self._halted else self.after(generation)
+        if self._halted:
+            return None
+        return self._broken if self.broken(generation) else self.after(generation)
 
 
 @dataclass(frozen=True, slots=True)

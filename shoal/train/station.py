@@ -178,6 +178,7 @@ class Station:
         spent = Spent(self._pace is None)
         held = self._ready(unit, spent)
         held.whole = held.safe = False
+        held.lane.size, held.lane.factor = held.lane.settings.batch_size, 1.0  # it may have been trained at other widths here
         return Pass(unit, held.lane, spent)
 
     def _finished(self, passes: Sequence[Pass]) -> Iterator[tuple[TrialId, News]]:

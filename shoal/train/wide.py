@@ -171,8 +171,10 @@ class Wide:
         self._fit()
         with blaming():
             columns, count = self._reader.take(min(lane.size, self._reader.samples)) or ((), 0)
-        with blaming(), lane.rng:
-            lane.backward(lane.forward(columns, count), count)
+        start, stop = share(count, seat.width, seat.rank)
+        rows = stop - start
+        with blaming(), lane.rng:  # its share only: there may be no room for more
+            lane.backward(lane.forward(cols.cut(columns, start, stop) if rows else None, rows), count, rows / max(count, 1))
             lane.close()
         self._seat = None
         self._reader.seek(0)
@@ -246,7 +248,7 @@ class Wide:
         """
         assert self._seat is not None
         move = self.orders.after(self._seat.generation)
-        if move is not None and move.broken and self._group is not None:
+        if self._group is not None and self.orders.broken(self._seat.generation):
             raise PeerLost("the driver says so")
         return move if move is None or self._ready(move) else None
 

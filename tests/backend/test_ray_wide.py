@@ -124,6 +124,17 @@ def test_a_batch_for_each_slot(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_batch_for_each_slot_and_then_for_one(tmp_path: Path) -> None:
+    """Visits at width 1 after wider ones are made, and made again, with the batch and the rate of width 1."""
+    bench = bench_of(tmp_path, samples=6003, batch_per_slot=True)
+    Script(tmp_path / "traces", [(0,), (0, 1, 2, 3), (0,)]).run(bench, trial_of(bench.data, 3))
+    first, second, third = bench.state.visits[TrialId("t")]
+    assert [width for _, width in first.widths][:3] == [1, 4, 1]
+    assert second.widths == third.widths == ()
+    check_equal(bench, 3, follow=True)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_churn(tmp_path: Path) -> None:
     """Slots are killed, sent away and added twenty times, and plans change meanwhile; each trial learns what it learns alone."""
