@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emulated import SAMPLES, Emulated, Found, own_process, profile_of, rate, simulated, times
+from emulated import SAMPLES, Emulated, Found, FromTheStart, own_process, profile_of, rate, simulated, times
 
 SLOTS, WIDTHS = 4, (1, 2, 4)
 CONFIGS = (
@@ -51,10 +51,15 @@ def run(name: str, folder: Path, quick: bool) -> Found:
 
     study = shoal.create_study(Emulated(), storage=folder / "study")
     study.optimize(
-        arrivals(quick), policy(name), profile=profile_of(CONFIGS, SLOTS, folder), backend="ray", slots=SLOTS, progress=False
+        FromTheStart(arrivals(quick)),
+        policy(name),
+        profile=profile_of(CONFIGS, SLOTS, folder),
+        backend="ray",
+        slots=SLOTS,
+        progress=False,
     )
     known, names = study.state.known, study.state.signature
-    figures = {str(dict(known[t].config)): dict(study.state.figures[s]) for t, s in names.items() if s in study.state.figures}
+    figures = {str(known[t].config["model"]): dict(study.state.figures[s]) for t, s in names.items() if s in study.state.figures}
     return times(study.lines()) | {"figures": figures}
 
 
@@ -63,7 +68,7 @@ def measured(runs: Mapping[str, Found]) -> Any:
     from shoal.profile.table import Row, Table
 
     def all_of(config: Any, name: str) -> list[float]:
-        found = [run["figures"].get(str(dict(config)), {}).get(name) for run in runs.values()]
+        found = [run["figures"].get(str(config["model"]), {}).get(name) for run in runs.values()]
         return [x for x in found if x]
 
     rows = []

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,22 @@ class Emulated(shoal.Recipe):
         fixed, per_sample = model.emulated
         time.sleep((fixed + per_sample * len(x)) / 1000)
         return nn.functional.cross_entropy(model(x), y)
+
+
+@dataclass(frozen=True)
+class FromTheStart:
+    """A searcher whose time begins when the first slots are there, however long they took to start."""
+
+    inner: Any
+
+    def start(self) -> Any:
+        return [None, self.inner.start()]
+
+    def propose(self, view: Any, memory: Any) -> Any:
+        begin = view.now if memory[0] is None else memory[0]
+        asked, after = self.inner.propose(replace(view, now=view.now - begin), memory[1])
+        wake = None if asked.wake_at is None else asked.wake_at + begin
+        return replace(asked, wake_at=wake), [begin, after]
 
 
 def rate(config: Mapping[str, Any], width: int, batch: int = BATCH) -> float:
