@@ -29,7 +29,7 @@ from shoal.search.halving import hyperband_brackets
 ETA, SEED = 3, 1
 GROUPINGS = ("batch_size", "random", "nearest")  # the paper's; "nearest" is its kNN
 VARIANTS = ("unpacked", *GROUPINGS, "ours", "tune")
-MOST, POINTS = 10, 0.5  # models in a pack of the paper's: as many as its GPU held (ALGORITHMS D); points of accuracy
+MOST, POINTS = 10, 0.5  # models in a pack of the paper's: as many as its GPU held; points of accuracy
 Found = dict[str, Any]
 
 

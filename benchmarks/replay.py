@@ -1,10 +1,11 @@
 """How fast the simulator replays a supercomputer's log, through the ordinary engine; and how cheap the fold stays.
 
-`python benchmarks/replay.py [--short]`. Uses the log of Summit's idle nodes where it is at hand (../shared/data/bftrainer;
+`python benchmarks/replay.py [--short]`. Uses the log of Summit's idle nodes where it is at hand (BFTRAINER_DATA names the folder;
 it has no licence and is not part of Shoal), else a made-up one of the same size.
 """
 
 import csv
+import os
 import sys
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +27,8 @@ from shoal.simulate.spec import Spec
 from shoal.simulate.synthetic import Machine, synthetic
 from shoal.simulate.trace import IdleLog
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "bftrainer"
+HERE = Path(__file__).resolve()
+DATA = Path(os.environ.get("BFTRAINER_DATA", HERE.parents[2] / "shared" / "data" / "bftrainer"))
 SPEEDS = [2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5]
 BEGIN = 72743.0  # of Summit's log: where BFTrainer's experiments begin
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import wiring
 from shoal.backend.sim import Sim
-from shoal.candidates import NAME, USUAL, is_auto
+from shoal.candidates import NAME, USUAL, WIDE, is_auto
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Finished, Joined, Measured, Opened, Planned
 from shoal.core.ports import Policy, Profile, Searcher
@@ -19,6 +19,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.given import Given
+from shoal.profile.measure import AT, WIDER
 from shoal.profile.table import Table
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ def forecast(
     profile: str | Path | None,
     options: Mapping[str, Any],
     out: Path | None = None,
+    widths: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
 
     `policies`: names; none: "auto" and what it chooses among. A row of "auto" also has what it follows at last, and why.
     Unless a profile says everything, each kind of trial is probed here for at most 48 batches. `out`: a folder for the
-    simulated journals and their reports.
+    simulated journals and their reports. `widths`: the fewest and most slots of each trial; the probe is of one slot, so
+    that what is gained by more is a guess (`guessed`) unless the profile has it.
 
     Raises:
         StudyError: as `Study.optimize`.
@@ -49,8 +52,11 @@ def forecast(
     chosen = wiring.Options.of(**options)
     data = wiring.data_of(study.recipe)
     epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
-    searcher = wiring.default_searcher(study.search_space, num_samples, epochs, None, study.seed)
-    wanted = policies or (NAME, *USUAL, "hop-lrw")
+    wiring.check_widths(widths, chosen)
+    searcher = wiring.searcher_of(study, None, num_samples=num_samples, max_epochs=epochs, max_concurrent=None, widths=widths)
+    fewest, most = widths or (1, 1)
+    wide, narrow = (WIDE, fewest == 1) if most > 1 else ((), True)
+    wanted = policies or (NAME, *((*USUAL, "hop-lrw") if narrow else ()), *wide)
     rules = {name: wiring.policy_of(name, chosen, data, study.seed) for name in wanted}
     begin = perf_counter()
     given = wiring.profile_of(profile)
@@ -61,7 +67,9 @@ def forecast(
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
     rows = [_row(study, name, rule, searcher, chosen, data, believe(state), out) for name, rule in rules.items()]
-    return {"policies": rows, "trials": len(state.known), "probe_s": took, "kinds": len(state.figures)}
+    said = wiring.given_rows(given) or () if most > 1 else ()
+    guessed = most > 1 and not any(name.startswith(AT) for row in said for name in row["figures"])
+    return {"policies": rows, "trials": len(state.known), "probe_s": took, "kinds": len(state.figures), "guessed": guessed}
 
 
 class _Frozen:
@@ -173,4 +181,6 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
     for row in sorted(found["policies"], key=lambda x: x["seconds"]):
         lines.append(f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}   {row.get('report', '')}".rstrip())
     lines += ["", *(f"{row['policy']}: {row['follows']}, because {row['why']}" for row in found["policies"] if "why" in row)]
+    if found["guessed"]:
+        lines += ["", f"speeds at widths above 1 are guessed (width ** {WIDER}): `shoal profile` measures them, for --profile"]
     return lines

@@ -7,6 +7,7 @@ Tuning", 2020, section 2.2: load, pack, free.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import ceil, inf
@@ -103,10 +104,15 @@ class Packed:
     def train(self, epochs: int = 1) -> dict[str, dict[str, float]]:
         """Train all models so many epochs more: the means of their training values over the last one, by name.
 
-        A model that raises or diverges is freed, and noted in `failed`.
+        A model that raises or diverges is freed, and noted in `failed`. Where training ends early, as by Ctrl-C or data that
+        cannot be read, the other models are as before the call.
         """
         before: dict[TrialId, Tree | None] = {name: deepcopy(self._state(name)) for name in self._models}
-        self._train([*self._models], epochs, before)
+        try:
+            self._train([*self._models], epochs, before)
+        except BaseException:
+            self._rewind_all(before)
+            raise
         return {name: {k: total / n for k, (total, n) in model.sums.items() if n} for name, model in self._models.items()}
 
     def evaluate(self) -> dict[str, dict[str, float]]:
@@ -158,9 +164,7 @@ class Packed:
             short = self._round(going)
             if short:
                 self._most = max(1, ceil(len(going) / 2))
-                for name in names:  # all again, from the beginning
-                    if name in self._models:
-                        self._rewind(name, before[name])
+                self._rewind_all({name: before[name] for name in names})  # all again, from the beginning
                 self._train([name for name in names if name in self._models], epochs, before)
                 return
 
@@ -175,6 +179,12 @@ class Packed:
                     self._rewind(name, deepcopy(self._state(name)))
             yield part
 
+    def _rewind_all(self, states: Mapping[TrialId, Tree | None]) -> None:
+        """Those that are loaded still."""
+        for name, state in states.items():
+            if name in self._models:
+                self._rewind(name, state)
+
     def _rewind(self, name: TrialId, state: Tree | None) -> None:
         model = self._models[name]
         self._station.forget(name)
@@ -185,16 +195,17 @@ class Packed:
         """A shard's visit of each; those that had no room together."""
         units = [self._unit(name) for name in names]
         short = []
-        for name, news in self._station.together(units, self._fuse):
-            model = self._models[name]
-            if isinstance(news, Part):
-                add(model.sums, news.values)
-            elif isinstance(news, Done):
-                model.visits, model.source = (*model.visits, news.visit), None
-            elif isinstance(news, OutOfMemory) and (len(names) > 1 or news.freed):
-                short.append(name)
-            else:
-                self._fail(name, news)
+        with closing(self._station.together(units, self._fuse)) as told:
+            for name, news in told:
+                model = self._models[name]
+                if isinstance(news, Part):
+                    add(model.sums, news.values)
+                elif isinstance(news, Done):
+                    model.visits, model.source = (*model.visits, news.visit), None
+                elif isinstance(news, OutOfMemory) and (len(names) > 1 or news.freed):
+                    short.append(name)
+                else:
+                    self._fail(name, news)
         return short
 
     def _unit(self, name: TrialId) -> Unit:

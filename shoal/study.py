@@ -86,8 +86,8 @@ class Study:
         quickest, "auto:fifo,hop-lrw" of those named. `timeout`: seconds, after which units under way end and the study stops;
         call again to go on. `profile`: given speeds and costs: a TOML file (what it leaves open is measured), or a Table.
         `optuna_log`: write the study as Optuna's journal, too (True: optuna.log in the study's folder), for optuna-dashboard.
-        `options`: see `wiring.Options` (backend, slots, threads, device, checkpoint_every, max_checkpoint_gb,
-        validate_every, copies, address, data_memory_gb, state_memory_gb, slot_memory_gb).
+        `options`: see `wiring.Options` (backend, slots, threads, device, address, copies, validate_every, checkpoint_every,
+        max_checkpoint_gb, data_memory_gb, state_memory_gb, slot_memory_gb, fuse, feeders, stream_memory_gb, stream_samples).
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, or an argument is wrong.

@@ -90,7 +90,7 @@ def _ray(
     try:
         import ray  # noqa: F401 - told apart from a fault within our own module
     except ImportError as error:
-        raise StudyError("the ray backend needs Ray: pip install 'shoal[ray]'") from error
+        raise StudyError("the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout") from error
     from shoal.backend.ray import Ray
 
     made = Ray(

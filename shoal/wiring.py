@@ -187,7 +187,7 @@ def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: i
     if candidates.is_auto(policy):
         return candidates.auto(policy, lambda name: policy_of(name, options, data, seed))
     if policy not in POLICIES and (policy in KNOWN or "(" in policy):
-        return parse_policy(policy)
+        return parse_policy(policy, {"fuse": options.fuse})
     if policy not in POLICIES:
         names = [*POLICIES, *(name for name in KNOWN if name not in POLICIES)]
         raise StudyError(f"unknown policy {policy!r}; known: {', '.join(names)}, or an object with start and decide")

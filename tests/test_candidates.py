@@ -50,6 +50,19 @@ def choices(lines: list[Line]) -> list[tuple[str, str]]:
     return [(memory["follows"], memory["why"]) for memory in memories(lines)]
 
 
+@pytest.mark.parametrize(
+    "said", ["pack", "pack(most=4)", "hop-packs", "packed(policy=hop)", "auto:pack(most=4)", "every(seconds=60, policy=pack)"]
+)
+def test_packs_fuse_as_the_study_is_told_however_the_policy_is_named(said: str) -> None:
+    def fuses(said: str, fuse: bool) -> bool:
+        made: Any = wiring.policy_of(said, wiring.Options(fuse=fuse), None, 0)  # type: ignore[arg-type]
+        made = next(iter(made.candidates.values())) if isinstance(made, Auto) else made
+        return bool(made.policy.fuse if isinstance(made, Every) else made.fuse)
+
+    assert fuses(said, True) and not fuses(said, False)
+    assert fuses("pack(fuse=True)", False) and not fuses("packed(policy=hop, fuse=False)", True)
+
+
 def test_the_candidates_follow_from_slots_and_shards() -> None:
     among = candidates.Among(("fifo", "hop", "hop-quick4", "pack"))
     look = view_of(started(trial("t")))

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal import candidates, report
-from shoal.cli import app, parse_config
+from shoal.arguments import parse_config
+from shoal.cli import app
 from shoal.engine.journal import read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,6 +173,22 @@ def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> Non
     assert rows["auto"]["follows"] in rows and ("would take" in rows["auto"]["why"] or "costs too much" in rows["auto"]["why"])
     assert found["kinds"] == 4 and all(row["seconds"] > 0 for row in rows.values())
     assert (tmp_path / "plan" / "hop" / "report.html").exists()
+
+
+def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
+    one = ["--space", "width=grid([64])", "--space", "lr=grid([1e-3])"]
+    wide = ["plan", DIGITS, *one, "--backend", "ray", "--slots", "4", "--json", "--widths", "1", "4"]
+    found = json.loads(shoal(*wide))
+    rows = {row["policy"]: row["training_s"] for row in found["policies"]}
+    assert found["guessed"] and found["trials"] == 1 and {*candidates.USUAL, *candidates.WIDE} < set(rows)
+    assert rows["waterfill"] < 0.6 * rows["fifo"]
+    speeds = tmp_path / "speeds.toml"
+    speeds.write_text("[[rows]]\nrates = [1000.0, 1000.0, 1000.0, 1000.0]\n")
+    found = json.loads(shoal(*wide, "--policy", "waterfill", "--policy", "fifo", "--profile", str(speeds)))
+    assert not found["guessed"]
+    rows = {row["policy"]: row["training_s"] for row in found["policies"]}
+    assert rows["waterfill"] == pytest.approx(rows["fifo"], rel=0.05)  # more slots were no gain
+    assert "needs 3 slots" in shoal(*wide[:-2], "3", "4", "--slots", "2", code=2)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def options_of(name: str, command: object) -> dict[str, set[str]]:
         below = command.commands  # type: ignore[attr-defined]
         return {k: v for sub, each in below.items() for k, v in options_of(f"{name} {sub}".strip(), each).items()}
     params = command.params  # type: ignore[attr-defined]
-    return {name: {o for p in params if isinstance(p, Option) or p.param_type_name == "option" for o in p.opts} - {"--help"}}
+    options = [p for p in params if isinstance(p, Option) or p.param_type_name == "option"]
+    return {name: {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}}
 
 
 def documented() -> dict[str, set[str]]:

@@ -284,7 +284,7 @@ def test_prints_that_find_no_room_are_not_the_fault_of_the_trial(disk: Path) -> 
     prints.go_to(disk / "t000" / "log.txt")
     print("." * 300_000, file=prints, flush=True)
     print("more", file=prints, flush=True)
-    prints.go_to(None)
+    prints.close_all()
     assert (disk / "t000" / "log.txt").stat().st_size <= 160 * 1024
 
 

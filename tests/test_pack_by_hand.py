@@ -114,3 +114,26 @@ def test_fused(blobs: Any) -> None:
     packed.train(3)
     for name, config in zip(packed.names, CONFIGS, strict=True):
         assert compare(packed.state(name)["model"], alone(Plain(), config, 3)["model"]).difference < 1e-4
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, shoal.DataError])
+def test_training_that_is_ended_early_leaves_the_models_as_before(blobs: Any, error: type[BaseException]) -> None:
+    class Ended(blobs):  # type: ignore[misc]
+        steps, at = 0, -1
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.steps += 1
+            if self.steps == self.at:
+                raise error("enough")
+            return super().training_step(model, batch)
+
+    recipe = Ended()
+    packed = shoal.pack(recipe, CONFIGS)
+    packed.train()
+    recipe.at = recipe.steps + 30
+    with pytest.raises(error):
+        packed.train(2)
+    packed.train()
+    assert packed.names == ("m0", "m1", "m2", "m3") and packed.failed == {}
+    for name, config in zip(packed.names, CONFIGS, strict=True):
+        assert list(differences(packed.state(name), alone(blobs(), config, 2))) == []

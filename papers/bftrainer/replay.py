@@ -2,7 +2,7 @@
 
 An interval's progress is its length times the rate, less [up or down] x O(C) for the decision at its beginning, less
 down x rate once for each trial that loses a node at its end. New nodes count at full rate at once, a start from none is
-free, and costs are not capped by the interval (ALGORITHMS E.2). `completions=False` is their replayer: a trial's end is
+free, and costs are not capped by the interval. `completions=False` is their replayer: a trial's end is
 noticed at the next event of the log only, and the over-run thrown away; `True` is what their paper says. `stall=True`:
 a trial makes no progress for up or down seconds after each change instead.
 

@@ -1,10 +1,11 @@
 """Liu et al. 2021, BFTrainer: the log, Figures 9, 10, 15, 16, Tables 3 and 4, and spatial placement on the week held out.
 
-`python papers/bftrainer/run.py [--short]`. Needs the authors' log, which has no licence and is not part of the product:
-without it there is nothing to reproduce, and the program says so and ends with 2.
+`python papers/bftrainer/run.py [--short]`. Needs the authors' log (BFTRAINER_DATA), which has no licence and is not part of the
+product: without it there is nothing to reproduce, and the program says so and ends with 2.
 """
 
 import csv
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
@@ -26,7 +27,7 @@ from shoal.simulate.read import read_log  # noqa: E402
 from shoal.simulate.stats import describe  # noqa: E402
 from shoal.simulate.trace import IdleLog  # noqa: E402
 
-DATA = SHARED / "data" / "bftrainer"
+DATA = Path(os.environ.get("BFTRAINER_DATA", SHARED / "data" / "bftrainer"))
 BEGIN = 72743.0  # seconds; row 1000 of the log, where the authors' replayer begins
 WEEK = 168 * 3600.0
 Rows = list[dict[str, Any]]
@@ -260,6 +261,6 @@ def main(short: bool) -> bool:
 
 if __name__ == "__main__":
     if not DATA.exists():
-        print("the authors' log is not here (../shared/data/bftrainer): nothing to reproduce", file=sys.stderr)
+        print(f"the authors' log is not in {DATA} (BFTRAINER_DATA says where it is): nothing to reproduce", file=sys.stderr)
         sys.exit(2)
     sys.exit(0 if main("--short" in sys.argv) else 1)

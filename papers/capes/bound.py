@@ -1,4 +1,4 @@
-"""A mean completion time that no schedule beats, whatever it knows: a linear program over time buckets (ALGORITHMS B.3).
+"""A mean completion time that no schedule beats, whatever it knows: a linear program over time buckets.
 
 In each bucket a trial may split its time between the widths. It ends no earlier than its arrival plus its time at work; and
 no earlier than the mean time of its progress plus what the rest of the work takes after that, at best: half its work, the

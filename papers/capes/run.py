@@ -146,7 +146,7 @@ def bounds(short: bool) -> dict[str, float]:
 
 
 def exact(instances: int) -> dict[str, Any]:
-    """B-3: the worked examples of ALGORITHMS B.4, and the dynamic program against brute force."""
+    """B-3: the worked examples, and the dynamic program against brute force."""
     per_minute = {w: 1 / m for w, m in MINUTES.items()}
     every = {w: 1 / minutes(w) for w in range(1, 9)}
 

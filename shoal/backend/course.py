@@ -111,6 +111,12 @@ class Course:
         self.positions[trial].reported += part.samples
         return Advanced({trial: part.samples}, {trial: part.values}, spent={trial: part.spent})
 
+    def on(self, trial: TrialId, samples: Samples) -> Advanced | None:
+        """The unit under way is at so many samples; None: not further than was known. Its values come when it is done."""
+        at = self.positions[trial]
+        fresh, at.reported = samples - at.reported, max(samples, at.reported)
+        return Advanced({trial: fresh}) if fresh > 0 else None
+
     def done(
         self, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0, room: GiB = inf
     ) -> list[Event]:

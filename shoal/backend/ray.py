@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -103,7 +103,7 @@ class Ray:
                 stream_samples=stream_samples,
             )
             self._inbox = Inbox()
-            self._fleet = Fleet(setup, data.shards, share, copies, self._inbox.put, self._on_loss)
+            self._fleet = Fleet(setup, data.shards, share, copies, self._inbox.put, self._on_loss, self._on_news)
             self._wake_at: Seconds | None = None
             self._unfinished: set[TrialId] = set()
             active: set[TrialId] = set()
@@ -248,6 +248,11 @@ class Ray:
         events += self._wides.advance()
         self._begin()
         return events
+
+    def _on_news(self, berth: Berth, number: int, at: Mapping[TrialId, Samples]) -> list[Event]:
+        """How far the units are that the slot is at; what is over by now was told by its result."""
+        trials = self._narrow.at_work(berth, number) or self._wides.at_work(berth, number)
+        return [event for trial in at if trial in trials and (event := self.course.on(trial, at[trial])) is not None]
 
     def _remove(self, slots: list[SlotId]) -> list[Event]:
         events: list[Event] = []

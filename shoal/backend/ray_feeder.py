@@ -13,13 +13,13 @@ import platform
 from collections import OrderedDict, deque
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import monotonic, perf_counter, process_time
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, UnserializableException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend import ray_data
@@ -38,13 +38,16 @@ COUNTED = (  # of a window, in this run so far
     "waits",  # of these, not ready when they were asked for
     "waited",  # seconds, of all slots
     "cpu",  # seconds of the feeders' processors
-    "bytes",  # of chunks held, at most
+    "bytes",  # of chunks held and being made, at most
     "ahead",  # samples prepared and not asked for yet, at most
 )
+MOST = ("bytes", "ahead")  # of these: not sums
 KNOWN = 5  # chunks to be prepared before their times count for anything
 RECENT = 15  # chunks whose median time does
 FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not count
 TELL = 30.0  # seconds between two reports, while there is something new
+RESTARTS = 10  # of a feeder: one that cannot even start would be started for ever
+TRIES = 3  # feeders that came to nothing, after which no more are started
 SHARE = 0.3  # of the node's object store that the window may fill, lest models at rest find no room
 
 
@@ -59,7 +62,7 @@ class FeederSetup:
     cache: str | None
     count: int | Literal["auto"]
     window_gb: GiB  # of chunks held for others
-    data_memory_gb: GiB  # of each feeder, for what `prepare` makes
+    data_memory_gb: GiB  # for what `prepare` makes: of all feeders where their number is given, else of each
     threads: int  # of each slot
 
     @classmethod
@@ -137,9 +140,11 @@ class Window:
         self._idle = list(self._feeders)
         self._coming: list[Any] = []  # not there yet
         self._homes: dict[tuple[ShardId, int], Any] = {}  # by shard and number: the feeder that has what `prepare` made of it
+        self._readers: dict[ShardId, Any] = {}  # the feeder that was given a chunk of the shard last
         self._held: OrderedDict[Key, _Held] = OrderedDict()  # wanted longest ago first
         self._making: set[Key] = set()
-        self._broken: set[Key] = set()  # whose making raised: slots find out by themselves
+        self._broken: set[Key] = set()  # whose making failed: slots find out by themselves
+        self._failed = 0  # feeders given up
         self._wanted: OrderedDict[Key, asyncio.Future[_Held | None]] = OrderedDict()
         self._slots: dict[str, _Slot] = {}
         self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
@@ -154,19 +159,24 @@ class Window:
             self._news.set()
 
     async def chunk(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> list[Any] | None:
-        """A reference to the first key's chunk (in a list, lest Ray fetches it); None: make it yourself. Then see `Feed`."""
+        """A reference to the first key's chunk (in a list, lest Ray fetches it); empty: make it yourself.
+
+        None: and so with those that follow, there are no feeders. Then see `Feed`.
+        """
         key = keys[0]
         self._hear(slot, key, keys[1:], trained)
-        if not self._feeders or key in self._broken:
+        if not self._feeders:
             return None
         held, begin = self._held.get(key), monotonic()
+        if key in self._broken or (held is None and self._behind(key)):
+            return []
         if held is None:
             coming = self._wanted.setdefault(key, asyncio.get_running_loop().create_future())
             self._dispatch()
             held = await asyncio.shield(coming)
             self._count(waits=1, waited=monotonic() - begin)
         if held is None:
-            return None
+            return [] if self._feeders else None
         held.asked = True
         for wanted in keys[::-1]:
             if wanted in self._held:
@@ -182,11 +192,16 @@ class Window:
         self._hear(slot, keys[0], keys[1:], trained)
         return bool(self._feeders)
 
-    async def fed(self) -> Fed:
-        """What was done so far: figures as `COUNTED`."""
-        return self._fed()
+    def _behind(self, key: Key) -> bool:
+        """Whether a slot is sooner through with a chunk that nobody asked for yet than feeders that were to find their number."""
+        new = key not in self._wanted and key not in self._making
+        return new and self._setup.count == "auto" and len(self._wanted.keys() - self._making) >= len(self._feeders)
 
-    async def news(self) -> Fed:
+    async def fed(self) -> tuple[int, Fed]:
+        """This process, and what it did so far: figures as `COUNTED`. See `Totals`."""
+        return os.getpid(), self._fed()
+
+    async def news(self) -> tuple[int, Fed]:
         """The same, when the number of feeders has changed, or something else has and some time went by."""
         while True:
             try:
@@ -196,7 +211,7 @@ class Window:
                     continue
             self._news.clear()
             self._told = self._fed()
-            return self._told
+            return os.getpid(), self._told
 
     async def pids(self) -> tuple[int, list[int]]:
         """This process, and the feeders'."""
@@ -208,7 +223,7 @@ class Window:
         at = self._slots.setdefault(slot, _Slot())
         at.heard, at.trained, at.coming = monotonic(), trained or at.trained, coming
         self._asked.append(key)
-        if self._setup.count == "auto" and not self._coming and len(self._times) >= KNOWN:
+        if self._setup.count == "auto" and not self._coming and len(self._times) >= KNOWN and self._failed < TRIES:
             self._grow()
 
     def _live(self) -> list[_Slot]:
@@ -231,21 +246,28 @@ class Window:
     def _new(self) -> Any:
         """A feeder; if it dies it comes back, and is given what it was at again."""
         where = NodeAffinitySchedulingStrategy(self._node, soft=False)
-        made = ray.remote(Feeder).options(num_cpus=0, max_restarts=-1, max_task_retries=2, scheduling_strategy=where)
-        return made.remote(self._setup)
+        made = ray.remote(Feeder).options(num_cpus=0, max_restarts=RESTARTS, max_task_retries=2, scheduling_strategy=where)
+        count = 1 if self._setup.count == "auto" else self._setup.count
+        return made.remote(replace(self._setup, data_memory_gb=self._setup.data_memory_gb / count))
 
     async def _greet(self, feeder: Any) -> None:
         """It counts once it is there: until then slots prepare their own data, as they did."""
-        with suppress(RayError):
+        try:
             await feeder.pid.remote()
             self._feeders.append(feeder)
             self._idle.append(feeder)
             self._count(feeders=1)
+        except RayError:
+            self._give_up(feeder)
         self._coming.remove(feeder)
         if not self._coming:
             self._times.clear()
             self._news.set()
         self._dispatch()
+
+    def _give_up(self, feeder: Any) -> None:
+        self._failed += 1
+        ray.kill(feeder)
 
     def _keep(self, doing: Coroutine[Any, Any, None]) -> None:
         """See that it is done, whoever is gone meanwhile."""
@@ -258,14 +280,17 @@ class Window:
     def _dispatch(self) -> None:
         """Give idle feeders what is asked for, and before it is, what will be next."""
         while self._idle and (key := self._next()) is not None:
-            home = self._homes.get(key[:2])
-            feeder = home if home in self._idle else self._idle[0]
+            rather = self._homes.get(key[:2]), self._readers.get(key[0])
+            feeder = next((each for each in rather if each in self._idle), self._idle[0])
             self._idle.remove(feeder)
-            self._homes[key[:2]] = feeder
+            self._homes[key[:2]] = self._readers[key[0]] = feeder
             self._making.add(key)
+            self._clear(len(self._making) * self._largest)
             self._keep(self._make(feeder, key))
 
     def _next(self) -> Key | None:
+        if self._making and (len(self._making) + 1) * (self._largest or self._room) > self._room:
+            return None
         for key in self._wanted:
             if key not in self._making:
                 return key
@@ -276,19 +301,22 @@ class Window:
         return next((k for k in coming if not (k in self._held or k in self._making or k in self._broken)), None)
 
     async def _make(self, feeder: Any, key: Key) -> None:
-        self._clear(len(self._making) * self._largest)
         held: _Held | None = None
         try:
             about, ref = feeder.make.options(num_returns=2).remote(key)
             made: Made = await about
             held = self._held[key] = _Held(ref, made.bytes, made.rows)
             self._took(made)
-        except RayTaskError:
+        except (RayTaskError, UnserializableException):
             self._broken.add(key)
         except RayError:  # it died more often than chance will have it, or never came to be
+            self._broken.add(key)
             self._feeders.remove(feeder)
+            self._give_up(feeder)
             self._count(feeders=-1)
             self._news.set()
+        except Exception:  # noqa: BLE001 whatever it was, nobody may wait for ever
+            self._broken.add(key)
         self._making.discard(key)
         if feeder in self._feeders:
             self._idle.append(feeder)
@@ -306,8 +334,8 @@ class Window:
         self._times.append(made.seconds / made.rows)
         self._largest = max(self._largest, made.bytes)
         self._cpu[made.pid] = made.cpu
+        held = sum(each.bytes for each in self._held.values()) + (len(self._making) - 1) * self._largest
         self._clear(0)
-        held = sum(each.bytes for each in self._held.values())
         ahead = sum(each.rows for each in self._held.values() if not each.asked)
         most = {"bytes": max(self._figures["bytes"], held), "ahead": max(self._figures["ahead"], ahead)}
         self._figures |= {"cpu": sum(self._cpu.values()), **most}
@@ -334,22 +362,26 @@ class Feed:
     """
 
     def __init__(self, window: Any, ahead: Samples, waits: bool) -> None:
-        self.ahead, self._window, self._there, self._name = ahead, window, waits, str(os.getpid())
+        self.ahead, self._window, self._name = ahead, window, str(os.getpid())
+        self._waits = self._there = waits
         self._answer: Any = None
         self._made: Seconds | None = None
 
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
-        """The chunk; None where the slot is to make it: there are no feeders, or they failed."""
+        """The chunk; None where the slot is to make it: there are no feeders, or they failed or are behind."""
         try:
             if not self._there:
                 self._there = self._look(keys, trained)
                 return None
             found = ray.get(self._window.chunk.remote(self._name, keys, trained))
-            if found is None:
-                return None
-            return cols.apply(ray.get(found[0]), cols.unlaid)
+            if found:
+                return cols.apply(ray.get(found[0]), cols.unlaid)
+            self._there = self._waits if found is None else True
         except RayError:
-            return None
+            self._there = self._waits
+        except OSError:  # this node's object store is gone, and so is the slot: see `ray_slot`
+            os._exit(1)
+        return None
 
     def made(self, seconds: Seconds) -> None:
         """See `train.stream.Feed`."""
@@ -376,11 +408,26 @@ def find(token: str, node: str, count: int | Literal["auto"], ahead: Samples) ->
     return Feed(ray.get_actor(_name(token, node)), ahead, waits=count != "auto") if count else None
 
 
-def fed(windows: Iterable[Any]) -> list[Fed]:
-    """What the feeders of each did so far, of those that answer at once."""
+class Totals:
+    """What each node's feeders did in this run: a window that came back counts from 0."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[int, Fed]] = {}  # by node, and process of its window
+
+    def take(self, pid: int, fed: Fed) -> Fed:
+        """The totals, now that this process told this."""
+        told = self._told.setdefault(fed.node, {})
+        told[pid] = fed
+        each = {name: [one.figures[name] for one in told.values()] for name in COUNTED}
+        totals = {name: max(figures) if name in MOST else sum(figures) for name, figures in each.items()}
+        return Fed(fed.node, totals | {"feeders": fed.figures["feeders"]})
+
+
+def fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
+    """What the feeders of each did so far, of those that answer at once, as of `Window.fed`."""
     refs = [window.fed.remote() for window in windows]
     ready = ray.wait(refs, num_returns=len(refs), timeout=2.0)[0] if refs else []
-    told: list[Fed] = []
+    told: list[tuple[int, Fed]] = []
     for ref in ready:
         with suppress(RayError):
             told.append(ray.get(ref))
@@ -389,7 +436,7 @@ def fed(windows: Iterable[Any]) -> list[Fed]:
 
 def gone(error: BaseException | None) -> bool:
     """Whether a window's error means that it will not come back."""
-    return isinstance(error, ActorDiedError)
+    return error is not None and not isinstance(error, ActorUnavailableError)
 
 
 def _name(token: str, node: str) -> str:

@@ -17,7 +17,7 @@ from shoal.backend.ray_cluster import Node, Share, here, mend, nodes, spread
 from shoal.backend.ray_slot import GROUPS, Broken, Hello, Host, Setup
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Fed, Joined, Left
-from shoal.core.trial import TrialId
+from shoal.core.trial import Samples, TrialId
 from shoal.train.unit import Unit
 
 POLL = 3.0  # seconds between two looks at a cluster's nodes
@@ -68,6 +68,7 @@ class Fleet:
     """All slots of a backend. What happens to them is posted, and comes back as events.
 
     `on_loss`: what else follows when a slot died or left, asked before its shards are registered elsewhere.
+    `on_news`: what follows when a slot says how far the units of a round are.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Fleet:
         copies: int,
         post: Post,
         on_loss: Callable[[Berth], list[Event]],
+        on_news: Callable[[Berth, int, Mapping[TrialId, Samples]], list[Event]],
     ) -> None:
         self._setup, self._given = ray.put(setup), setup
         self._windows: dict[str, Any] = {}  # of prepared chunks, by node
         self._fed: list[Fed] = []  # as told last
+        self._totals = ray_feeder.Totals()
         self._shards, self._share, self._copies = shards, share, copies
-        self._post, self._on_loss = post, on_loss
+        self._post, self._on_loss, self._on_news = post, on_loss, on_news
         self._numbers = count()
         self._nodes: dict[str, Node] = {}
         self._limit: int | None = None
@@ -176,11 +179,11 @@ class Fleet:
         error = future.exception()
         if not ray_feeder.gone(error):
             self._hear(node)
-        return [] if error is not None else [future.result()]
+        return [] if error is not None else [self._totals.take(*future.result())]
 
     def fed(self) -> list[Fed]:
         """What the feeders did, all in all, where it is not what was told before."""
-        before, self._fed = self._fed, ray_feeder.fed(self._windows.values())
+        before, self._fed = self._fed, [self._totals.take(*each) for each in ray_feeder.fed(self._windows.values())]
         return [event for event in self._fed if event not in before and any(event.figures.values())]
 
     def _opened(self, berth: Berth, future: Any) -> list[Event]:
@@ -196,7 +199,18 @@ class Fleet:
             raise hello.error
         berth.pid, berth.meeting = hello.pid, hello.meeting
         berth.slot = Slot(berth.id, hello.host, hello.kind, hello.memory)
+        self._listen(berth)
         return self.register([berth]) if self._assembled else []
+
+    def _listen(self, berth: Berth) -> None:
+        self.follow(berth.call("news", "news"), partial(self._told, berth))
+
+    def _told(self, berth: Berth, future: Any) -> list[Event]:
+        """How far it is."""
+        if self.berths.get(berth.id) is not berth or future.exception() is not None:
+            return []
+        self._listen(berth)
+        return self._on_news(berth, *future.result())
 
     def assembled(self) -> tuple[Slot, ...]:
         """The slots that are ready at the start; from now on others join as they come."""

@@ -1,16 +1,14 @@
 """Gangs on one slot: one trial, or several that share it. The slot gets their rounds, and makes them one after another."""
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import Any
 
-from ray.exceptions import RayTaskError
-
 from shoal.backend.course import Course, Position, Run
 from shoal.backend.ray_fleet import Berth, Call
-from shoal.backend.ray_slot import Broken, Cut, Lost, Outcomes, Trained
+from shoal.backend.ray_slot import Cut, Lost, Outcome, Trained
 from shoal.backend.ray_states import Resident, Work, carries, durable_name
 from shoal.core.cluster import SlotId
 from shoal.core.event import Ended, Event, Failed, Finished, Joined
@@ -45,6 +43,12 @@ class Narrow:
         self._active.difference_update(trials)
         berth.run, berth.calls = None, []
         return trials
+
+    def at_work(self, berth: Berth, number: int) -> Collection[TrialId]:
+        """The trials of that round, if it is the one under way there and counts."""
+        if berth.run is None or not berth.calls or berth.calls[0].number != number or berth.calls[0].void:
+            return ()
+        return set(berth.run.gang.trials) - berth.calls[0].dropped
 
     # -- gangs ---------------------------------------------------------------------------------------------------------
 
@@ -143,28 +147,18 @@ class Narrow:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def _reported(self, berth: Berth, call: Call, future: Any) -> list[Event]:
-        if self._fleet.berths.get(berth.id) is not berth or call not in berth.calls:
-            return []
-        error = future.exception()
-        if isinstance(error, RayTaskError):
-            raise error.cause
-        if error is not None:
-            return self._fleet.died(berth, error)
-        berth.calls.remove(call)
+        return self._work.reported(berth, berth.calls, call, future, partial(self._settled, berth, call))
+
+    def _settled(self, berth: Berth, call: Call, outcomes: Mapping[TrialId, Outcome]) -> list[Event]:
         assert berth.run is not None, "it has calls"
-        events = self._settle(berth, berth.run, call, future.result())
+        events = self._settle(berth, berth.run, call, outcomes)
         self._fill(berth)
         if not berth.calls:
             self._active.difference_update(berth.run.gang.trials)
             berth.run = None
-        if berth.leaving and not berth.at_work:
-            events += self._work.depart(berth)
-        self._work.settled()
         return events
 
-    def _settle(self, berth: Berth, run: Run, call: Call, outcomes: Outcomes) -> list[Event]:
-        if isinstance(outcomes, Broken):
-            raise outcomes.error
+    def _settle(self, berth: Berth, run: Run, call: Call, outcomes: Mapping[TrialId, Outcome]) -> list[Event]:
         here = {t: outcome for t, outcome in outcomes.items() if t in run.gang.trials and t not in call.dropped}
         if call.void:
             return [self._course.abandon(trial) for trial in here]

@@ -32,25 +32,29 @@ class Prints(io.TextIOBase):
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._file: IO[str] | None = None
+        self._files: dict[Path, IO[str]] = {}
 
     def go_to(self, path: Path | None) -> None:
         """Write there from now on; None: nowhere."""
-        if self._file is not None:
+        self._path = path
+
+    def close_all(self) -> None:
+        """What was written is in its files; from now on nothing is."""
+        for file in self._files.values():
             with suppress(OSError):
-                self._file.close()
-        self._path, self._file = path, None
+                file.close()
+        self._path, self._files = None, {}
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
         with suppress(OSError):
-            if self._file is None and self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", buffering=1)
-            if self._file is not None:
-                self._file.write(text)
+            if self._path is not None:
+                if self._path not in self._files:
+                    self._path.parent.mkdir(parents=True, exist_ok=True)
+                    self._files[self._path] = self._path.open("a", buffering=1)
+                self._files[self._path].write(text)
         return len(text)
 
 

@@ -146,9 +146,11 @@ class Seating:
             at.carried = Resident(tuple(who))
 
     def halt(self, line: Line) -> None:
-        """Whatever is under way comes to nothing."""
+        """Whatever is under way comes to nothing, or what is made of it."""
         for berth, call in line.calls.items():
             berth.call("control", "halt", call.number)
+        for berth in line.made:
+            berth.call("train", "forget", line.trial)
         line.unit, line.calls, line.made, line.steady = None, {}, set(), False
 
     def unhold(self, line: Line, berth: Berth) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,7 @@ from shoal.backend import ray_cluster, ray_data, ray_feeder
 from shoal.backend.ray_process import FILL, Prints, limit_space, portable
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
-from shoal.core.trial import Seconds, TrialId, Visit
+from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.seat import Move, Orders, Seat
 from shoal.train.unit import Done, Made, Tree, TrialError, Unit
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from shoal.train.checkpoint import Vault
     from shoal.train.station import Station
 
-GROUPS = {"train": 1, "control": 2, "watch": 1}  # threads: units one after another, and beside them what must not wait
+# threads: units one after another, and beside them what must not wait
+GROUPS = {"train": 1, "control": 2, "watch": 1, "news": 1}
+NEWS = 2.0  # seconds between two answers about how far a round is
 Parcel = tuple[Tree, Any]  # a state, and filling
 
 
@@ -120,6 +123,8 @@ class Host:
         self._left = threading.Event()
         self._void: set[int] = set()  # rounds to halt
         self._orders: dict[int, Orders] = {}  # to those who make a unit together
+        self._ended = -1  # the last of such units here
+        self._went = self._said = (-1, dict[TrialId, Samples]())  # a round, and how far its units are; as was told last
         self._off: set[int] = set()  # rounds to call off, unless they began
         self._made: dict[TrialId, tuple[tuple[Visit, ...], Seconds]] = {}  # visits and age after each trial's last unit here
         self._station: Station
@@ -160,6 +165,7 @@ class Host:
             slot_memory_gb=inf if at.slot_memory_gb is None else at.slot_memory_gb,
             pace=pace,
             metric=at.metric,
+            turn_of=self._print_of,
             feed=ray_feeder.find(at.token, ray.get_runtime_context().get_node_id(), at.feeders, at.stream_samples),
         )
         self._meeting = Meeting(ray_cluster.address())
@@ -176,7 +182,7 @@ class Host:
         """
         units: dict[TrialId, Unit]
         units, fuse = pickle.loads(told)
-        with self._printing(*units):
+        with self._printing():
             try:
                 made = self._train(number, units, fuse, parcels)
             except BaseException as error:  # noqa: BLE001 the driver raises it
@@ -248,6 +254,7 @@ class Host:
             if isinstance(news, Done):
                 made[trial] = replace(news, spent=spent[trial]), values[trial]
                 continue
+            self._on(number, trial, self._went[1].get(trial, 0.0) + news.samples if self._went[0] == number else news.samples)
             for name, (total, count) in news.values.items():
                 before = values[trial].get(name, (0.0, 0.0))
                 values[trial][name] = before[0] + total, before[1] + count
@@ -261,13 +268,15 @@ class Host:
         """
         unit, seat, joins = pickle.loads(told)
         orders = self._orders.setdefault(number, Orders())
-        with self._printing(unit.trial.id):
+        with self._printing():
+            self._print_of(unit.trial.id)
             try:
                 return self._wide(number, unit, seat, orders, joins, parcel)
             except BaseException as error:  # noqa: BLE001 the driver raises it
                 return Broken(portable(error)), None
             finally:
-                del self._orders[number]
+                self._ended = number
+                self._orders.pop(number, None)
 
     def _wide(self, number: int, unit: Unit, seat: Seat, orders: Orders, joins: bool, parcel: Sequence[Any]) -> tuple[Share, Any]:
         from shoal.train.tree import size_of
@@ -278,7 +287,8 @@ class Host:
         try:
             with suppress(_GoneError):  # others have it
                 unit, fetched = self._located(unit, parcel[0] if parcel else None)
-            made = self._station.ranks.run(unit, seat, orders, joins=joins) if number not in self._void else None
+            on = partial(self._on, number, unit.trial.id)
+            made = self._station.ranks.run(unit, seat, orders, joins=joins, on=on) if number not in self._void else None
             if isinstance(made, Made):
                 share = made
             elif made is not None:
@@ -340,11 +350,27 @@ class Host:
 
     def move(self, number: int, to: Move) -> None:
         """Have the unit go on among other processes."""
-        self._orders.setdefault(number, Orders()).move(to)
+        if number > self._ended:  # numbers only rise, and calls are made in their order
+            self._orders.setdefault(number, Orders()).move(to)
 
     def call_off(self, number: int) -> None:
         """Leave the round out, unless it has begun."""
         self._off.add(number)
+
+    def _on(self, number: int, trial: TrialId, samples: Samples) -> None:
+        """The trial's unit in that round went on to so many samples."""
+        if self._went[0] != number:
+            self._went = number, {}
+        self._went[1][trial] = samples
+
+    def news(self) -> tuple[int, dict[TrialId, Samples]]:
+        """How far the units of a round are, once that is not what was told last."""
+        while not self._left.wait(NEWS):
+            number, at = self._went
+            if (number, at) != self._said:
+                self._said = number, dict(at)
+                return self._said
+        return -1, {}
 
     def watch(self) -> None:
         """Return when the slot leaves in good order; fail when its process dies."""
@@ -356,15 +382,18 @@ class Host:
             shutil.rmtree(self._shelf, ignore_errors=True)
         self._left.set()
 
-    @contextmanager
-    def _printing(self, trial: TrialId, *others: TrialId) -> Iterator[None]:
-        """What the trial's code prints goes to its log; of a pack, to that of its first trial."""
+    def _print_of(self, trial: TrialId) -> None:
+        """What is printed from now on goes to that trial's log."""
         self._prints.go_to(Path(self._setup.logs) / trial / "log.txt" if self._setup.logs else None)
+
+    @contextmanager
+    def _printing(self) -> Iterator[None]:
+        """What the trials' code prints goes to their logs; of fused ones, to that of the first."""
         try:
             with redirect_stdout(self._prints), redirect_stderr(self._prints):
                 yield
         finally:
-            self._prints.go_to(None)
+            self._prints.close_all()
 
 
 def _fetched(parcel: Any) -> Parcel:

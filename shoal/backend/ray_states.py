@@ -11,7 +11,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.course import Course, Position, Run
 from shoal.backend.ray_cluster import GIB, store_room
-from shoal.backend.ray_fleet import Berth, Fleet
+from shoal.backend.ray_fleet import Berth, Call, Fleet
+from shoal.backend.ray_slot import Broken
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Event, Kept
 from shoal.core.trial import Samples, TrialId, Visit
@@ -174,6 +175,31 @@ class Work:
     depart: Callable[[Berth], list[Event]]  # a slot that is to leave has nothing to do any more
     settled: Callable[[], None]  # something came to its end: others may begin
     post: Callable[[Callable[[], list[Event]]], None]  # to be done, and told, at the next moment
+
+    def reported(
+        self, berth: Berth, calls: list[Call], call: Call, future: Any, settle: Callable[[Any], list[Event]]
+    ) -> list[Event]:
+        """A slot answered one of its calls, or died: what follows from that.
+
+        Raises:
+            Exception: disk, data or Shoal itself failed, not a trial.
+        """
+        if self.fleet.berths.get(berth.id) is not berth or call not in calls:
+            return []
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.fleet.died(berth, error)
+        calls.remove(call)
+        outcome = future.result()
+        if isinstance(outcome, Broken):
+            raise outcome.error
+        events = settle(outcome)
+        if berth.leaving and not berth.at_work:
+            events += self.depart(berth)
+        self.settled()
+        return events
 
 
 def carries(run: Run) -> bool:

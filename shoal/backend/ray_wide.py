@@ -1,16 +1,15 @@
 """Gangs over several slots: lanes that several processes train, and lanes on slots of their own that advance together."""
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from math import inf
 from typing import Any, Literal
-
-from ray.exceptions import RayTaskError
 
 from shoal.backend.course import Run
 from shoal.backend.ray_fleet import Berth, Call
 from shoal.backend.ray_seating import Joint, Line, Seating, idle, queued, usable
-from shoal.backend.ray_slot import Broken, Cut, Drifting, Lost, Share, Trained
+from shoal.backend.ray_slot import Cut, Drifting, Lost, Share, Trained
 from shoal.backend.ray_states import Resident, Work
 from shoal.core.check import PlanError
 from shoal.core.event import Ended, Event, Failed, Finished, Joined
@@ -28,6 +27,11 @@ class Wides:
         self._joints: list[Joint] = []
         self._leaving: list[Line] = []  # lines that are gone, at their last unit
         self.moved = 0  # bytes of states that came from other slots through the object store
+
+    def at_work(self, berth: Berth, number: int) -> Collection[TrialId]:
+        """The trial of that unit, if it is under way there and counts."""
+        lines = [line for line in self._lines() if (call := line.calls.get(berth)) is not None and call.number == number]
+        return [line.trial for line in lines if not line.void]
 
     # -- what the plan asks --------------------------------------------------------------------------------------------
 
@@ -167,31 +171,21 @@ class Wides:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def _reported(self, line: Line, berth: Berth, call: Call, future: Any) -> list[Event]:
-        if self._fleet.berths.get(berth.id) is not berth or call not in berth.shares:
-            return []
-        error = future.exception()
-        if isinstance(error, RayTaskError):
-            raise error.cause
-        if error is not None:
-            return self._fleet.died(berth, error)
-        berth.shares.remove(call)
-        share: Share = future.result()
-        if isinstance(share, Broken):
-            raise share.error
-        if line.calls.get(berth) is call:
-            del line.calls[berth]
-            events = self._settle(line, berth, call, share)
-        else:
-            events = self._late(line, berth, call, share)
-        if berth.leaving and not berth.at_work:
-            events += self._work.depart(berth)
-        self._work.settled()
-        return events
+        return self._work.reported(berth, berth.shares, call, future, partial(self._settled, line, berth, call))
+
+    def _settled(self, line: Line, berth: Berth, call: Call, share: Share) -> list[Event]:
+        if line.calls.get(berth) is not call:
+            return self._late(line, berth, call, share)
+        del line.calls[berth]
+        return self._settle(line, berth, call, share)
 
     def _settle(self, line: Line, berth: Berth, call: Call, share: Share) -> list[Event]:
         if line.void:
+            if isinstance(share, Made):
+                line.made.add(berth)
             if line.calls:
                 return []
+            self._seating.halt(line)
             self._drop(line)
             return [self._course.abandon(line.trial)]
         match share:
@@ -244,7 +238,7 @@ class Wides:
             if other is not berth:
                 other.call("train", "conclude", trial, told)
         holders = (berth, *(each for each in line.seats if each in line.made))
-        steady = line.steady
+        steady, line.made = line.steady and not unit.carry, set()
         self._seating.halt(line)
         line.steady = steady
         if self._course.met(trial) and done.kept is not None:
@@ -336,10 +330,13 @@ class Wides:
                 line.steady = False
             if here:
                 self._without(line, berth)
-                if line.at_unit:
+                if line.at_unit and not line.void:
                     events += self._regroup(line)
+                elif line.calls:
+                    continue  # of a void unit: they are about to say that they have halted
                 elif line.gone:
                     lost.append(line.trial)
+                    self._seating.halt(line)
                     self._drop(line)
                 else:
                     events += self._restart(line)

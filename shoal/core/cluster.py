@@ -46,7 +46,7 @@ def shard_order(seed: int, epoch: int, shards: Iterable[ShardId]) -> tuple[Shard
 
 
 def proportional(total: int, weights: Sequence[float], least: int = 1) -> tuple[int, ...]:
-    """Sizes of shards as their weights; with the slots' speeds all slots take as long for a pass (ALGORITHMS A.5).
+    """Sizes of shards as their weights; with the slots' speeds all slots take as long for a pass.
 
     They sum to `total`; rounding goes to the largest remainders (the first of equal ones), and no shard has fewer than
     `least` samples. A function of the arguments alone.

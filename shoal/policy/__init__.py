@@ -10,6 +10,7 @@ from shoal.policy.combine import every as every
 from shoal.policy.combine import fallback as fallback
 from shoal.policy.doubling import Doubling as Doubling
 from shoal.policy.doubling import Width as Width
+from shoal.policy.elastic import Elastic as Elastic
 from shoal.policy.equi import Equi as Equi
 from shoal.policy.equi import HeSrpt as HeSrpt
 from shoal.policy.equi import SrptK as SrptK
@@ -21,6 +22,8 @@ from shoal.policy.flotilla import Flotilla as Flotilla
 from shoal.policy.flotilla import Rounds as Rounds
 from shoal.policy.hop import Hop as Hop
 from shoal.policy.hybrid import Hybrid as Hybrid
+from shoal.policy.killable import Killable as Killable
+from shoal.policy.milp import NodeMilp as NodeMilp
 from shoal.policy.named import describe as describe
 from shoal.policy.named import parse as parse
 from shoal.policy.named import rebuild as rebuild

@@ -52,7 +52,7 @@ class Auto:
         return {**told, "known": 0, "slots": "", "figures": {}, "done": 0.0, "inner": {}}
 
     def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
-        if view.trials and view.slots and self._asks_again(view, memory):
+        if view.slots and _unfinished(view, memory) and self._asks_again(view, memory):
             memory = self._chosen(view, memory)
         name = memory["follows"]
         if name is None:
@@ -114,6 +114,13 @@ class Auto:
         listed = ", ".join(_told(name, seconds) for name, seconds in sorted(takes.items(), key=lambda x: (x[1], x[0] != best)))
         close = "" if takes[best] == min(takes.values()) else f"; none is quicker by more than {100 * self.gain:.0f} %"
         return best, f"with {_count(len(view.trials), 'trial')} on {_count(len(view.slots), 'slot')} {listed}{close}"
+
+
+def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
+    """Whether there is anything left to choose for: trained to the end, trials are still known until that is told."""
+    if memory["follows"] is None:
+        return bool(view.trials)
+    return any(view.done[name] < trial.samples for name, trial in view.trials.items())
 
 
 def _told(name: str, seconds: Seconds) -> str:

@@ -1,4 +1,4 @@
-"""Hops that end trials early without making the study longer: one more rule of `hop` (goal A-4 of ALGORITHMS F).
+"""Hops that end trials early without making the study longer: one more rule of `hop`. Ours.
 
 Largest-remaining-work keeps all trials in the race up to the end, where slots are what is short. Most of that is not
 needed: here only trials without slack have precedence by their work; among the others, those that are nearly through.

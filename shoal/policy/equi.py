@@ -1,6 +1,6 @@
 """Widths for a short mean time to the end of a trial: better than `doubling`, whose objective favours the longest.
 
-ALGORITHMS B.2-B.3. `Equi`: equal shares, the surplus to those with least left; needs no sizes but for that, and is the
+Ours. `Equi`: equal shares, the surplus to those with least left; needs no sizes but for that, and is the
 default. `Wrate`, `HeSrpt` and `SrptK` favour short trials more, and are for trials of known and unlike size.
 heSRPT: Berg, Vesilo, Harchol-Balter, Performance 2020.
 """

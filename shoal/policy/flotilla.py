@@ -1,6 +1,6 @@
 """Flotillas: trials of unlike speed advance together over one stream, each on as many slots as evens out the pace.
 
-Guan et al., "FLEET", MLSys 2020, algorithms 1-2 (read as in ALGORITHMS C.4); placing is algorithm 3, `place.assign`.
+Guan et al., "FLEET", MLSys 2020, algorithms 1-2; placing is algorithm 3, `place.assign`.
 `Rounds` is the framework that FLEET compares with (Pittman et al., SC'18).
 """
 

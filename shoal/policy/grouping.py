@@ -1,4 +1,4 @@
-"""Which trials to pack together on one slot: the paper's rules, and better ones (ALGORITHMS D).
+"""Which trials to pack together on one slot: the paper's rules, and better ones.
 
 Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020, section 5.3.
 Members are numbered; a grouping is a list of lists of their numbers, each fitting the memory.

@@ -2,9 +2,8 @@
 
 Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection", VLDB 2020,
 section 5: an open shop whose units are (trial, shard), each one pass, never cut short. Paper: Algorithm 1
-(`random`). Ours: `rotation` (ALGORITHMS A.2), `lrw`, largest remaining work (A.1), and `early`; and planned ahead,
-`quick4` (A.1) and `quota`, for shards with replicas (A.4). None needs a barrier between epochs (A.3), and any
-live slot that holds a shard may serve it.
+(`random`). Ours: `rotation`, `lrw`, largest remaining work, and `early`; and planned ahead, `quick4` and
+`quota`, for shards with replicas. None needs a barrier between epochs, and any live slot that holds a shard may serve it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Hopping with wide lanes: where trials are fewer than slots, they hop between groups of slots, data-parallel within.
 
-Section 5.7 and appendix D of Nakandala et al., VLDB 2020; how many groups there are is ALGORITHMS A.5's rule instead of
+Section 5.7 and appendix D of Nakandala et al., VLDB 2020; how many groups there are is our rule (`openshop.groups`) instead of
 the paper's (hop when trials > slots / 2, else one group).
 """
 

@@ -1,4 +1,4 @@
-"""Beam insertion for an open shop: one trial after the other into the gaps that are left (ALGORITHMS A.1)."""
+"""Beam insertion for an open shop: one trial after the other into the gaps that are left. Ours."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,7 +4,7 @@ Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Super
 node-level MILP depends on the map of nodes only through how many each trial has (shrinking trials keep any of theirs,
 growing ones take any free node: nothing migrates), so that it is a multiple-choice knapsack: choose a column of each
 row of a gain table, the columns adding up to no more than the slots there are. `best_counts_dp` is the textbook
-max-plus recursion; `best_counts` gives the same optimum from the Lagrangian dual and a small core (ALGORITHMS E.4).
+max-plus recursion; `best_counts` gives the same optimum from the Lagrangian dual and a small core.
 """
 
 from itertools import pairwise

@@ -2,7 +2,7 @@
 
 Liu et al., "BFTrainer", 2021, equations (4), (5), (9), (10), (11), (15), (16), solved by HiGHS through SciPy; SOS2 sets
 become one binary per segment. Misprints put right: (4) says M(1 - y), not M(i - y); R of (14) is one trial's; and M of
-(10) must be 2|N| + 1: with the paper's |N| + 1 a trial can change by half of the nodes at most (ALGORITHMS E.2).
+(10) must be 2|N| + 1: with the paper's |N| + 1 a trial can change by half of the nodes at most.
 For reference and for benchmarks: `policy/elastic.py` finds the same optimum some ten thousand times faster.
 """
 

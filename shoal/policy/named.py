@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from shoal.core.ports import Policy
@@ -78,10 +79,11 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     return policy
 
 
-def parse(text: str) -> Policy[Any]:
+def parse(text: str, usual: Mapping[str, Any] = MappingProxyType({})) -> Policy[Any]:
     """The policy that a user names, as "equi", "explore(seconds=60, most=4)" or "every(seconds=600, policy=doubling)".
 
-    Arguments are plain values, or policies named in the same way.
+    Arguments are plain values, or policies named in the same way. `usual`: arguments by name, for each policy that has them,
+    where the text leaves them open.
 
     Raises:
         ValueError: no such name, or arguments that do not fit it.
@@ -89,22 +91,24 @@ def parse(text: str) -> Policy[Any]:
     for name in KNOWN:
         text = text.replace(name, name.replace("-", "_"))
     try:
-        return _made(ast.parse(text.strip(), mode="eval").body)
+        return _made(ast.parse(text.strip(), mode="eval").body, usual)
     except SyntaxError as error:
         raise ValueError(f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}') from error
 
 
-def _made(node: ast.expr) -> Policy[Any]:
+def _made(node: ast.expr, usual: Mapping[str, Any]) -> Policy[Any]:
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     if not isinstance(call.func, ast.Name) or call.args or any(x.arg is None for x in call.keywords):
         raise ValueError(f"a policy is a name with named arguments; got {ast.unparse(node)}")
-    given = {str(x.arg): _argument(x.value) for x in call.keywords}
-    return rebuild({"name": call.func.id.replace("_", "-"), **given})
+    given = {str(x.arg): _argument(x.value, usual) for x in call.keywords}
+    name = call.func.id.replace("_", "-")
+    has = {f.name for f in fields(KNOWN[name])} if name in KNOWN else set()
+    return rebuild({"name": name, **{k: v for k, v in usual.items() if k in has}, **given})
 
 
-def _argument(node: ast.expr) -> Any:
+def _argument(node: ast.expr, usual: Mapping[str, Any]) -> Any:
     if isinstance(node, (ast.Name, ast.Call)):
-        return describe(_made(node))
+        return describe(_made(node, usual))
     try:
         return ast.literal_eval(node)
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Planned schedules of model hopping: several epochs of an open shop, and the best of four quick ones.
 
-Nakandala et al., VLDB 2020, section 5; ALGORITHMS A.1 to A.3. The paper's own planners, kept for reference, are in
+Nakandala et al., VLDB 2020, section 5; the planners here are ours. The paper's own, kept for reference, are in
 `policy.reference`.
 """
 
@@ -97,7 +97,7 @@ def groups(trials: int, slots: int, efficiency: Callable[[int], float]) -> tuple
     Trials hop from group to group, and within a group train data-parallel. The unit is a pass of one trial over
     one slot's shard, of `slots` in an epoch: G groups take max(trials, G) / e(slots / G), where `efficiency(g)` is the measured
     speed of g slots over g times that of one. Hopping alone is G = slots; data parallelism alone, G = 1. The most
-    groups among the equally fast. ALGORITHMS A.5; the paper (5.7, appendix D) hops when trials > slots / 2, else G = 1.
+    groups among the equally fast. The paper (5.7, appendix D) hops when trials > slots / 2, else G = 1.
 
     Raises:
         ValueError: trials or slots below 1.

@@ -1,7 +1,7 @@
 """Packing: several trials on one slot, over one stream of data.
 
 Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020, section 5; the
-groupings are in `policy.grouping`. Ours (ALGORITHMS D): exact grouping by length, company across rungs and
+groupings are in `policy.grouping`. Ours: exact grouping by length, company across rungs and
 brackets, and lanes that are filled again when a trial ends.
 """
 

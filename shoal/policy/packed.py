@@ -44,6 +44,8 @@ class Packed:
         return [[], self.policy.start()]
 
     def decide(self, view: View, memory: Sequence[Any]) -> tuple[Plan, list[Any]]:
+        if not view.slots:
+            return Plan(), [*memory]  # how large packs are to be depends on them
         order: Order = getattr(self.policy, "order", _unordered)
         packs = _formed(view, _kept(view, memory[0], self.fuse), self, lambda trial: order(memory[1], trial))
         seen = _Seen(view, packs, self.fuse)

@@ -1,6 +1,6 @@
 """On which slots: as few nodes a lane as possible, and what is held is kept.
 
-Guan et al., "FLEET", MLSys 2020, section 4.3.2, eq. 4 and algorithms 3-4 (with the corrections of ALGORITHMS C.4): `assign`,
+Guan et al., "FLEET", MLSys 2020, section 4.3.2, eq. 4 and algorithms 3-4, misprints put right: `assign`,
 for an empty cluster of equal nodes. `place` is for clusters at work: best fit, largest first.
 """
 

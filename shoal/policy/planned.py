@@ -1,6 +1,6 @@
 """Hops as planned: each trial's order of shards is fixed when it is first seen, from a simulated best schedule.
 
-ALGORITHMS A.1 and A.4. What a trial learns depends on its order of shards alone, so orders outlive lost slots and
+Ours. What a trial learns depends on its order of shards alone, so orders outlive lost slots and
 new measurements: an interrupted run equals the undisturbed one. Only where a visit is made follows events.
 """
 

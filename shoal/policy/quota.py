@@ -1,6 +1,6 @@
 """Shards with replicas: how the work on each is best divided among its holders.
 
-ALGORITHMS A.4: a linear program over shares, solved once. Its value bounds every schedule from below.
+Ours: a linear program over shares, solved once. Its value bounds every schedule from below.
 """
 
 from collections.abc import Sequence

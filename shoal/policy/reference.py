@@ -1,7 +1,7 @@
 """The paper's other two planners of an open shop, for comparison: vector rearrangement and the MILP.
 
 Nakandala et al., VLDB 2020, sections 5.1 and 5.2; Sevast'yanov 1994, Bárány and Fiala 1982. Both are beaten by
-`openshop.quick4` (ALGORITHMS A.1); nothing in Shoal decides by them.
+`openshop.quick4`; nothing in Shoal decides by them.
 """
 
 from collections.abc import Iterator, Sequence

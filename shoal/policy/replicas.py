@@ -1,4 +1,4 @@
-"""Planned schedules for shards with replicas: LP-quota, scarcest shard, and a guard against slow holders (ALGORITHMS A.4).
+"""Planned schedules for shards with replicas: LP-quota, scarcest shard, and a guard against slow holders.
 
 Section 5.5 of Nakandala et al., VLDB 2020, leaves replicas to chance; that costs an eighth to a third of the epoch.
 """

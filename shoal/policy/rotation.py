@@ -1,6 +1,6 @@
 """Rotation: every trial goes round the shards in one direction, each group of trials starting elsewhere.
 
-ALGORITHMS A.2. As a closed form it is an optimal open-shop schedule where `Rotation.ok`; as a list
+Ours. As a closed form it is an optimal open-shop schedule where `Rotation.ok`; as a list
 of what comes next (`seat`, `next_shard`) it fixes each trial's order of visits whatever the timing.
 """
 

@@ -1,7 +1,7 @@
 """List rules for a shop: what an idle slot takes next.
 
-Paper: Algorithm 1 of Nakandala et al., VLDB 2020 (`by_lot`). Ours, ALGORITHMS A.1: `most_left`, `by_matching`,
-`along`; A.4, for shards with replicas: `scarce` and its quota and guard.
+Paper: Algorithm 1 of Nakandala et al., VLDB 2020 (`by_lot`). Ours: `most_left`, `by_matching`, `along`;
+for shards with replicas, `scarce` and its quota and guard.
 """
 
 from collections.abc import Callable, Iterable, Sequence

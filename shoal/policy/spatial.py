@@ -1,6 +1,6 @@
 """Which slots: nodes that leave together should serve the same trial.
 
-Idle nodes leave in groups, and the nearer their racks the likelier together (ALGORITHMS E.5): when all that leave belong
+Idle nodes leave in groups, and the nearer their racks the likelier together: when all that leave belong
 to one trial, only that one is interrupted. With the counts given, a growing trial takes the free slots with the smallest
 sum of log(1 - p) over its own, p being the chance that two slots leave at the same time; a shrinking one releases those
 with the largest.

@@ -1,6 +1,6 @@
 """Elastic water-fill for ensembles: the least time until the last trial ends, by widths alone.
 
-ALGORITHMS C.3; after FLEET (Guan et al., MLSys 2020), whose rounds it does without: slots that come free are
+Ours, after FLEET (Guan et al., MLSys 2020), whose rounds it does without: slots that come free are
 used at once, and a slot that would lower a trial's rate (past the maximum of FLEET's eq. 5) is never given.
 """
 

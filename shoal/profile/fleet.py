@@ -81,7 +81,7 @@ def feeders_wanted(prepare: Seconds, train: Sequence[Seconds], made: float, most
     try:
         count = feeders([*rates, made * sum(rates)], {n: n / prepare for n in range(1, most + 1)})
     except ValueError:
-        count = most
+        count = most if most >= made * len(train) else 0  # or the slots by themselves prepare more than so few could
     saves = (1.0 - made) * prepare >= WORTH * (prepare + max(train))
     return (
         count if saves or count > len(train) else 0

@@ -1,4 +1,4 @@
-"""What it costs to train several trials on one slot, step by step together (ALGORITHMS D).
+"""What it costs to train several trials on one slot, step by step together.
 
 Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020: a step of
 a pack moves its largest batch once, and launches once, for all; each model computes its own. Not fitted to the

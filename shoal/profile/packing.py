@@ -12,7 +12,7 @@ from shoal.profile.pack import PackCost
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a kind of trial behaves in a pack (ALGORITHMS D).
+    """How a kind of trial behaves in a pack.
 
     `cost`: of its steps. `usual`: the batch size of trials whose configuration has no `batch`, and the one at which the
     rates beside it were measured. `per_sample`: GiB that each sample of a batch takes on top of the trial's memory.

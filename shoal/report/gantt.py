@@ -223,6 +223,8 @@ class _Draft:
     # -- what was reported ---------------------------------------------------------------------------------------------
 
     def _advanced(self, entry: Advanced) -> None:
+        if not (entry.spent or entry.values or entry.visits):
+            return  # how far a unit is: what it took comes with its end
         on: dict[SlotId, list[TrialId]] = {}
         for trial in dict.fromkeys((*entry.samples, *entry.spent)):
             self._account_for(trial, "train")

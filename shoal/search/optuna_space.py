@@ -19,7 +19,7 @@ def optuna() -> Any:
     try:
         import optuna as package
     except ImportError as error:
-        raise ValueError("this needs Optuna: pip install 'shoal[optuna]'") from error
+        raise ValueError("this needs Optuna: pip install -e '.[optuna]' in Shoal's checkout") from error
     return package
 
 

@@ -84,7 +84,9 @@ def _parquet(source: Source) -> tuple[set[str], Iterator[Row]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise source.wrong(None, "reading Parquet needs pyarrow: pip install 'shoal[parquet]'; or give the log as CSV") from error
+        raise source.wrong(
+            None, "reading Parquet needs pyarrow: pip install -e '.[parquet]' in Shoal's checkout; or give the log as CSV"
+        ) from error
     if not source.path.exists():
         raise FileNotFoundError(f"there is no {source.path}")
     try:

@@ -1,6 +1,6 @@
 """Made-up idle-node logs that behave like real ones.
 
-As measured on Summit (ALGORITHMS E.5): young nodes leave soonest, and nodes of near racks leave together.
+As measured on Summit: young nodes leave soonest, and nodes of near racks leave together.
 """
 
 from collections.abc import Sequence

@@ -60,6 +60,9 @@ def own(lane: Lane, batch: Any, *, evaluating: bool = False) -> Own:
         loss = named(lane._recipe.training_step(model, batch))["loss"]
         draws = _random_states(lane) != before
     grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    pairs = zip(trained(lane), parameters, strict=True)
+    if not all(torch.equal(old.detach().nan_to_num(), new.detach().nan_to_num()) for old, new in pairs):
+        raise Unfusable("the step writes to parameters that are trained")  # a step that is undone would not bring them back
     if attributes(model) != was:
         raise Unfusable("the model's attributes change in training")
     if any(grad is not None and grad.layout is not torch.strided for grad in grads):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from shoal.train.kernels import Piece, adagrad, adam, rmsprop, sgd
+from shoal.train.optimizers import step
 from shoal.train.stack import Stack
 
 Group = dict[str, Any]
@@ -111,7 +112,7 @@ class Apart:
             for parameter, own, is_used in zip(row, self._weights.layout.row(grads, i), used, strict=True):
                 parameter.grad = own if is_used else None
             try:
-                optimizer.step()
+                step(optimizer)
             except Exception as error:  # noqa: BLE001  it is that lane's alone
                 errors[i] = error
             for parameter in row:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.group import Group, PeerLost
+from shoal.train.stack import in_line, strides
 
 BYTES = 25 * 2**20  # of a bucket, as in DDP
 
@@ -112,8 +113,7 @@ class _Bucket:
     def renew(self) -> None:
         first = self.parameters[0]
         self._flat = torch.empty(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
-        pieces = torch.split(self._flat, [p.numel() for p in self.parameters])
-        self.views = [piece.view(p.shape) for piece, p in zip(pieces, self.parameters, strict=True)]
+        self.views = in_line(self._flat, [(p.shape, strides(p)) for p in self.parameters])
 
     def collect(self) -> Tensor:
         """The gradients as one array; zeros where there is none."""

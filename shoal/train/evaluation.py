@@ -36,6 +36,7 @@ class Evaluation:
                 if len(some) == len(fused.lanes):
                     found |= self._together(fused, some)
             if each.unit.trial.id not in found:
+                self._pack.turn_of(each.unit.trial.id)
                 try:
                     found[each.unit.trial.id] = self.of(each.lane, each.spent)
                 except OutOfMemory:
@@ -63,7 +64,7 @@ class Evaluation:
         self._pack.set_threads()
         begin = perf_counter()
         try:
-            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation())
+            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation)
         except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}

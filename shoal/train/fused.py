@@ -7,7 +7,7 @@ work as if each were alone. Sums are made in another order than alone, so gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from math import inf
@@ -23,7 +23,8 @@ from shoal.train.columns import Columns
 from shoal.train.graph import graph_key
 from shoal.train.lane import EVALUATION_BATCHES, Lane, named
 from shoal.train.recipe import LRSchedule, Recipe
-from shoal.train.stacked import Stacked, Unfusable, obstacle
+from shoal.train.stack import strides
+from shoal.train.stacked import Stacked, Unfusable, obstacle, trained
 
 __all__ = ["Fused", "StepFailed", "Unfusable", "graph_key"]
 
@@ -49,6 +50,8 @@ class Fused:
         self._key = graph_key(first)
         if any(graph_key(lane) != self._key for lane in lanes[1:]):
             raise Unfusable("the lanes are not of one graph")
+        if len({tuple(strides(p) for p in trained(lane)) for lane in lanes}) > 1:
+            raise Unfusable("the lanes' parameters lie in memory in several ways")
         if any((lane._batches, lane._grouped) != (first._batches, first._grouped) for lane in lanes):
             raise Unfusable("the lanes are not at the same batch of a group")
         self._recipe, self._settings = first._recipe, first.settings
@@ -75,7 +78,7 @@ class Fused:
         """Train every lane on the batch, as `Lane.step` would.
 
         Raises:
-            StepFailed: optimizers of single lanes raised; the others have made the step.
+            StepFailed: the optimizers of these lanes raised; the others have made the step.
             Exception: anything else (Unfusable, out of memory, what the recipe raises): nothing has changed, and every lane
                 may take the step by itself; the next fused step goes on from there.
         """
@@ -102,7 +105,7 @@ class Fused:
             lane._grouped += count
             lane._samples += count
         if completes:
-            self._apply()
+            self._complete()
         return count
 
     def last(self, batch: Columns, count: int) -> Sequence[int]:
@@ -120,7 +123,7 @@ class Fused:
             if not self._bound:
                 self._bind()
             self._set_rates()
-            self._apply()
+            self._complete()
 
     def _run(self, batch: Columns) -> dict[str, Any]:
         """The loss and what else the recipe's step gives, of each lane."""
@@ -170,8 +173,17 @@ class Fused:
             if isinstance(lane.scheduler, LRSchedule):
                 lane._set_rates(lane.scheduler)
 
+    def _complete(self) -> None:
+        """The step of a group of batches; what raises within it leaves nothing that could be repeated."""
+        try:
+            self._apply()
+        except StepFailed:
+            raise
+        except Exception as error:
+            raise StepFailed(dict.fromkeys(range(len(self.lanes)), error)) from error
+
     def _apply(self) -> None:
-        """The step of a group of batches, as `Lane._apply`."""
+        """As `Lane._apply`."""
         s, first = self._settings, self.lanes[0]
         full = s.accumulate_grad_batches * s.batch_size
         if s.accumulate_grad_batches > 1 and first._grouped != full:
@@ -232,14 +244,14 @@ class Fused:
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, chunks: Iterable[Columns]) -> list[dict[str, float]]:
+    def evaluate(self, validation: Callable[[], Iterable[Columns]]) -> list[dict[str, float]]:
         """Each lane's scores, as `Lane.evaluate` gives them; lane by lane where they cannot be had at once.
 
-        Changes no parameter, buffer, random state or training flag.
+        `validation`: the chunks from their beginning, at each call. Changes no parameter, buffer, random state or training flag.
         """
         if not self._bound:
             self._net.gather()
-        chunks = iter(chunks)
+        chunks = iter(validation())
         start = next(chunks, None)
         if start is None:
             return [{} for _ in self.lanes]
@@ -248,8 +260,8 @@ class Fused:
             known[self._key, "scores"] = self._scores_agree(start)
         if known[self._key, "scores"]:
             return self._scores(chain([start], chunks))
-        kept = [start, *chunks]
-        return [lane.evaluate(kept) for lane in self.lanes]
+        del start, chunks
+        return [lane.evaluate(validation()) for lane in self.lanes]
 
     def _scores_agree(self, chunk: Columns) -> bool:
         piece = cols.cut(chunk, 0, EVALUATION_BATCHES * self._settings.batch_size)
@@ -316,7 +328,9 @@ class Fused:
         if self.lanes[0]._batches:
             self._used = [any(row[j].grad is not None for row in rows) for j in range(len(rows[0]))]
             own = [[torch.zeros_like(p) if p.grad is None else p.grad for p in row] for row in rows]
-            torch.stack([torch.cat([grad.reshape(-1) for grad in row]) for row in own], out=self._grads)
+            for i, grads in enumerate(own):
+                for part, grad in zip(self._net.weights.layout.row(self._grads, i), grads, strict=True):
+                    part.copy_(grad)
         for parameter in chain.from_iterable(rows):
             parameter.grad = None
         self._bound = True

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -25,6 +24,7 @@ from shoal.train.seat import Orders, Seat
 dist: Any = torch.distributed  # some of what is public in it has no types
 LOOK = 0.5  # seconds between two looks at orders while a peer is waited for
 POLL = 0.002  # seconds between two looks at a store
+SOON = 0.05  # seconds in which the store of a process that lives has answered
 LARGE = 64 * 1024  # bytes: an array of so many is sent by itself, smaller ones together
 
 
@@ -53,19 +53,29 @@ class Meeting:
 class Gate:
     """The way into a generation. Those that stay look from outside whether those that join are there.
 
-    Raises:
-        PeerLost: no store at that address.
+    Raises (every method):
+        PeerLost: no store at that address, or not any more.
     """
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
-        found: list[Any] = []
+        self.store: Any = None
+        self._found: list[Any] = []
+        self._soon, self._until = monotonic() + SOON, monotonic() + seat.patience + 1.0
         # its own timeout ends with the connection's first byte: it would wait for ever for an answer
-        threading.Thread(target=_reach, args=(seat, found), daemon=True).start()
-        wait(lambda: bool(found), replace(seat, stall=seat.patience + 1.0), lambda: False, POLL)
-        if isinstance(found[0], RuntimeError):
-            raise PeerLost(f"lane {seat.lane}: no store at {seat.store}: {found[0]}") from found[0]
-        self.store = dist.PrefixStore(f"{seat.lane}/{seat.generation}", found[0])
+        threading.Thread(target=_reach, args=(seat, self._found), daemon=True).start()
+
+    def reached(self) -> bool:
+        """Whether the store has answered. Nobody waits long for that who could train meanwhile: its process may be gone."""
+        while not self._found and monotonic() < self._soon:
+            sleep(POLL / 4)
+        if self.store is None and self._found:
+            if isinstance(self._found[0], RuntimeError):
+                raise PeerLost(f"lane {self.seat.lane}: no store at {self.seat.store}: {self._found[0]}") from self._found[0]
+            self.store = dist.PrefixStore(f"{self.seat.lane}/{self.seat.generation}", self._found[0])
+        if self.store is None and monotonic() > self._until:
+            raise PeerLost(f"lane {self.seat.lane}: the store at {self.seat.store} does not answer")
+        return self.store is not None
 
     def arrive(self) -> None:
         """Show that this process is ready to connect."""
@@ -78,11 +88,12 @@ class Gate:
             return bool(self.store.check([f"here{rank}" for rank in ranks]))
 
     def connect(self, orders: Orders) -> Group:
-        """Wait for all, and connect.
+        """Wait for all, and connect: either every one of them, or none.
 
         Raises:
             PeerLost: one did not come, or the driver wants another generation by now.
         """
+        wait(self.reached, self.seat, lambda: _overtaken(self.seat, orders), POLL)
         self.arrive()
         patient = monotonic() + self.seat.patience
 
@@ -90,8 +101,25 @@ class Gate:
             late = monotonic() > patient and orders.after(self.seat.generation) is not None
             return late or _overtaken(self.seat, orders)
 
-        wait(lambda: self.there(range(self.seat.width)), self.seat, vain, POLL)
+        try:
+            wait(lambda: self._judged() or self.there(range(self.seat.width)), self.seat, vain, POLL)
+            go = self._judge("go")
+        except PeerLost:
+            if _broken(self.seat, orders) or not self._judge("no"):
+                raise
+            go = True  # the others saw all of them here, and wait inside
+        if not go:
+            raise PeerLost(f"lane {self.seat.lane}, generation {self.seat.generation}: one of its processes gave it up")
         return Group(self.seat, self.store, orders)
+
+    def _judged(self) -> bool:
+        with _losing():
+            return bool(self.store.check(["verdict"]))
+
+    def _judge(self, verdict: str) -> bool:
+        """Whether the generation is to be; the first one's word counts."""
+        with _losing():
+            return bool(self.store.compare_set("verdict", "", verdict) == b"go")
 
 
 def _reach(seat: Seat, found: list[Any]) -> None:

@@ -17,10 +17,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from shoal.core.event import Sum
 from shoal.core.trial import Visit
 from shoal.train import columns as cols
-from shoal.train import tree
+from shoal.train import optimizers, tree
 from shoal.train.batches import Batches
 from shoal.train.columns import Columns
-from shoal.train.optimizers import quicken
 from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
 
@@ -48,7 +47,7 @@ class Lane:
         with self.rng:
             self.model: nn.Module = recipe.configure_model(config).to(device)
             self.optimizer, self.scheduler = optimizing(recipe.configure_optimizers(self.model, config))
-        quicken(self.optimizer, device)
+        optimizers.quicken(self.optimizer, device)
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._configured = [_plain(group) for group in self.optimizer.param_groups]
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -171,7 +170,7 @@ class Lane:
         if isinstance(self.scheduler, LRSchedule):
             self._set_rates(self.scheduler)
         if self.factor == 1.0:
-            self.optimizer.step()
+            optimizers.step(self.optimizer)
         else:
             self._step_scaled()
         self._passed += self._grouped
@@ -181,7 +180,7 @@ class Lane:
         """The step at the learning rates of this width; schedules and states know those of width 1 only."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._rate([rate * self.factor for rate in rates])
-        self.optimizer.step()
+        optimizers.step(self.optimizer)
         self._rate(rates)
 
     def _set_rates(self, schedule: LRSchedule) -> None:
@@ -302,6 +301,7 @@ class Lane:
         """
         tree.load_model(self.model, state["model"])
         tree.load_optimizer(self.optimizer, state["optimizer"])
+        optimizers.unsettle(self.optimizer)
         if state["scheduler"] is not None and self.scheduler is not None and not isinstance(self.scheduler, LRSchedule):
             self.scheduler.load_state_dict(tree.to_torch(state["scheduler"]))
         self.rng.load(state["rng"])

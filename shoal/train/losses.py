@@ -36,7 +36,7 @@ def _picked(
     reduction: str = "mean", label_smoothing: float = 0.0, **_: Any,
 ) -> Tensor:  # fmt: skip
     keep = target != ignore_index
-    found = -logs.gather(1, target.where(keep, 0).unsqueeze(1)).squeeze(1) * keep
+    found = -logs.gather(1, target.where(keep, 0).unsqueeze(1)).squeeze(1).where(keep, 0)  # a product would make nan of inf
     if reduction == "none":
         return found
     return found.sum() if reduction == "sum" else found.sum() / keep.sum()

@@ -1,21 +1,23 @@
 """Several lanes on one slot: one visit of each, over as few streams of data as their shards and orders allow.
 
-Two ways (DESIGN section 5, Pack): *interleaved*, one lane after the other on each chunk, equal to training alone bit for bit;
+Two ways: *interleaved*, one lane after the other on each chunk, equal to training alone bit for bit;
 *fused*, lanes of one graph in one step, where that was measured to be faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
-from weakref import WeakKeyDictionary
+from traceback import clear_frames
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
 from shoal.core.event import Sum
-from shoal.core.trial import Samples, Seconds, Trial
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.train.account import Spent, add, blaming
 from shoal.train.batches import Batch, Batches
 from shoal.train.columns import Columns
@@ -48,13 +50,23 @@ News = tuple[Pass, Part | TrialError]
 
 
 class Pack:
-    """The lanes of one slot, trained together. `pace`: as of the `Station`."""
+    """The lanes of one slot, trained together. `pace`, `turn_of`: as of the `Station`."""
 
-    def __init__(self, streams: Streams, data: Data, meter: Meter, threads: int, pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        data: Data,
+        meter: Meter,
+        threads: int,
+        pace: Pace | None = None,
+        turn_of: Callable[[TrialId], None] | None = None,
+    ) -> None:
         self._streams, self._data, self._meter = streams, data, meter
         self._threads, self._pace = threads, pace
+        self.turn_of = turn_of or (lambda _: None)
         self._fused: dict[Lane, Fused] = {}
-        self._kinds: WeakKeyDictionary[Lane, str] = WeakKeyDictionary()
+        self._kinds: WeakKeyDictionary[Lane, str | None] = WeakKeyDictionary()
+        self._trained: WeakSet[Lane] = WeakSet()  # here, at least one batch
         self.gauge = Gauge()
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Generator[News, None, None]:
@@ -75,12 +87,17 @@ class Pack:
         return self._fused.get(lane)
 
     def release(self, lane: Lane) -> None:
-        """The lane, and those fused with it, own their memory again."""
+        """The lane, and those fused with it, own their memory again.
+
+        Raises:
+            OutOfMemory: there is no room for that.
+        """
         fused = self._fused.get(lane)
         if fused is not None:
             for member in fused.lanes:
                 del self._fused[member]
-            fused.split()
+            with blaming():  # it takes memory
+                fused.split()
 
     def forsake(self, lanes: Collection[Lane]) -> None:
         """These lanes are given up, and need no memory of their own."""
@@ -90,7 +107,8 @@ class Pack:
                 for member in fused.lanes:
                     del self._fused[member]
             else:
-                self.release(lane)
+                with suppress(OutOfMemory):  # the others go on in the memory that they share
+                    self.release(lane)
 
     def _stream_of(self, each: Pass) -> tuple[object, ...]:
         """Equal for passes that see the same chunks."""
@@ -137,10 +155,13 @@ class Pack:
             crews.setdefault((size, kind), _Crew([], Batches(size), kind)).passes.append(each)
         return list(crews.values())
 
-    def _kind(self, lane: Lane) -> str:
-        """The lane's graph key, found once: a model whose graph changes as it trains cannot be fused."""
+    def _kind(self, lane: Lane) -> str | None:
+        """The lane's graph key, found once: a model whose graph changes as it trains cannot be fused. None: it has none."""
         if lane not in self._kinds:
-            self._kinds[lane] = graph_key(lane)
+            try:
+                self._kinds[lane] = graph_key(lane)
+            except Exception:  # noqa: BLE001 the model's attributes may be of any kind
+                self._kinds[lane] = None
         return self._kinds[lane]
 
     def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
@@ -188,6 +209,7 @@ class Pack:
                 for each in some:
                     yield from self._alone(crew, each, batches, trying and width == 1, last)
         crew.passes = [each for each in crew.passes if not each.failed]
+        self._trained.update(each.lane for each in crew.passes)
 
     # -- interleaved ---------------------------------------------------------------------------------------------------
 
@@ -208,6 +230,7 @@ class Pack:
     def _some(self, each: Pass, steps: Iterator[int]) -> bool:
         """Take the steps, for a while; whether some may be left. With a pace never cut by the clock."""
         self.set_threads()
+        self.turn_of(each.unit.trial.id)
         due = perf_counter() + PART_SECONDS
         with each.spent.on("train"), blaming(), each.lane.rng:
             return any(self._pace is None and perf_counter() >= due for _ in steps)
@@ -238,10 +261,15 @@ class Pack:
         try:
             made = Fused(lanes)
         except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
-            self._give_up(crew, error)
+            if self._settled(passes):
+                self._give_up(crew, error)
             return None
         self._fused.update(dict.fromkeys(lanes, made))
         return made
+
+    def _settled(self, passes: Sequence[Pass]) -> bool:
+        """Whether these models have got all their attributes: some come with the first batch."""
+        return all(each.lane in self._trained for each in passes)
 
     def _give_up(self, crew: _Crew, error: Exception) -> None:
         """Never again fuse such lanes."""
@@ -253,18 +281,20 @@ class Pack:
         self, crew: _Crew, fused: Fused, passes: Sequence[Pass], batches: Sequence[Batch], trying: bool, last: bool
     ) -> Iterator[News]:
         self.set_threads()
+        self.turn_of(passes[0].unit.trial.id)
         begin = perf_counter()
-        for at, batch in enumerate(batches):
+        for at, batch in enumerate([*batches, None] if last else batches):
             started = self._meter.now() if trying else 0.0
             try:
-                fused.last(*batch) if last else fused.step(*batch)
+                _step(fused, batch, last)
             except StepFailed as failed:  # these lanes' own optimizers; the others have made their step
                 self._spend(passes, "train", perf_counter() - begin)
                 yield from self._without(crew, passes, failed.errors, batches[at + 1 :], last)
                 return
             except Exception as error:  # noqa: BLE001 nothing was changed, and each lane may say for itself
                 self._spend(passes, "train", perf_counter() - begin)
-                yield from self._repeated(crew, passes, batches[at:], last, error)
+                _let_go(error)
+                yield from self._repeated(crew, passes, batches[at:], last, error if at or self._settled(passes) else None)
                 return
             if trying:
                 self._timed(crew, len(passes), self._meter.now() - started)
@@ -276,8 +306,6 @@ class Pack:
                     rest = [each for each in passes if not each.failed]
                     yield from self._repeated(crew, rest, batches[at + 1 :], last)
                     return
-        if last:
-            fused.close()
         self._spend(passes, "train", perf_counter() - begin)
 
     def _without(
@@ -357,6 +385,23 @@ def _parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
     parts = -(-len(passes) // width)
     cuts = [len(passes) * i // parts for i in range(parts + 1)]
     return [list(passes[a:b]) for a, b in pairwise(cuts)]
+
+
+def _step(fused: Fused, batch: Batch | None, last: bool) -> None:
+    """One of the batches; None: the end of the pass."""
+    if batch is None:
+        fused.close()
+    elif last:
+        fused.last(*batch)
+    else:
+        fused.step(*batch)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Keep the error, but nothing that the functions held through which it came: activations, most of all."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _closing(lane: Lane, batches: Sequence[Batch]) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean, median
@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from shoal.core.event import Sum
-from shoal.core.trial import Seconds, TrialId, Visit
+from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.account import Spent, blaming
 from shoal.train.measure import COUNTED, STEPS, Extra
 from shoal.train.pack import Pass
@@ -41,10 +41,12 @@ class Ranks:
         self._steps: dict[tuple[str, int], list[tuple[int, Seconds]]] = {}  # by signature and width: samples and seconds
         self._told: dict[tuple[str, int], int] = {}  # how many of them there were when a rate was made of them
 
-    def run(self, unit: Unit, seat: Seat, orders: Orders, *, joins: bool = False) -> tuple[Done, dict[str, Sum]] | Made | None:
+    def run(
+        self, unit: Unit, seat: Seat, orders: Orders, *, joins: bool = False, on: Callable[[Samples], None] | None = None
+    ) -> tuple[Done, dict[str, Sum]] | Made | None:
         """Make the unit with the others of the seat's generation; None: this process left the lane on order.
 
-        Rank 0 also says what was noted in the pass.
+        Rank 0 also says what was noted in the pass. `on`: told by rank 0, after each step, how far the pass is.
 
         Asked again for the same unit, it goes on from where it was. `joins`: others are at it already.
         A visit with widths is made as it was made then.
@@ -56,7 +58,7 @@ class Ranks:
         trial, spent = unit.trial.id, Spent(self._station._pace is None)
         try:
             part = self._part(unit, orders, joins, spent)
-            if not self._train(part, seat, spent):
+            if not self._train(part, seat, spent, on):
                 del self._parts[trial]
                 return None
             part.made = True
@@ -96,7 +98,7 @@ class Ranks:
                     lane.end_epoch(station._score(dict(scores) if scores is not None else None, part.wide.totals))
         except TrialError:  # rank 0 has it too
             return False
-        if last:
+        if last or part.unit.carry:  # it may go on elsewhere
             part.wide.leave()
         held.bytes = held.bytes or lane.bytes
         held.whole = held.safe = True  # rank 0 has it too
@@ -130,7 +132,7 @@ class Ranks:
         part = self._parts[trial] = _Part(replace(unit, source=None), held, wide)
         return part
 
-    def _train(self, part: _Part, seat: Seat, spent: Spent) -> bool:
+    def _train(self, part: _Part, seat: Seat, spent: Spent, on: Callable[[Samples], None] | None) -> bool:
         station, wide = self._station, part.wide
         station._pack.set_threads()
         begin = perf_counter()
@@ -142,6 +144,8 @@ class Ranks:
             while True:
                 count = next(steps)
                 now = station._meter.now()
+                if on is not None and wide.seat.rank == 0:
+                    on(wide.position)
                 if extra is not None:
                     extra.__exit__()
                     station._meter._extra[wide.lane.signature] = extra.bytes * wide.seat.width
@@ -195,7 +199,7 @@ class Ranks:
         self._tell(wide)
         done = station._finish(each, found)
         del self._parts[unit.trial.id]
-        if unit.last:
+        if unit.last or unit.carry:
             wide.leave()
         return done
 

@@ -10,41 +10,42 @@ from torch import Tensor, nn
 
 
 class Layout:
-    """Where n tensors lie in a lane's row: tensor j has the columns `ends[j]` to `ends[j + 1]`."""
+    """Where n tensors lie in a lane's row: tensor j has the columns `ends[j]` to `ends[j + 1]`, in its own order (strides)."""
 
-    def __init__(self, shapes: Sequence[torch.Size]) -> None:
-        self.shapes = shapes
-        self.ends = [0, *accumulate(shape.numel() for shape in shapes)]
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.forms = [(tensor.shape, strides(tensor)) for tensor in tensors]
+        self.ends = [0, *accumulate(tensor.numel() for tensor in tensors)]
         self.width = self.ends[-1]
 
     def parts(self, flat: Tensor) -> list[Tensor]:
         """Views of (k, width) as n tensors (k, *shape)."""
-        k, spans = len(flat), zip(pairwise(self.ends), self.shapes, strict=True)
-        return [flat[:, a:b].view(k, *shape) for (a, b), shape in spans]
+        (k, _), (lane, _), start = flat.shape, flat.stride(), flat.storage_offset()
+        places = zip(self.ends[:-1], self.forms, strict=True)
+        return [flat.as_strided((k, *shape), (lane, *own), start + a) for a, (shape, own) in places]
 
     def row(self, flat: Tensor, lane: int) -> list[Tensor]:
         """Views of one lane's row of (k, width) as its n tensors."""
-        row = flat[lane]
-        return [row[a:b].view(shape) for (a, b), shape in zip(pairwise(self.ends), self.shapes, strict=True)]
+        return in_line(flat[lane], self.forms)
 
 
 class Stack:
     """The same n tensors of k lanes, of one dtype, on one device; from here on the lanes' tensors are views of it.
 
-    `parts`: the n tensors (k, *shape). By rows, `flat` is (k, width) and a lane's tensors are its row; otherwise each part is
-    contiguous, as kernels want it that write to it.
+    `parts`: the n tensors (k, *shape). By rows, `flat` is (k, width) and a lane's tensors are its row; otherwise a part's lanes
+    follow each other, as kernels want it that write to it. A tensor keeps its strides: one-pass kernels of optimizers walk
+    through parameters, gradients and states alike without a look at strides.
     """
 
     def __init__(self, rows: Sequence[Sequence[Tensor]], *, by_rows: bool) -> None:
         first, k = rows[0], len(rows)
         self._rows = [list(row) for row in rows]
-        self.layout = Layout([tensor.shape for tensor in first])
+        self.layout = Layout(first)
         self.flat = torch.empty(k, self.layout.width, dtype=first[0].dtype, device=first[0].device)
         if by_rows:
             self.parts = self.layout.parts(self.flat)
         else:
-            spans = zip(pairwise(self.layout.ends), self.layout.shapes, strict=True)
-            self.parts = [self.flat.view(-1)[k * a : k * b].view(k, *shape) for (a, b), shape in spans]
+            places = zip(pairwise(self.layout.ends), self.layout.forms, strict=True)
+            self.parts = [self.flat.as_strided((k, *shape), (b - a, *own), k * a) for (a, b), (shape, own) in places]
         self._views = [[part[i] for part in self.parts] for i in range(k)]
         self.gather()
 
@@ -73,6 +74,20 @@ def stacks(rows: Sequence[Sequence[Tensor]]) -> tuple[list[Stack], list[tuple[in
     made = [Stack([[row[j] for j in numbers] for row in rows], by_rows=False) for numbers in kinds.values()]
     where = {j: (s, i) for s, numbers in enumerate(kinds.values()) for i, j in enumerate(numbers)}
     return made, [where[j] for j in range(len(rows[0]))]
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """The tensor's own; of one with gaps or overlaps in its memory, those of a copy."""
+    return torch.empty_like(tensor, device="meta").stride()
+
+
+def in_line(flat: Tensor, forms: Iterable[tuple[torch.Size, tuple[int, ...]]]) -> list[Tensor]:
+    """Views of the flat tensor's elements, one after the other, as tensors of these shapes and strides."""
+    views, at = [], flat.storage_offset()
+    for shape, own in forms:
+        views.append(flat.as_strided(shape, own, at))
+        at += shape.numel()
+    return views
 
 
 def unique(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -59,7 +59,7 @@ class Station:
     `vault`: None to keep nothing. `run`: the study's incarnation. `kind`: of the device, as signatures tell it.
     `checkpoint_every`: seconds of training between durable states, 0: after every unit. `metric`: for ReduceLROnPlateau.
     `pace`: seconds of training for a trial and so many samples, instead of the clock; then nothing is measured.
-    `feed`: see `Stream`.
+    `feed`: see `Stream`. `turn_of`: told the trial whose code runs next; of fused ones the first.
 
     Raises:
         ValueError: the seed is negative.
@@ -83,6 +83,7 @@ class Station:
         pace: Callable[[Trial, Samples], Seconds] | None = None,
         metric: str | None = None,
         feed: Feed | None = None,
+        turn_of: Callable[[TrialId], None] | None = None,
     ) -> None:
         lean.wait()
         if seed < 0:
@@ -96,7 +97,7 @@ class Station:
         self._meter = Meter(self._device)
         self._largest: dict[str, int] = {}  # batch sizes found out, by signature but for the batch
         self._memory, self._short = slot_memory_gb * 2**30, False
-        self._pack = Pack(self._streams, data, self._meter, threads, pace)
+        self._pack = Pack(self._streams, data, self._meter, threads, pace, turn_of)
         self._evaluation = Evaluation(recipe, data, self._streams, self._meter, self._pack, clocked=pace is None)
 
     @cached_property
@@ -176,6 +177,7 @@ class Station:
 
     def _open(self, unit: Unit) -> Pass:
         spent = Spent(self._pace is None)
+        self._pack.turn_of(unit.trial.id)
         held = self._ready(unit, spent)
         held.whole = held.safe = False
         held.lane.size, held.lane.factor = held.lane.settings.batch_size, 1.0  # it may have been trained at other widths here
@@ -424,7 +426,8 @@ class Station:
         for trial, held in list(self._held.items()):
             if total <= room:
                 return dropped
-            if (held.safe or not held.whole) and held.lane not in but:
+            at_work = held.lane in but or (held.wide is not None and held.wide.connected)
+            if (held.safe or not held.whole) and not at_work:
                 total, dropped = total - held.bytes, True
                 self._drop(trial)
         return dropped

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
+from functools import partial
 from hashlib import blake2b
 from threading import Lock
 from time import perf_counter
@@ -78,6 +79,10 @@ class Shelf:
                 self._sizes[name] = self._sizes.get(name, 0) + size
 
 
+class _UnreadError(Exception):
+    """The feed does not have the chunk after all, and only the thread that trains may read the data."""
+
+
 class _Blocks:
     """The raw blocks of one part; it is read when the first is asked for. No seed: in the order of the data."""
 
@@ -85,13 +90,18 @@ class _Blocks:
         self._data, self.part, self._seed = data, part, seed
         self._raw: Columns | None = None
         self._order: np.ndarray[Any, Any] | None = None
+        self.missed: set[int] = set()  # blocks that the feed did not have
         self.count = -(-data.size(part) // data.chunk)
+
+    @property
+    def unread(self) -> bool:
+        return self._raw is None
 
     def load(self) -> Columns:
         if self._raw is None:
-            self._raw = self._data.read(self.part)
             if self._seed is not None:
                 self._order = _draw(_ORDER, self._seed, self.part).permutation(self._data.size(self.part))
+            self._raw = self._data.read(self.part)
         return self._raw
 
     def rows(self, number: int) -> int:
@@ -137,6 +147,7 @@ class Stream:
         self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float | Shelf, feed: Feed | None = None
     ) -> None:
         self._feed, self._blocks = feed, OrderedDict[ShardId, _Blocks]()
+        self._fed = feed is not None  # whether it had the chunk that it was asked for last
         self._recipe, self._data, self._seed, self._device = recipe, data, seed, device
         self._prepares, self.augments = overrides(recipe, "prepare"), overrides(recipe, "augment")
         self._features = Features(recipe, seed, device)
@@ -179,6 +190,7 @@ class Stream:
             self._blocks[shard] = _Blocks(self._data, shard, seed)
             while len(self._blocks) > READING:
                 self._blocks.popitem(last=False)
+        self._blocks.move_to_end(shard)
         blocks = self._blocks[shard]
         chunk = self._plain_chunk(blocks, number) if turn is None else self._varied(blocks, number, turn, shuffle)
         return cols.apply(chunk, np.asarray)
@@ -201,15 +213,24 @@ class Stream:
     ) -> Generator[Columns, None, None]:
         """Chunks in order, each begun when the one before is handed out; `always`: even what is on the shelf takes time."""
         pending: list[Future[Columns]] = []
+        asks = self._prepares or always
+
+        def finish(begun: Callable[[], Columns], number: int) -> Columns:
+            try:
+                return begun()
+            except _UnreadError:
+                wait(pending)  # one chunk is prepared at a time
+                blocks.load()
+                return make(number)
 
         def begin(number: int) -> Callable[[], Columns]:
             at_hand = not always and self._shelf.get(blocks.part, number) is not None
             if len(order) == 1 or at_hand or not self._features.ready:
-                return lambda: make(number)
-            if self._data.serial:
+                return partial(finish, partial(make, number), number)
+            if self._data.serial and not (asks and self._fed):
                 blocks.load()
             pending[:] = [*pending[-1:], self._beside(make, number)]
-            return pending[-1].result
+            return partial(finish, pending[-1].result, number)
 
         try:
             coming = begin(order[0])
@@ -245,15 +266,20 @@ class Stream:
         """The chunk from the feed, where there is one and it has it; else it is made here."""
         if self._feed is None:
             return make()
-        rows, at = blocks.rows(number), order.index(number)
-        coming = order[at : at + 1 + int(-(-self._feed.ahead // rows))]
-        took, count = (sum(each) for each in zip(*tuple(self._trained), strict=True)) if self._trained else (0.0, 0)
-        fed = self._feed.chunk([(blocks.part, each, turn, shuffle) for each in coming], took / count if count else None)
-        if fed is not None:
-            return fed
+        if number not in blocks.missed:
+            at = order.index(number)
+            coming = order[at : at + 1 + int(-(-self._feed.ahead // self._data.chunk))]
+            took, count = (sum(each) for each in zip(*tuple(self._trained), strict=True)) if self._trained else (0.0, 0)
+            fed = self._feed.chunk([(blocks.part, each, turn, shuffle) for each in coming], took / count if count else None)
+            self._fed = fed is not None
+            if fed is not None:
+                return fed
+            if self._data.serial and blocks.unread:
+                blocks.missed.add(number)
+                raise _UnreadError
         begin = perf_counter()
         chunk = make()
-        self._feed.made((perf_counter() - begin) / rows)
+        self._feed.made((perf_counter() - begin) / blocks.rows(number))
         return chunk
 
     def _prepared(self, blocks: _Blocks, order: Sequence[int], number: int) -> Columns:

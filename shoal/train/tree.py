@@ -143,6 +143,16 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             group.update({key: value for key, value in saved.items() if key != "params"})
     else:
         optimizer.load_state_dict(to_torch(dict(state)))
+        for parameter, values in optimizer.state.items():
+            if isinstance(parameter, Tensor) and isinstance(values, dict):
+                values.update({key: _laid_like(parameter, value) for key, value in values.items()})
+
+
+def _laid_like(parameter: Tensor, value: Any) -> Any:
+    """A state of the parameter's shape with its strides, which one-pass kernels take for granted."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter.detach(), dtype=value.dtype).copy_(value)
 
 
 def _alike(held: Mapping[Any, Any], state: Mapping[Any, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A lane trained by several processes, whose number changes while it trains (DESIGN section 5, Data-parallel lanes).
+"""A lane trained by several processes, whose number changes while it trains.
 
 Every process holds the whole trial and reads the same batches; each trains on its share of a batch's rows, and gradients,
 weighted by the shares, are summed. When the processes change, those that stay form a new generation, the one that took the most
@@ -127,6 +127,11 @@ class Wide:
     def whole(self) -> bool:
         """Whether this process has the trial's state, at `position` of the pass."""
         return self._whole
+
+    @property
+    def connected(self) -> bool:
+        """Whether others count on this process in a generation."""
+        return self._group is not None
 
     def leave(self) -> None:
         """Leave the generation. The state stays."""
@@ -265,6 +270,8 @@ class Wide:
         try:
             if self._gate is None or self._gate.seat != seat:
                 self._gate = Gate(seat)
+            if not self._gate.reached():
+                return False
             if joined:
                 self._gate.arrive()
             return joined or self._gate.there(seat.joining)

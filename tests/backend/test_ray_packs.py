@@ -41,6 +41,9 @@ def test_packs_on_two_slots(tmp_path: Path) -> None:
     assert max(map(len, packs(bench))) >= 3
     bench.check_visits(2, but=["t13"])
     bench.check_weights()
+    for width in (4, 5, 6, 13, 7, 8):  # each in its own log
+        log = (tmp_path / "trials" / f"t{width}" / "log.txt").read_text()
+        assert {line for line in log.splitlines() if line.startswith("a step")} == {f"a step at width {width} with 1 threads"}
 
 
 @pytest.mark.slow

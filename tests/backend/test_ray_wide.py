@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ray
 from ray_kit import Bench, Given
-from ray_wide_kit import SLOTS, Exact, Restless, Script, check_equal, figures, trial_of, watchdog
+from ray_wide_kit import SLOTS, Exact, Restless, Script, check_equal, figures, moved_on, steps, trial_of, watchdog
 
 from shoal.backend import ray_cluster
 from shoal.backend.ray import Ray
@@ -44,7 +44,8 @@ def test_a_lane_changes_its_width_while_it_trains_also_by_force(tmp_path: Path) 
     bench = bench_of(tmp_path, samples=4003)
     places = [(0,), (0, 1), (0, 1, 2, 3), (0, 1), (0,), (0, 1, 2, 3), (0, 1, 3)]
     Script(tmp_path / "traces", places, kills={5: [2]}).run(bench, trial_of(bench.data))
-    assert len(bench.events(Advanced)) == 2  # the places were seen within passes
+    units = [entry.visits for entry in bench.events(Advanced)]  # and in between, how far they are
+    assert sum(map(bool, units)) == 2 and not all(units)  # the places were seen within passes
     assert not bench.events(Fell)
     assert bench.events(Left) == [Left(frozenset(slots(2)), died=True)]
     check_equal(bench, 2)
@@ -132,6 +133,59 @@ def test_a_batch_for_each_slot_and_then_for_one(tmp_path: Path) -> None:
     assert [width for _, width in first.widths][:3] == [1, 4, 1]
     assert second.widths == third.widths == ()
     check_equal(bench, 3, follow=True)
+
+
+class Borrowed:
+    """One trial on two slots, one in a long unit on the third; then the third is promised to the first."""
+
+    def __init__(self, traces: Path, kill: bool) -> None:
+        self.traces, self.kill, self.made, self.pids = traces, kill, 0, dict[str, int]()
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: Any, memory: None) -> tuple[Plan, None]:
+        t, u = TrialId("t"), TrialId("u")
+        if not view.trials:
+            return Plan(), memory
+        wanted = {t: slots(0, 1), u: slots(2)}
+        if self.made or moved_on({}, self.traces, 5) == 3:
+            self.made = self.made or len(view.visits[t]) + 1
+            wanted = {t: slots(0, 1, 2)} if t in view.trials else {u: slots(0)}
+        if self.kill and self.made and len(view.visits[t]) >= self.made:
+            os.kill(self.pids["slot1"], signal.SIGKILL)
+            self.kill = False
+        gangs = set()
+        for trial, at in wanted.items():
+            lane = Lane(trial, tuple(slot for slot in at if slot in view.slots))
+            now = view.running.get(trial)
+            if trial in view.trials and lane.slots:
+                gangs.add(now if now is not None and now.lanes == (lane,) else Gang((lane,), since=view.turn))
+        return Plan(frozenset(gangs), view.now + 0.03), memory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_slot_that_is_busy_joins_when_it_comes_free(tmp_path: Path, kill: bool) -> None:
+    """The lane trains on meanwhile, beyond the end of its unit; also when another of its slots is killed there."""
+    bench = bench_of(tmp_path)
+    policy = Borrowed(tmp_path / "traces", kill)
+
+    def watch(backend: Ray) -> Any:
+        def look(*_: Any) -> None:
+            policy.pids = dict(backend.pids())
+
+        return look
+
+    with watchdog(400.0, tmp_path):
+        bench.run(Given([trial_of(bench.data, 10), trial_of(bench.data, 1, "u", width=64)]), policy, watch, **SLOTS)
+    of_u = -(-bench.data.samples // 10)
+    assert steps(tmp_path / "traces")[policy.pids["slot2"]] > of_u + 3
+    assert len(bench.events(Left)) == kill and policy.kill is False
+    ends = [trial for entry in bench.events(Advanced) for trial in entry.visits]
+    assert ends.index("u") >= 2  # the first one ended units while its third slot was at work for the other
+    check_equal(bench, 0)
+    check_journal(bench.lines)
 
 
 @pytest.mark.slow

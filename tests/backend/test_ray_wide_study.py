@@ -1,5 +1,6 @@
 """Studies of wide trials under the policies that plan them, as a user runs them."""
 
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -8,7 +9,7 @@ import pytest
 from ray_wide_kit import Exact
 
 import shoal
-from shoal.core.event import Planned
+from shoal.core.event import Advanced, Planned, Remembered
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
 
@@ -26,6 +27,42 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(tmp_path: Path, policy: str
     assert len(rows) == 3
     assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
     assert study.report().exists()
+
+
+@pytest.mark.slow
+def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
+    """How far a unit is comes while it is made, so that speeds are seen at every width."""
+    recipe = Exact(tmp_path / "traces", samples=12003, slow=0.01)
+    study = shoal.create_study(recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8])})
+    policy = "explore(seconds=12, most=4)"
+    study.optimize("grid", policy=policy, max_epochs=2, widths=(1, 4), backend="ray", slots=4, progress=False)
+    entries = [line.entry for line in study.lines()]
+    widths = [len(gang.slots) for entry in entries if isinstance(entry, Planned) for gang in entry.start]
+    assert widths[:3] == [1, 2, 4]
+    said = [entry.memory for entry in entries if isinstance(entry, Remembered) and entry.who == "policy" and entry.memory]
+    stamps = max((seen for memory in said for seen in memory.values()), key=len)
+    assert len(stamps) == 4
+    speeds = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(stamps)]
+    assert min(speeds) > 0 and max(speeds) < 1 / 0.001  # a batch of 10 takes 10 ms at any width
+    assert set(study.state.ended.values()) == {"finished"}
+
+
+@pytest.mark.slow
+def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
+    """The hybrid of hopping and data-parallel training: each group of slots reads the shards that lie there."""
+    recipe = Exact(tmp_path / "traces", samples=1203, shards=4, slow=0.01)
+    study = shoal.create_study(recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8, 16])})
+    study.optimize("grid", policy="hybrid", max_epochs=2, widths=(1, 2), backend="ray", slots=4, progress=False)
+    assert set(study.state.ended.values()) == {"finished"}
+    gangs = [gang for line in study.lines() if isinstance(line.entry, Planned) for gang in line.entry.start]
+    for trial in study.state.known:
+        own = [gang for gang in gangs if trial in gang.trials]
+        assert {len(gang.slots) for gang in own} == {2} and all(gang.quota and gang.shards for gang in own)
+        assert len({gang.slots for gang in own}) == 2  # both groups
+    moved = [entry.moved for line in study.lines() if isinstance(entry := line.entry, Advanced)]
+    assert sum(sum(each.values()) for each in moved) > 0
+    rows = study.replay()
+    assert len(rows) == 2 and all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
 
 
 @pytest.mark.slow

@@ -155,6 +155,16 @@ def test_figures_that_swing_are_looked_at_again_when_twice_as_much_is_trained() 
     assert simulate.times == 6 and memory["figures"]["rate"] == 30.0
 
 
+def test_when_all_is_trained_nothing_is_asked_any_more() -> None:
+    """Trials are known until their end is told."""
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate)
+    state = measured(study(2, 4), rate=10.0)
+    memory = policy.decide(believed(state), policy.start())[1]
+    trained = fold(measured(state, rate=100.0), [Advanced({t: trial.samples for t, trial in state.trials.items()})])
+    assert policy.decide(believed(trained), memory)[1] is memory and simulate.times == 3
+
+
 def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
     simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
     look = seen(study(2, 4))  # (1000 + 2000) samples / 10 a second / 4 slots = 75 s

@@ -1,4 +1,4 @@
-"""Doubling, +1 and the exact widths: the worked examples (ALGORITHMS B.4), and the optimum against brute force."""
+"""Doubling, +1 and the exact widths: the worked examples, and the optimum against brute force."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Rules for a short mean time: the worked examples (ALGORITHMS B.4)."""
+"""Rules for a short mean time: the worked examples."""
 
 import pytest
 from asks import CAPES, ask, asks, counts

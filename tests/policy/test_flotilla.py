@@ -1,4 +1,4 @@
-"""Flotillas and their places: the worked examples (ALGORITHMS C.5)."""
+"""Flotillas and their places: the worked examples."""
 
 import pytest
 from asks import ask

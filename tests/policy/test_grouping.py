@@ -1,4 +1,4 @@
-"""Which trials are packed together: ALGORITHMS D, and exactness."""
+"""Which trials are packed together: the paper's rules and ours, and exactness."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_everyone_is_in_one_group_that_fits(name, count):
 
 @pytest.mark.parametrize("room", [3.0, 5.0])
 def test_cheapest_is_nearly_exact(room):
-    """ALGORITHMS F, D-1: within 1 % on average, 2 % at worst; contiguous groups alone are 7 % off where memory is short."""
+    """Goal D-1 of papers/pack: within 1 % on average, 2 % at worst; contiguous groups alone are 7 % off where memory is short."""
     ratios = []
     for seed in range(5):
         batches = list(map(int, np.random.default_rng([seed, 11]).choice(range(20, 75, 5), 11)))

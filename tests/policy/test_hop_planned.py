@@ -124,7 +124,7 @@ def test_slots_that_hold_several_shards_are_one_machine():
 
 
 def test_replicas_are_used_well():
-    """ALGORITHMS A.4: an eighth or more is won over the paper's rule."""
+    """An eighth or more is won over the paper's rule."""
     rng = np.random.default_rng(3)
     flops, speeds = rng.uniform(1, 20, 32), rng.choice([5.6, 11.3, 12.1, 18.7], 8)
     holders = [[q, (q + 3) % 8] for q in range(8)]
@@ -149,7 +149,7 @@ def test_early_contract():
 
 
 def test_early_ends_most_trials_sooner_and_the_last_no_later():
-    """ALGORITHMS F, A-4, and where slots are what is short: half the mean time for a fiftieth more in all."""
+    """Goal A-4 of papers/cerebro, and where slots are what is short: half the mean time for a fiftieth more in all."""
     rng = np.random.default_rng(2)
     flops, speeds = rng.uniform(1, 20, 24), rng.choice([5.6, 11.3, 12.1, 18.7], 6)
     ends = {}

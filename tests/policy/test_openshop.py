@@ -1,4 +1,4 @@
-"""Planned schedules: ALGORITHMS A.7, the paper's invariants, and how near the bound each way of planning comes."""
+"""Planned schedules: worked examples, the paper's invariants, and how near the bound each way of planning comes."""
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def test_other_plans_keep_the_invariants(shape, make):
 @pytest.mark.parametrize("per_slot", [1, 1.25, 1.5, 2, 4])
 @pytest.mark.parametrize("alike", [True, False])
 def test_quick4_is_near_the_bound(slots, per_slot, alike):
-    """ALGORITHMS F, A-1."""
+    """Goal A-1 of papers/cerebro."""
     for seed in range(3):
         times = np.ones((int(slots * per_slot), slots)) if alike else drawn(int(slots * per_slot), slots, seed)
         planned = quick4(times.tolist())
@@ -200,7 +200,7 @@ def test_replicas_keep_the_invariants(copies, epochs):
 
 @pytest.mark.parametrize("copies", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_quota_beats_the_papers_rule(copies):
-    """ALGORITHMS F, A-3: 1.12 times faster."""
+    """Goal A-3 of papers/cerebro: 1.12 times faster."""
     ratios = []
     for seed in range(3):
         shop = replicated(32, 8, copies, seed)
@@ -233,7 +233,7 @@ def test_proportional_refuses(total, speeds):
 
 
 def test_groups_of_few_trials():
-    """ALGORITHMS A.5, rho = .05: 1.52 times faster than the paper's rule with 5 trials on 8 slots, 1.27 with 6, 1.09 with 7."""
+    """At rho = .05: 1.52 times faster than the paper's rule with 5 trials on 8 slots, 1.27 with 6, 1.09 with 7."""
 
     def efficiency(width):
         return 1 / (1 + 0.05 * 2 * (width - 1) / width)

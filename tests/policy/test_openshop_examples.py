@@ -1,4 +1,4 @@
-"""ALGORITHMS A.7: the worked examples of open-shop scheduling, as closed forms and through the ordinary engine."""
+"""The worked examples of open-shop scheduling, as closed forms and through the ordinary engine."""
 
 from collections import Counter
 from collections.abc import Sequence

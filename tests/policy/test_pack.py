@@ -49,7 +49,7 @@ SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 4
 
 
 def test_worked_example_as_a_policy():
-    """ALGORITHMS D: 20, 20, 40 together, then 60."""
+    """20, 20, 40 together, then 60."""
     packs, _ = simulate(Pack(refill=False), SHARED, batches(20, 60, 20, 40))
     assert sorted(sorted(p) for turn in packs for p in turn) == [["t000", "t002", "t003"], ["t001"]]
 

@@ -6,9 +6,9 @@ import pytest
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Finished, Opened, Planned
-from shoal.core.state import State, fold
-from shoal.core.trial import TrialId
+from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
+from shoal.core.state import State, fold, view
+from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, replay
 from shoal.engine.run import reopened, run
 from shoal.policy import packed
@@ -52,6 +52,17 @@ def test_packs_hop() -> None:
     assert len(gangs) == 2 * 2 * len(SHARDS)
     _, alone = simulate(Hop(), 8, 2)
     assert end == pytest.approx(alone * SHARED.cost_of.step([20] * 4) / (4 * SHARED.cost_of.step([20])), rel=0.01)
+
+
+def test_packs_are_formed_when_the_slots_are_known() -> None:
+    """There are trials before the first slot joins; packs are to leave one for every slot."""
+    trials = [Submitted(Trial(TrialId(f"t{i}"), 4000.0, {"batch_size": 20}, shards=frozenset(SHARDS))) for i in range(8)]
+    state, policy = fold(State(), [Opened(1, SHARDS), *trials]), Packed(Hop())
+    memory = policy.decide(view(state, 0.0, SHARED.believe(state)), policy.start())[1]
+    assert memory == policy.start()
+    state = fold(state, [Joined(tuple(Slot(SlotId(f"g{i}"), shards=frozenset(list(SHARDS)[i::4])) for i in range(4)))])
+    plan, _ = policy.decide(view(state, 4.0, SHARED.believe(state)), memory)
+    assert sorted(len(gang.trials) for gang in plan.gangs) == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("rule", ["rotation", "quick4"])

@@ -54,6 +54,8 @@ def test_feeders_where_nothing_is_shared() -> None:
     assert feeders_wanted(0.0035, [0.001], 1.0, 16) == 4, "one slot that would wait for its data"
     assert feeders_wanted(0.0035, [0.001] * 4, 1.0, 16) == 14
     assert feeders_wanted(0.0035, [0.001] * 4, 0.5, 16) == 7
+    assert feeders_wanted(0.02, [0.001] * 4, 1.0, 6) == 6, "not enough, and yet more than the slots make"
+    assert feeders_wanted(0.02, [0.001] * 4, 0.9, 3) == 0, "four slots prepare more by themselves than three feeders"
 
 
 def test_feeders_wanted_refuses_what_cannot_be() -> None:

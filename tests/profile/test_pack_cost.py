@@ -1,4 +1,4 @@
-"""The cost of packs (ALGORITHMS D) and of beliefs gone wrong."""
+"""The cost of packs and of beliefs gone wrong."""
 
 import pytest
 

@@ -121,8 +121,17 @@ def test_a_report_that_claims_more_than_its_interval_is_scaled_to_it() -> None:
 
 
 def test_a_report_that_does_not_say_counts_as_training() -> None:
-    found = chart(line_of((1.0, Planned((), (GANG_X,))), (2.0, Advanced({X: 1.0})), (2.0, Finished(X))))
+    found = chart(
+        line_of((1.0, Planned((), (GANG_X,))), (2.0, Advanced({X: 1.0}, {X: {"loss": (1.0, 1.0)}})), (2.0, Finished(X)))
+    )
     assert told(found, "a") == [(0.0, 1.0, None, "idle"), (1.0, 2.0, "x", "train")]
+
+
+def test_how_far_a_unit_is_divides_nothing() -> None:
+    """The time of the unit is told with its end."""
+    end = Advanced({X: 1.0}, spent={X: {"data": 1.0, "train": 2.0}})
+    lines = ((0.0, Planned((), (GANG_X,))), (2.0, Advanced({X: 1.0})), (3.0, end))
+    assert told(chart(line_of(*lines)), "a") == [(0.0, 1.0, "x", "data"), (1.0, 3.0, "x", "train")]
 
 
 def test_causes_that_are_not_known_are_other() -> None:

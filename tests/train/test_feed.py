@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,63 @@ def test_a_feeder_prepares_once_what_it_augments_in_each_pass() -> None:
         for number in range(2):
             source.made(S0, number, turn, "once")
     assert recipe.prepared == 2
+
+
+def reads(data: Data) -> list[str]:
+    """What is read of the data from now on, as it is read."""
+    seen: list[str] = []
+    read = data.read
+
+    def noted(part: Any) -> Columns:
+        seen.append(part)
+        return read(part)
+
+    data.read = noted  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize("hooks", [("prepare", "augment"), ("prepare",), ("augment",)])
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_data_that_only_the_training_thread_may_read_is_read_where_the_feed_has_no_chunk(
+    lost: int, hooks: tuple[str, ...]
+) -> None:
+    kind = type("Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0})
+    data, own = numbers(), numbers()
+    data.serial = own.serial = True
+    where: list[int] = []
+    seen, read = reads(own), own.read
+
+    def noted(part: Any) -> Columns:
+        where.append(get_ident())
+        return read(part)
+
+    own.read = noted  # type: ignore[method-assign]
+    near = Near(feeding(kind(), data, 1, 1.0), lost)
+    fed = stream(own, kind(), near)
+    assert passes(fed, "each") == passes(stream(data, kind()), "each")
+    assert (S0 in seen) == bool(lost)
+    assert set(where) <= {get_ident()}
+    keys = [keys[0] for keys in near.asked]
+    assert len(keys) == len(set(keys)), "each is asked for once, had or not"
+
+
+def test_a_feeder_keeps_the_shards_that_it_used_last() -> None:
+    data = Data.arrays(np.arange(30), shards=3, validation=None)
+    source, seen = feeding(Varied(), data, 1, 0.0), reads(data)
+    one, two, three = data.shards
+    for shard in (one, two, one, three, one):
+        source.made(shard, 0, 0, "once")
+    assert seen == [one, two, three]
+
+
+def test_a_short_chunk_does_not_ask_for_more_of_the_others() -> None:
+    data = Data.arrays(np.arange(33), shards=1, validation=None)
+    data.chunk = 4
+    near = Near(feeding(Varied(), data, 1, 0.0))
+    fed = stream(data, Varied(), near)
+    for turn in range(12):
+        list(fed.chunks(S0, turn, "each"))
+    assert max(len(keys) for keys in near.asked if keys[0][1] == 8) == 3, "6 samples ahead are two chunks of 4"
 
 
 PLAIN = np.arange(120.0).reshape(2, 3, 4, 5)

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from fused_kit import CPU, MODELS, Images, alone, configs, images, lanes, together, weights
 from torch import Tensor, nn
 
-from shoal.train.fused import Fused, Unfusable, graph_key
+from shoal.train import kernels
+from shoal.train.fused import Fused, StepFailed, Unfusable, graph_key
 from shoal.train.lane import Diverged, Lane
+from shoal.train.losses import Vectorized
 from shoal.train.recipe import Recipe
 from shoal.train.verify import compare, differences
 
@@ -269,6 +272,21 @@ def test_a_step_that_raises_is_undone_and_may_be_repeated_lane_by_lane(group: in
         assert compare(one.state()["optimizer"], other.state()["optimizer"]).difference < 1e-8
 
 
+def test_an_optimizer_that_fails_midway_is_never_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some lanes may have made the step by then."""
+    _, packed = pair(optimizer="adam")
+    fused, batch = Fused(packed), images(16, F64)
+    fused.step(batch, 16)
+
+    def full(*_: Any) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(kernels.Piece, "count", full)
+    with pytest.raises(StepFailed) as failed:
+        fused.step(batch, 16)
+    assert {lane: str(error) for lane, error in failed.value.errors.items()} == dict.fromkeys(range(3), "out of memory")
+
+
 def test_states_are_those_of_whole_lanes_and_may_be_loaded_in_between() -> None:
     own, packed = pair(model="cnn")
     data, fused = images(48, F64), Fused(packed)
@@ -337,8 +355,7 @@ def test_evaluation_is_each_lanes_own_and_changes_nothing(model: str) -> None:
     before = [lane.state() for lane in packed]
     copies = [[array.copy() for array in state["model"].values()] for state in before]
     data = images(150, F64, seed=2)
-    chunks = ((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140))
-    scores = fused.evaluate(chunks)
+    scores = fused.evaluate(lambda: ((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140)))
     for lane, got, copy in zip(packed, scores, copies, strict=True):
         assert got == pytest.approx(lane.evaluate([data]), abs=1e-10)
         assert all(module.training for module in lane.model.modules())
@@ -353,9 +370,18 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
 
     _, packed = pair(recipe=ByNumpy(F64))
     data, fused = images(150, F64), Fused(packed)
-    assert fused.evaluate(iter([data, data])) == [lane.evaluate([data, data]) for lane in packed]
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    def chunks() -> Iterator[Any]:
+        for _ in range(4):
+            x = data[0].clone()
+            alive.add(x)
+            assert len(alive) <= 2  # never all at once
+            yield x, data[1]
+
+    assert fused.evaluate(chunks) == [lane.evaluate([data] * 4) for lane in packed]
     together(fused, images(32, F64))
-    assert fused.evaluate([]) == [{}, {}, {}]
+    assert fused.evaluate(list) == [{}, {}, {}]
 
 
 # -- what may be fused -----------------------------------------------------------------------------------------------------
@@ -489,6 +515,13 @@ def _by_size(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
     return _cell(model, batch) * (1 if plain else 1.01)
 
 
+def _normalizing(recipe: Any, model: Any, batch: Any) -> Tensor:
+    """Writes to what is trained, as ArcFace does."""
+    with torch.no_grad():
+        model[1].weight.div_(model[1].weight.norm())
+    return _cell(model, batch)
+
+
 @pytest.mark.parametrize(
     ("step", "model", "why"),
     [
@@ -500,6 +533,7 @@ def _by_size(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
         (_by_chance, None, "random"),
         (_by_chance_in_python, None, "random"),
         (_by_size, None, "differ"),
+        (_normalizing, None, "writes to parameters"),
     ],
 )
 def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any, why: str) -> None:
@@ -536,3 +570,13 @@ def test_a_lane_by_itself_and_named_columns() -> None:
             own[0].step({"x": x, "y": y}, 16)
         fused.step({"x": x, "y": y}, 16)
     assert gap(own[0], packed[0]) < 1e-12
+
+
+def test_a_sample_that_is_ignored_counts_nothing_even_where_its_loss_would_be_infinite() -> None:
+    logits = torch.tensor([[-float("inf"), 0.0], [1.0, 2.0]], requires_grad=True)
+    target = torch.tensor([-100, 1])
+    with Vectorized():
+        loss = nn.functional.cross_entropy(logits, target)
+    assert float(loss.detach()) == pytest.approx(float(nn.functional.cross_entropy(logits, target).detach()))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None and logits.grad.isfinite().all()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.train.gauge import GAIN, TRIES, Gauge
+from shoal.train.pack import _parted
 
 
 def measured(gauge: Gauge, lanes: int, step: Callable[[int], float]) -> list[int]:
@@ -29,6 +30,13 @@ def test_it_tries_alone_then_all_then_halves_while_that_is_faster() -> None:
     assert gauge.choose("a", 8) == 2
 
 
+@given(st.integers(2, 100))
+def test_it_wants_only_widths_in_which_lanes_are_parted(lanes: int) -> None:
+    gauge = Gauge()
+    for width in measured(gauge, lanes, lambda w: w**1.2):  # the narrower the better
+        assert width == 1 or any(len(part) == width for part in _parted([None] * lanes, width)), width  # type: ignore[list-item]
+
+
 def test_what_does_not_gain_is_left_alone() -> None:
     gauge = Gauge()
     measured(gauge, 4, lambda w: w * (1 - GAIN / 2))
@@ -41,9 +49,32 @@ def test_a_disturbed_try_is_made_good() -> None:
     gauge = Gauge()
     measured(gauge, 4, lambda w: 10.0 if w == 4 else 1.0 * w)  # somebody else was busy
     assert gauge.choose("a", 4) == 1
-    for _ in range(20):
+    for _ in range(100):
         measured(gauge, 4, lambda w: 1.0 + 0.1 * w)
     assert gauge.choose("a", 4) == 4
+
+
+def test_only_what_is_in_doubt_is_tried_again_soon() -> None:
+    """A short search would lose by it."""
+
+    def tries(step: Callable[[int], float], most: int = 10) -> list[int]:
+        gauge = Gauge()
+        return [width for _ in range(most) for width in measured(gauge, 4, step)]
+
+    assert tries(lambda w: 2.0 * w if w > 1 else 1.0) == [1, 4, 2], "far slower"
+    assert tries(lambda w: 1.0) == [1, 4, 2], "far faster"
+    assert tries(lambda w: 0.9 * w if w > 1 else 1.0) == [1, 4, 2] * 3
+    assert tries(lambda w: {1: 1.0, 2: 4.0, 4: 3.6}[w]) == [1, 4, 2, 1, 4, 1, 4], "by 2 is far slower"
+    assert tries(lambda w: 1.0, 40) == [1, 4, 2] * 2
+
+
+def test_a_machine_that_changes_its_speed_between_rounds_does_not_mislead() -> None:
+    """Seconds of different rounds are not compared with each other."""
+    gauge = Gauge()
+    for speed in (1.0, 3.0, 0.5):
+        for _ in range(5):
+            measured(gauge, 2, lambda w, speed=speed: speed * (1.0 if w == 1 else 2.4))  # type: ignore[misc]
+    assert gauge.choose("a", 2) == 1
 
 
 @given(st.integers(2, 64), st.lists(st.floats(0.1, 10.0), min_size=64, max_size=64))

@@ -1,5 +1,6 @@
 """Packs: interleaved they learn to the last bit what each lane learns alone; fused, to rounding."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 from pack_kit import OPTIMIZERS, SCHEDULES, SEED, Varied, Zoo, by_hand, packed, plan, trial
 
 from shoal.core.trial import TrialId
+from shoal.train import kernels
 from shoal.train import pack as packs
+from shoal.train.fused import Fused, Unfusable
+from shoal.train.stack import Stack
 from shoal.train.station import Station
 from shoal.train.stream import Stream
 from shoal.train.unit import OutOfMemory, Part, Unit
@@ -269,3 +273,131 @@ def test_out_of_memory_of_one_ends_all_visits() -> None:
     trials = [trial("a", 1, data), trial("heavy", 1, data, fail_at=1000), trial("b", 1, data)]
     found = packed(recipe, data, trials)
     assert {name for name, record in found.items() if isinstance(record.error, OutOfMemory)} == {"a", "heavy", "b"}
+
+
+# -- what goes wrong where lanes are fused ---------------------------------------------------------------------------------
+
+
+def of_one_graph(data: Any, **config: Any) -> list[Any]:
+    return [trial(f"t{i}", 2, data, optimizer="adam", lr=0.01 * (i + 1), **config) for i in range(3)]
+
+
+def fused_station(recipe: Any, data: Any) -> Station:
+    return Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
+
+
+def test_no_room_in_an_optimizer_of_fused_lanes_ends_all_visits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part of them may have made the step: it must not be made again."""
+    recipe = Zoo(dtype=torch.float64, chunk=32)
+    data = recipe.data()
+    trials, station = of_one_graph(data), fused_station(recipe, data)
+    units = [Unit(each, (), plan(data, 2)[0]) for each in trials]
+
+    def full(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels.Piece, "count", full)
+        told = list(station.together(units, fuse=True))
+    assert [name for name, news in told if isinstance(news, OutOfMemory)] == [each.id for each in trials]
+    for each in trials:
+        assert distance(packed(recipe, data, [each])[each.id].state, by_hand(recipe, data, each).state) == 0
+
+
+@pytest.mark.parametrize("where", ["split", "close"])
+def test_no_room_to_take_fused_lanes_apart_ends_all_visits(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Touchy(dtype=torch.float64, chunk=64, samples=160, accumulate_grad_batches=3)
+    data = recipe.data()
+    if where == "split":  # it is wanted where a fused step raises
+        recipe.spot = next(Stream(recipe, data, seed=SEED, device=CPU, memory_gb=1.0).chunks(data.shards[0], 0))[0][40]
+    trials, station = of_one_graph(data), fused_station(recipe, data)
+
+    def full(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stack, "part", full)
+        if where == "close":
+            patch.setattr(Fused, "close", full)
+        told = list(station.together([Unit(each, (), plan(data, 2)[0]) for each in trials], fuse=True))
+    assert [name for name, news in told if isinstance(news, OutOfMemory)] == [each.id for each in trials]
+
+
+def test_lanes_that_cannot_end_a_pass_as_one_end_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Zoo(dtype=torch.float64, chunk=32, accumulate_grad_batches=3)
+    data = recipe.data()
+    trials = of_one_graph(data)
+
+    def failing(self: Fused) -> None:
+        raise Unfusable("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fused, "close", failing)
+        found = packed(recipe, data, trials, fuse=True, station=fused_station(recipe, data))
+    for each in trials:
+        alone = by_hand(recipe, data, each)
+        assert found[each.id].visits == alone.visits and distance(found[each.id].state, alone.state) < 1e-8
+
+
+def test_what_a_fused_step_held_is_gone_while_it_is_repeated() -> None:
+    class Holding(Zoo):
+        held: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+        left: list[int] = []
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            made = super().training_step(model, batch)
+            if torch._C._functorch.is_batchedtensor(made["loss"]):
+                activation = torch.zeros(3)
+                self.held.add(activation)
+                raise ArithmeticError("not as one")
+            self.left.append(len(self.held))
+            return made
+
+    recipe = Holding(dtype=torch.float64)
+    data = recipe.data()
+    packed(recipe, data, of_one_graph(data), fuse=True, station=fused_station(recipe, data))
+    assert len(recipe.left) > 6 and not any(recipe.left)
+
+
+class Caching(Zoo):
+    """Its model gets an attribute with its first batch."""
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if not hasattr(model, "size"):
+            model.size = tuple(batch[0].shape[1:])
+        return super().training_step(model, batch)
+
+
+def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> None:
+    """Although one joins that has none yet, or all are new."""
+    recipe = Caching(dtype=torch.float64, chunk=16, samples=480)
+    data = recipe.data()
+    old, new = of_one_graph(data)[:2], of_one_graph(data)[2]
+    station = Station(recipe, data, None, seed=SEED, metric="accuracy")
+    list(station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
+    units = [Unit(each, station._held[each.id].lane.visits, plan(data, 2)[1]) for each in old]
+    list(station.together([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
+    kind, gauge = station._pack._kind(station._held[new.id].lane), station._pack.gauge
+    assert kind is not None and gauge.why(kind) is None and gauge.figure(kind, 3)
+    trials, paced = of_one_graph(data), fused_station(recipe, data)
+    packed(recipe, data, trials, fuse=True, station=paced)
+    assert len(fused_of(paced, new.id).lanes) == 3
+
+
+def test_a_model_that_has_no_key_is_not_fused() -> None:
+    class Untold(Zoo):
+        def configure_model(self, config: Any) -> Any:
+            class Odd:
+                @property
+                def __dict__(self) -> Any:  # type: ignore[override]
+                    raise RuntimeError("nothing to be seen")
+
+            model = super().configure_model(config)
+            model.odd = Odd()
+            return model
+
+    recipe = Untold()
+    data = recipe.data()
+    trials = of_one_graph(data)
+    for name, record in packed(recipe, data, trials, fuse=True, station=fused_station(recipe, data)).items():
+        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))

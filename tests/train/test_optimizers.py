@@ -1,0 +1,114 @@
+"""Torch's optimizers by their one-pass kernels learn what they learn without, also where the kernels are not up to it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from fused_kit import CPU
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam
+
+from shoal.train import optimizers
+from shoal.train.fused import Fused
+from shoal.train.lane import Lane
+from shoal.train.recipe import Recipe
+
+MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p, **k: SGD(p, 0.1, **k),
+    "momentum": lambda p, **k: SGD(p, 0.1, momentum=0.9, **k),
+    "adagrad": lambda p, **k: Adagrad(p, 0.1, **k),
+    "adam": lambda p, **k: Adam(p, 0.1, **k),
+}
+
+
+class Late(nn.Module):
+    """Its second layer is not used before the third call, nor in each one after."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.words, self.first, self.second = nn.Embedding(6, 4, sparse=sparse), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, late: bool) -> Tensor:
+        out: Tensor = self.first(self.words(x)).tanh()
+        return self.second(out) if late else out
+
+
+class Words(Recipe):
+    batch_size = 4
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return Late(config["sparse"])
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        made = MAKERS[config["optimizer"]](model.parameters(), **config.get("how", {}))
+        if config.get("hooked"):
+            made.register_step_pre_hook(lambda *_: None)
+        return made
+
+    def training_step(self, model: nn.Module, batch: Any) -> Tensor:
+        x, late = batch
+        return nn.functional.cross_entropy(model(x, bool(late[0])), x % 4)
+
+
+def lane(optimizer: str, sparse: bool, **config: Any) -> Lane:
+    return Lane(Words(), {"optimizer": optimizer, "sparse": sparse, **config}, seed=0, device=CPU, epoch=8.0)
+
+
+def step(one: Lane, number: int) -> None:
+    x = torch.tensor([1, 2, 3, number % 6])
+    one.step((x, torch.full((4,), number in (2, 3, 5))), 4)
+
+
+def gap(one: Lane, other: Lane) -> float:
+    return max(float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sparse"),
+    [
+        ("sgd", False),
+        ("sgd", True),
+        ("momentum", False),
+        ("adagrad", False),
+        ("adagrad", True),
+        ("adam", False),
+    ],
+)
+def test_sparse_and_late_gradients(optimizer: str, sparse: bool) -> None:
+    quick, plain = lane(optimizer, sparse), lane(optimizer, sparse, how={"foreach": False, "fused": False})
+    again = lane(optimizer, sparse)
+    for number in range(7):
+        again.load(quick.state())
+        for one in (quick, plain, again):
+            step(one, number)
+        assert gap(quick, plain) < 1e-6
+        assert gap(quick, again) == 0.0
+        assert all(group["fused"] for group in quick.optimizer.param_groups)
+
+
+def test_only_parameters_without_a_dense_gradient_so_far_are_looked_at() -> None:
+    made, names = lane("momentum", True), []
+    for number in range(5):
+        step(made, number)
+        left = optimizers._open[made.optimizer]
+        names.append([name for name, p in made.model.named_parameters() if any(p is one for one in left or ())])
+    second = ["second.weight", "second.bias"]
+    assert names == [["words.weight", *second]] * 2 + [["words.weight"]] * 3
+
+
+def test_late_gradients_of_optimizers_that_are_stepped_one_by_one() -> None:
+    one = lane("momentum", False)
+    packed = [lane("momentum", False, hooked=True) for _ in range(2)]
+    recipe = packed[0]._recipe
+    for other in packed:
+        other._recipe = recipe
+    fused = Fused(packed)
+    for number in range(4):
+        x = torch.tensor([1, 2, 3, number % 6])
+        step(one, number)
+        late = number in (2, 3)
+        recipe.training_step = lambda model, batch, late=late: nn.functional.cross_entropy(model(batch, late), batch % 4)  # type: ignore[method-assign]
+        fused._tried = False
+        fused.step(x, 4)
+    assert all(gap(one, other) < 1e-6 for other in packed)
