@@ -84,10 +84,11 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     told = report.account(lines)
     ends = {line.entry.trial: line.time for line in lines if isinstance(line.entry, Finished)}
     found = times(lines)
-    held = sum(told.used.get(kind, 0.0) for kind in told.used if kind != "idle")
+    there, waiting = sum(told.used.values()), told.used.get("idle", 0.0) + told.used.get("other", 0.0)
     gangs = [(line.time, gang) for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
     return found | {
-        "idle_share": told.used.get("idle", 0.0) / (held + told.used.get("idle", 0.0)),
+        "idle_share": told.used.get("idle", 0.0) / there,
+        "waiting_share": waiting / there,  # without work, or for the others of a round
         "save_s": told.used.get("save", 0.0),
         "deciding_s": sum(rule.spent),
         "decisions": len(rule.spent),
@@ -110,7 +111,7 @@ def compare(args: argparse.Namespace) -> None:
     more = (["--quick"] if args.quick else []) + (["--keep", str(args.keep.resolve())] if args.keep else [])
     for way in WAYS:
         runs[way] = own_process(__file__, way, *more)
-        print(f"{way:16} {runs[way]['makespan_s']:7.1f} s, slots idle {100 * runs[way]['idle_share']:.0f} %", flush=True)
+        print(f"{way:16} {runs[way]['makespan_s']:7.1f} s, slots wait {100 * runs[way]['waiting_share']:.0f} %", flush=True)
     rows = [
         {
             "way": way,
@@ -118,7 +119,7 @@ def compare(args: argparse.Namespace) -> None:
             "makespan_s": found["makespan_s"],
             "mean_completion_s": found["mean_completion_s"],
             "idle_share": found["idle_share"],
-            "waiting_per_slot_s": found["idle_share"] * found["makespan_s"],
+            "waiting_per_slot_s": found["waiting_share"] * found["makespan_s"],
             "decisions": found["decisions"],
             "deciding_share": found["deciding_s"] / found["makespan_s"],
             "saving_share": found["save_s"] / (SLOTS * found["makespan_s"]),

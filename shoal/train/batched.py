@@ -234,6 +234,7 @@ class Together:
                     fresh=None if self._present[:, lo].all() else ~self._present[:, lo],
                     decoupled=self._decoupled(group),
                     columns=(a, b),
+                    runs=self._weights.layout.runs(lo, hi),
                     lanes=k,
                     span=(lo, hi),
                 )

@@ -1,7 +1,7 @@
 """The formulas of torch's optimizers over (k, width): a row for each lane, with numbers of its own.
 
-On a CPU torch's kernel that makes the whole step in one pass over a row is the faster one unless rows are short (measured:
-2.5 us + 1 ns per element against 20 us / k + 2 ns); elsewhere, and for short rows, numbers are columns (k, 1).
+On a CPU torch's own kernel makes the whole step in one pass over a row, to the bit as for one model alone (measured: 2.5 us
++ 1 ns per element against 20 us / k + 2 ns); elsewhere numbers are columns (k, 1).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-
-SHORT = 1024  # a row of fewer elements
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +28,7 @@ class Piece:
     fresh: Any  # (k,): lanes that have no state yet; None: all have
     decoupled: bool
     columns: tuple[int, int]
+    runs: Sequence[tuple[int, int]]  # of these columns, as `Layout.runs`
     lanes: int
     span: tuple[int, int]
     values: list[tuple[Any, ...]] = field(default_factory=list)  # each lane's numbers, as last read
@@ -64,11 +63,18 @@ class Piece:
         column: Tensor = self.made[name]
         return column
 
+    def rows(self, tensor: Tensor | None) -> list[list[Tensor]]:
+        """Each lane's part of (k, width), in runs."""
+        if tensor is None:
+            return [[]] * self.lanes
+        if self.runs == [(0, tensor.shape[1])]:
+            return [[row] for row in tensor.unbind()]
+        return [[row[a:b] for a, b in self.runs] for row in tensor.unbind()]
+
     @property
     def by_rows(self) -> bool:
-        """Whether a row at a time is faster."""
-        w = self.weights
-        return w.device.type == "cpu" and w.shape[1] >= SHORT and w.dtype in (torch.float32, torch.float64)
+        """Whether a row at a time, as alone."""
+        return self.weights.device.type == "cpu" and self.weights.dtype in (torch.float32, torch.float64)
 
 
 def _direction(piece: Piece, grads: Tensor, decay: int) -> Tensor:
@@ -100,13 +106,14 @@ def sgd(piece: Piece, grads: Tensor) -> None:
 
 
 def _sgd_by_rows(piece: Piece, grads: Tensor) -> None:
-    buffer, group = piece.states.get("momentum_buffer"), piece.groups[0]
-    buffers = [[]] * piece.lanes if buffer is None else [[row] for row in buffer.unbind()]
-    rows = zip(piece.weights.unbind(), grads.unbind(), buffers, piece.values, strict=True)
-    for i, (row, grad, held, (lr, momentum, dampening, decay)) in enumerate(rows):
+    group = piece.groups[0]
+    if "rows" not in piece.made:
+        piece.made["rows"] = list(zip(piece.rows(piece.weights), piece.rows(piece.states.get("momentum_buffer")), strict=True))
+    rows = zip(piece.made["rows"], piece.rows(grads), piece.values, strict=True)
+    for i, ((row, held), grad, (lr, momentum, dampening, decay)) in enumerate(rows):
         torch._fused_sgd_(
-            [row],
-            [grad],
+            row,
+            grad,
             held,
             weight_decay=decay,
             momentum=momentum,
@@ -143,12 +150,12 @@ def _adam_by_rows(piece: Piece, grads: Tensor) -> None:
     if "rows" not in piece.made:
         piece.made["rows"] = _rows(piece, largest)
     counts = torch.from_numpy(piece.counts).float().unbind()
-    for (held, (lr, betas, eps, decay)), grad, count in zip(piece.made["rows"], grads.unbind(), counts, strict=True):
+    for (held, (lr, betas, eps, decay)), grad, count in zip(piece.made["rows"], piece.rows(grads), counts, strict=True):
         kernel(
             held[0],
-            [grad],
+            grad,
             *held[1:],
-            [count],
+            [count] * len(grad),
             lr=lr,
             beta1=betas[0],
             beta2=betas[1],
@@ -160,19 +167,40 @@ def _adam_by_rows(piece: Piece, grads: Tensor) -> None:
 
 
 def _rows(piece: Piece, largest: Tensor | None) -> list[Any]:
-    of = [[[row] for row in t.unbind()] for t in (piece.weights, piece.states["exp_avg"], piece.states["exp_avg_sq"])]
-    of.append([[]] * piece.lanes if largest is None else [[row] for row in largest.unbind()])
+    of = [piece.rows(t) for t in (piece.weights, piece.states["exp_avg"], piece.states["exp_avg_sq"], largest)]
     return list(zip(zip(*of, strict=True), piece.values, strict=True))
 
 
 def adagrad(piece: Piece, grads: Tensor) -> None:
     """With a rate that decays by the count."""
+    if piece.by_rows:
+        _adagrad_by_rows(piece, grads)
+        return
     grads = _direction(piece, grads, 2)
     total = piece.states["sum"]
     total.addcmul_(grads, grads)
     root = total.sqrt().add_(piece.kept("eps", lambda: piece.own(3)))
     rate = piece.own(0) / (1 + (piece.counts - 1) * piece.own(1))
     piece.weights.sub_(torch.div(grads, root, out=root).mul_(piece.column(rate)))
+
+
+def _adagrad_by_rows(piece: Piece, grads: Tensor) -> None:
+    counts = torch.from_numpy(piece.counts).float().unbind()
+    if "rows" not in piece.made:
+        piece.made["rows"] = list(zip(piece.rows(piece.weights), piece.rows(piece.states["sum"]), strict=True))
+    rows = zip(piece.made["rows"], piece.rows(grads), counts, piece.values, strict=True)
+    for (row, total), grad, count, (lr, lr_decay, decay, eps) in rows:
+        torch._fused_adagrad_(
+            row,
+            grad,
+            total,
+            [count] * len(row),
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=decay,
+            eps=eps,
+            maximize=piece.groups[0]["maximize"],
+        )
 
 
 def rmsprop(piece: Piece, grads: Tensor) -> None:

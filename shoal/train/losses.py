@@ -9,12 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
+from shoal.train.linear import linear
+
 
 class Vectorized(TorchFunctionMode):
-    """Within it cross_entropy and nll_loss of (samples, classes) are sums of picked values; rarer forms are left to torch."""
+    """Within it cross_entropy and nll_loss of (samples, classes) are sums of picked values; rarer forms are left to torch.
+
+    Linear layers are those of `linear`.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if func is F.linear:
+            return linear(*args, **kwargs)
         if func is F.cross_entropy and _plain(*args, **kwargs):
             logits = args[0] if args else kwargs.pop("input")
             return _picked(torch.log_softmax(logits, 1), *args[1:], **kwargs)

@@ -8,14 +8,34 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
+LINE = 64  # bytes: matrix products are rounded by where in such a line a matrix begins
+
 
 class Layout:
-    """Where n tensors lie in a lane's row: tensor j has the columns `ends[j]` to `ends[j + 1]`, in its own order (strides)."""
+    """Where n tensors lie in a lane's row: tensor j begins at column `ends[j]`, in its own order (strides).
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    `apart`: with as much room (zeros) before `ends[j + 1]` as makes each tensor begin where memory of its own would.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], *, apart: bool) -> None:
         self.forms = [(tensor.shape, strides(tensor)) for tensor in tensors]
-        self.ends = [0, *accumulate(tensor.numel() for tensor in tensors)]
+        self.unit = max(1, LINE // tensors[0].element_size())
+        room = self.unit if apart else 1
+        self.ends = [0, *accumulate(-(-tensor.numel() // room) * room for tensor in tensors)]
         self.width = self.ends[-1]
+
+    def runs(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Columns, from that tensor's first on, of these tensors in as few runs as elementwise kernels treat as the tensors.
+
+        Kernels take the end of a tensor, where it does not fill their registers, element by element, and round it otherwise.
+        """
+        runs, start = list[tuple[int, int]](), self.ends[first]
+        for j in range(first, last):
+            stop = self.ends[j] + self.forms[j][0].numel()
+            if j + 1 == last or stop % self.unit or stop < self.ends[j + 1]:
+                runs.append((start - self.ends[first], stop - self.ends[first]))
+                start = self.ends[j + 1]
+        return runs
 
     def parts(self, flat: Tensor) -> list[Tensor]:
         """Views of (k, width) as n tensors (k, *shape)."""
@@ -25,7 +45,9 @@ class Layout:
 
     def row(self, flat: Tensor, lane: int) -> list[Tensor]:
         """Views of one lane's row of (k, width) as its n tensors."""
-        return in_line(flat[lane], self.forms)
+        row = flat[lane]
+        at = row.storage_offset()
+        return [row.as_strided(shape, own, at + a) for a, (shape, own) in zip(self.ends[:-1], self.forms, strict=True)]
 
 
 class Stack:
@@ -39,8 +61,8 @@ class Stack:
     def __init__(self, rows: Sequence[Sequence[Tensor]], *, by_rows: bool) -> None:
         first, k = rows[0], len(rows)
         self._rows = [list(row) for row in rows]
-        self.layout = Layout(first)
-        self.flat = torch.empty(k, self.layout.width, dtype=first[0].dtype, device=first[0].device)
+        self.layout = Layout(first, apart=by_rows)
+        self.flat = torch.zeros(k, self.layout.width, dtype=first[0].dtype, device=first[0].device)
         if by_rows:
             self.parts = self.layout.parts(self.flat)
         else:
