@@ -24,7 +24,7 @@ from torch import Tensor, nn, optim
 
 import shoal
 
-SLOTS, EPOCHS, SHARDS, ROUNDS = 4, 6, 4, 3
+SLOTS, EPOCHS, QUICK_EPOCHS, SHARDS, ROUNDS = 4, 6, 3, 4, 3
 WAYS = {"1": (1, 1, 1), "2": (2, 2, 2), "4": (4, 4, 4), "1->2->2": (1, 2, 2), "1->2->4": (1, 2, 4)}
 BATCHES = ("global", "per slot")
 
@@ -77,7 +77,7 @@ class Thirds:
 
 
 def run(way: str, batch: str, folder: Path, quick: bool) -> Found:
-    epochs = 3 if quick else EPOCHS
+    epochs = QUICK_EPOCHS if quick else EPOCHS
     study = shoal.create_study(Cnn(batch == "per slot", 1000 if quick else None, epochs), storage=folder / "study")
     searcher, rule = shoal.Trace([(0.0, {})], max_epochs=epochs, widths=(1, SLOTS)), Thirds(WAYS[way])
     study.optimize(searcher, rule, backend="ray", slots=SLOTS, progress=False)
@@ -109,7 +109,8 @@ def compare(args: argparse.Namespace) -> None:
         rows.append(row | {"points_from_width_1": 100 * (best - less), "rescale_up_s": median(ups) if ups else None})
     goals["points_lost_at_most"] = max(-row["points_from_width_1"] for row in rows if "->" in str(row["slots"]))
     goals["points_lost_goal"] = 0.5
-    size = f"{len(divided(1000 if args.quick else None)[0])} images of {images()[2]}, {EPOCHS} epochs, batch 32"
+    epochs = QUICK_EPOCHS if args.quick else EPOCHS
+    size = f"{len(divided(1000 if args.quick else None)[0])} images of {images()[2]}, {epochs} epochs, batch 32"
     goals |= {"size": size, "rounds": args.rounds, "minutes": (time.perf_counter() - begin) / 60}
     write("rescaled" + ("-quick" if args.quick else ""), rows, goals)
 
