@@ -23,6 +23,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError, Unseri
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend import ray_data
+from shoal.backend.ray_process import fetched
 from shoal.core.cluster import GiB, ShardId
 from shoal.core.event import Fed
 from shoal.core.trial import Samples, Seconds
@@ -373,14 +374,13 @@ class Feed:
             if not self._there:
                 self._there = self._look(keys, trained)
                 return None
-            found = ray.get(self._window.chunk.remote(self._name, keys, trained))
+            found = fetched(self._window.chunk.remote(self._name, keys, trained))
             if found:
-                return cols.apply(ray.get(found[0]), cols.unlaid)
+                chunk: Columns = cols.apply(fetched(found[0]), cols.unlaid)
+                return chunk
             self._there = self._waits if found is None else True
         except RayError:
             self._there = self._waits
-        except OSError:  # this node's object store is gone, and so is the slot: see `ray_slot`
-            os._exit(1)
         return None
 
     def made(self, seconds: Seconds) -> None:

@@ -1,13 +1,15 @@
 """What a slot's process does beside training: its prints go to logs, its memory is limited, its errors travel."""
 
 import io
+import os
 import pickle
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 
 from shoal.core.cluster import GiB
 
@@ -25,6 +27,20 @@ def limit_space(more: GiB) -> None:
     ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
     size = int(status.read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + int(more * 2**30), resource.RLIM_INFINITY))
+
+
+def fetched(ref: Any) -> Any:
+    """What lies in the object store.
+
+    Raises:
+        RayError: it is nowhere any more.
+    """
+    try:
+        return ray.get(ref)
+    except RayError:
+        raise
+    except OSError:  # a broken pipe: this node's object store is gone, and so is the slot; no trial is to blame, nor any disk
+        os._exit(1)
 
 
 class Prints(io.TextIOBase):

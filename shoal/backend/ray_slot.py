@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.backend import ray_cluster, ray_data, ray_feeder
-from shoal.backend.ray_process import FILL, Prints, limit_space, portable
+from shoal.backend.ray_process import FILL, Prints, fetched, limit_space, portable
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
@@ -231,7 +231,7 @@ class Host:
             if unit.visits and unit.source is None:
                 raise _GoneError(trial)
             return unit, 0
-        state, _ = _fetched(parcel)
+        state, _ = fetched(parcel)
         return replace(unit, source=state), size_of(state)
 
     def _make(
@@ -338,7 +338,7 @@ class Host:
     def save(self, trial: TrialId, visits: int, parcel: Sequence[Any]) -> str:
         """Make a state that lies in the object store durable; the checkpoint's name."""
         name = self._vault.name(trial, visits)
-        self._vault.save(name, _fetched(parcel[0])[0])
+        self._vault.save(name, fetched(parcel[0])[0])
         return name
 
     def halt(self, number: int) -> None:
@@ -394,21 +394,6 @@ class Host:
                 yield
         finally:
             self._prints.close_all()
-
-
-def _fetched(parcel: Any) -> Parcel:
-    """What lies in the object store.
-
-    Raises:
-        RayError: it is nowhere any more.
-    """
-    try:
-        found: Parcel = ray.get(parcel)
-    except RayError:
-        raise
-    except OSError:  # a broken pipe: this node's object store is gone, and so is the slot; no trial is to blame, nor any disk
-        os._exit(1)
-    return found
 
 
 def _parcel(state: Tree, size: int) -> Parcel:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import ray
 
-from shoal.backend import ray_data, ray_slot
+from shoal.backend import ray_data, ray_process
 from shoal.train.columns import DataError, parts
 from shoal.train.data import Data
 
@@ -91,7 +91,7 @@ def test_a_slot_whose_object_store_is_gone_ends(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(ray, "get", gone)
     with pytest.raises(SystemExit):
-        ray_slot._fetched("a reference")
+        ray_process.fetched("a reference")
     monkeypatch.setattr(ray, "get", lost)
     with pytest.raises(ray.exceptions.RayError):
-        ray_slot._fetched("a reference")
+        ray_process.fetched("a reference")
