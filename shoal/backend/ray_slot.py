@@ -240,6 +240,7 @@ class Host:
         """Train part by part, and what came of each unit; those under way are cut when the round is halted between two parts."""
         values: dict[TrialId, dict[str, Sum]] = {unit.trial.id: {} for unit in units}
         spent: dict[TrialId, dict[str, Seconds]] = {unit.trial.id: {} for unit in units}
+        at = {unit.trial.id: 0.0 for unit in units}
         made: dict[TrialId, tuple[Done | TrialError | Cut, dict[str, Sum]]] = {}
         parts = self._station.together(units, fuse)
         while number not in self._void:
@@ -254,7 +255,8 @@ class Host:
             if isinstance(news, Done):
                 made[trial] = replace(news, spent=spent[trial]), values[trial]
                 continue
-            self._on(number, trial, self._went[1].get(trial, 0.0) + news.samples if self._went[0] == number else news.samples)
+            at[trial] += news.samples
+            self._on(number, trial, at[trial])
             for name, (total, count) in news.values.items():
                 before = values[trial].get(name, (0.0, 0.0))
                 values[trial][name] = before[0] + total, before[1] + count
