@@ -214,6 +214,7 @@ def compare(args: argparse.Namespace) -> None:
             {
                 "variant": name,
                 "training_s": run["training"],
+                "epochs": sum(run["reached"]),
                 "speedup": alone / run["training"],
                 "lanes": run.get("lanes"),
                 "fused_gangs": run.get("fused"),

@@ -27,7 +27,7 @@ SETTLED = 8  # visits of 20 steps, after which every width has been tried twice
 class FullWidth(Gauge):
     """Always fuse all."""
 
-    def wants(self, kind: str, lanes: int) -> int | None:
+    def wants(self, kind: str, lanes: int, mix: str = "") -> int | None:
         return None
 
     def choose(self, kind: str, lanes: int) -> int:

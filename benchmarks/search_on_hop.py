@@ -109,7 +109,7 @@ def compare(args: argparse.Namespace) -> None:
             "best": median(x["best"] for x in runs),
             "best_scores": [round(x["best"], 4) for x in runs],
             "trials": runs[0]["trials"],
-            "trials_per_rung": runs[0]["rungs"],
+            "trials_per_rung": [x["rungs"] for x in runs],
             "failed": sum(x["failed"] for x in runs),
         }
         for (name, way), runs in sorted(seen.items(), key=lambda x: (x[0][0], WAYS.index(x[0][1])))

@@ -97,6 +97,7 @@ def run(
     feeders: Annotated[str, typer.Option(help="processes of each node that prepare data for all its slots (ray)")] = "auto",
     validate_every: Annotated[int, typer.Option(help="epochs between evaluations")] = 1,
     profile: ProfileFile = None,
+    optuna_log: Annotated[bool, typer.Option("--optuna-log", help="write optuna.log, too, for optuna-dashboard")] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -113,6 +114,7 @@ def run(
             priority=priority,
             timeout=timeout,
             profile=profile,
+            optuna_log=optuna_log,
             progress=not as_json,
             backend=backend,
             slots=slots,

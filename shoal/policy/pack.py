@@ -5,10 +5,10 @@ groupings are in `policy.grouping`. Ours: exact grouping by length, company acro
 brackets, and lanes that are filled again when a trial ends.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from math import ceil
+from math import ceil, inf
 from typing import Any, Literal, get_args
 
 from shoal.core.cluster import Slot
@@ -90,6 +90,7 @@ class _Packs:
     rule: Pack
     spans: dict[object, Seconds] = field(default_factory=dict)
     kinds: dict[TrialId, int] = field(default_factory=dict)
+    speeds: dict[object, float] = field(default_factory=dict)
 
     def digest(self, waits: Sequence[TrialId]) -> str:
         """Of all that decides who joins a running pack, in a few letters: memories are journalled."""
@@ -179,13 +180,27 @@ class _Packs:
         return [Member(self._memory(t), place=place) for t, place in zip(trials, places, strict=True)]
 
     def _gains(self, slot: Slot, lanes: Sequence[TrialId], trial: TrialId) -> bool:
-        """It fits, and the pack does more with it, each sample weighed by what it takes the trial alone."""
-        if sum(map(self._memory, (*lanes, trial))) > slot.memory:
+        """It fits, and until the first is through the pack does more with it, what it costs to take it in (eq. 4) included.
+
+        Each sample weighs what it takes the trial alone.
+        """
+        if slot.memory < inf and sum(map(self._memory, (*lanes, trial))) > slot.memory:
             return False
-        return self._speed(slot, (*lanes, trial)) > self._speed(slot, lanes) * (1 + 1e-6)
+        fewer, more = (_gang(self.view, slot, some, self.rule.fuse) for some in (lanes, (*lanes, trial)))
+        rates, before = self.view.profile.rates(more), self._speed(slot, lanes) * (1 + 1e-6)
+        after = self._sum(rates)
+        if after <= before:
+            return False
+        together = min(self._left(t) / rate for t, rate in rates.items())
+        return after * together > before * (together + self.view.profile.switch(fewer, more))
 
     def _speed(self, slot: Slot, trials: Sequence[TrialId]) -> float:
-        rates = self.view.profile.rates(_gang(self.view, slot, trials, self.rule.fuse))
+        key = (slot.id, tuple(trials))
+        if key not in self.speeds:
+            self.speeds[key] = self._sum(self.view.profile.rates(_gang(self.view, slot, trials, self.rule.fuse)))
+        return self.speeds[key]
+
+    def _sum(self, rates: Mapping[TrialId, float]) -> float:
         return sum(rate / self.view.profile.curve(t, 1)[0] for t, rate in rates.items())
 
     def _span(self, slot: Slot, trials: Sequence[TrialId]) -> Seconds:

@@ -13,7 +13,7 @@ from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.given import Given
 from shoal.profile.pace import lockstep, only_shrinks
 from shoal.profile.ring import Speed, fit_speed, is_power_of_two
-from shoal.profile.together import fused_seconds
+from shoal.profile.together import FORM, fused_seconds
 
 RATE = 1000.0  # samples/s, while nothing at all was measured: any number does, since all trials have it
 WIDER = 0.9  # rate at width w is that at width 1 times w ** WIDER, until wider lanes were measured
@@ -22,6 +22,7 @@ FITTED = 3  # powers of two, width 1 among them, that must be known for a fit of
 TUNING = frozenset(  # names of what changes what is learnt, not how fast
     ["lr", "learning_rate", "weight_decay", "momentum", "nesterov", "betas", "beta1", "beta2", "eps", "seed", "dropout"]
 )
+FORMLESS = TUNING | {"optimizer", "optim", "opt"}  # also names of what is chosen under one of them, as in "optimizer.momentum"
 
 NOTHING = Given(())
 Key = tuple[tuple[str, Value], ...]
@@ -77,12 +78,13 @@ class Measured:
         self._measured_on = known
         self._found: dict[TrialId, Figures] = {}
         self._curves: dict[TrialId, list[float]] = {}
+        self._forms: dict[TrialId, object] = {}
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Measured":
         """The same measurements, for these trials (a simulation's, say)."""
         made = Measured(self.figures, self.signature, known, self.given)
         made._measured_on = self._measured_on
-        kept = ("_mean", "_speedups", "_seen", "_idle_keys", "_kinds")
+        kept = ("_mean", "_speedups", "_seen", "_idle_keys", "_idle_in_form", "_seen_forms", "_kinds")
         made.__dict__.update({k: self.__dict__[k] for k in kept if k in self.__dict__})
         return made
 
@@ -93,20 +95,31 @@ class Measured:
 
     def _together(self, gang: Gang) -> Seconds:
         """Seconds per sample of lanes that share a slot and its stream: each chunk is waited for once."""
-        kinds: dict[object, list[TrialId]] = {}
+        forms: dict[object, list[TrialId]] = {}
         for trial in gang.trials:
-            kinds.setdefault(self._kind(trial), []).append(trial)
+            forms.setdefault(self._form(trial), []).append(trial)
         total = max(self._figures(trial).get("data", 0.0) for trial in gang.trials)
-        for trials in kinds.values():
-            alone = 1.0 / self._speed(trials[0])
-            total += fused_seconds(self._figures(trials[0]), len(trials), alone) if gang.fused else len(trials) * alone
+        for trials in forms.values():
+            alone = sum(1.0 / self._speed(trial) for trial in trials)
+            total += fused_seconds(self._figures(trials[0]), len(trials), alone / len(trials)) if gang.fused else alone
         return total
 
-    def _kind(self, trial: TrialId) -> object:
-        """Equal for trials of one signature, as far as it is known."""
-        config = self.known[trial].config if trial in self.known else {}
-        name = self._seen.get(_key(config))
-        return name or tuple((k, v) for k, v in _key(config) if k not in self._idle_keys)
+    def _form(self, trial: TrialId) -> object:
+        """Equal for trials of one form, as far as it is known."""
+        if trial not in self._forms:
+            key = _key(self.known[trial].config if trial in self.known else {})
+            name = self._seen.get(key)
+            of = self._formed(key)
+            self._forms[trial] = name[:FORM] if name else self._seen_forms.get(of, of)
+        return self._forms[trial]
+
+    def _formed(self, key: Key) -> Key:
+        """What the form depends on."""
+        return tuple((k, v) for k, v in key if k not in self._idle_in_form and FORMLESS.isdisjoint(k.split(".")))
+
+    @cached_property
+    def _seen_forms(self) -> dict[Key, str]:
+        return {self._formed(key): name[:FORM] for key, name in self._seen.items()}
 
     def _alone(self, lane: Lane) -> float:
         width = len(lane.slots)
@@ -135,12 +148,15 @@ class Measured:
         return Cost(memory, build, evaluate, save, self._said(trial).get("first", first))
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
-        if after is None or only_shrinks(before, after):
+        if after is None:
             return 0.0
+        repack = max(self._figure(trial, "repack") for trial in after.trials) if _repacked(before, after) else 0.0
+        if only_shrinks(before, after):
+            return repack
         way = _rescaled(before, after)
         if way is not None and (way in self._figures(after.lanes[0].trial) or way in self._mean):
             return self._figure(after.lanes[0].trial, way)
-        return max(self._figure(trial, "switch") for trial in after.trials)
+        return repack + max(self._figure(trial, "switch") for trial in after.trials)
 
     def _figure(self, trial: TrialId, name: str) -> float:
         return self._figures(trial).get(name, self._mean.get(name, 0.0))
@@ -199,11 +215,20 @@ class Measured:
     @cached_property
     def _idle_keys(self) -> frozenset[str]:
         """Keys that speed does not depend on."""
+        return TUNING | self._differing(None)
+
+    @cached_property
+    def _idle_in_form(self) -> frozenset[str]:
+        """Keys that the form does not depend on."""
+        return self._differing(FORM)
+
+    def _differing(self, letters: int | None) -> frozenset[str]:
+        """Keys by which configurations differ whose signatures begin with the same letters."""
         by_name: dict[str, list[dict[str, Value]]] = {}
         for key, name in self._seen.items():
-            by_name.setdefault(name, []).append(dict(key))
-        differ = {k for configs in by_name.values() for c in configs[1:] for k in c if c[k] != configs[0].get(k)}
-        return TUNING | differ
+            by_name.setdefault(name[:letters], []).append(dict(key))
+        pairs = [(configs[0], c) for configs in by_name.values() for c in configs[1:]]
+        return frozenset(k for one, other in pairs for k in one.keys() | other.keys() if one.get(k) != other.get(k))
 
     @cached_property
     def _kinds(self) -> dict[Key, set[str]]:
@@ -243,6 +268,12 @@ def _mean_of(figures: Iterable[Figures]) -> Figures:
 def _wide(figures: Figures) -> dict[int, float]:
     """Samples/s by width, of the widths above 1."""
     return {int(name[len(AT) :]): rate for name, rate in figures.items() if name.startswith(AT) and rate > 0}
+
+
+def _repacked(before: Gang | None, after: Gang) -> bool:
+    """Whether other lanes than before train in one step."""
+    fused = [set(gang.trials) for gang in (before, after) if gang is not None and gang.fused and len(gang.lanes) > 1]
+    return bool(fused) and (before is None or set(before.trials) != set(after.trials))
 
 
 def _rescaled(before: Gang | None, after: Gang) -> str | None:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 from shoal.core.trial import Seconds
 
+FORM = 12  # letters at a signature's beginning: lanes that agree in them may be fused
 GUESS = 0.6  # so many fused lanes are taken to cost as much as k ** GUESS alone, until some were measured
 
 
 def fused_seconds(figures: Mapping[str, float], lanes: int, alone: Seconds) -> Seconds:
-    """Seconds per sample of so many lanes of one kind that may be fused, where one alone takes `alone`.
+    """Seconds per sample of so many lanes of one form that may be fused, where one alone takes `alone` (in the mean).
 
     The figure `fused:w` is the seconds of a step of w lanes, `step` that of one. Lanes are fused by the width that takes
     the least of those measured, or not at all.

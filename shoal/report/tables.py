@@ -142,7 +142,7 @@ def splits(account: Account) -> str:
             (duration(split.time), split.time),
             ", ".join(split.trials),
             split.why,
-            "; ".join(f"{signature[:12]}: {size(need * 2**30)}" for signature, need in split.needs.items()) or "not known",
+            "; ".join(f"{signature}: {size(need * 2**30)}" for signature, need in split.needs.items()) or "not known",
         ]
         for split in account.splits
     ]
@@ -211,22 +211,23 @@ def packs(account: Account) -> str:
     rows: list[list[Any]] = []
     for signature, figures in account.figures.items():
         having = [row for row in account.trials if row.signature == signature]
-        first = [(f"<code>{escape(signature[:12])}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
+        first = [(f"<code>{escape(signature)}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
         step, switch = figures.get("step"), figures.get("switch", figures.get("build"))
-        last = (duration(switch), switch)
+        last = [(duration(seconds), seconds) for seconds in (switch, figures.get("repack"))]
         if "unfusable" in figures and step:
-            rows.append([*first, ("1", 1), (duration(step), step), ("one by one: steps cannot be fused", None), last])
+            rows.append([*first, ("1", 1), (duration(step), step), ("one by one: steps cannot be fused", None), *last])
         for width, took in sorted((int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")):
             gain = 1.0 - took / (width * step) if step else None
             told = "–" if gain is None else f"{100 * gain:+.0f} %"
-            rows.append([*first, (str(width), width), (duration(took), took), (told, gain), last])
+            rows.append([*first, (str(width), width), (duration(took), took), (told, gain), *last])
     if not rows:
         return ""
-    heads = ["signature", "for example", "trials in a step", "seconds a step", "IMPV", "seconds a switch"]
+    heads = ["signature", "for example", "trials in a step", "seconds a step", "IMPV", "seconds a switch", "seconds a re-packing"]
     text = (
         "<p>Trials that share a slot share its chunks of data; those of one graph may train in one step. IMPV: the time saved "
         "against training them one after the other, as measured on their own first steps; where it is not above 3 %, they are "
-        "trained one after the other. A switch: to put a trial's state onto a slot, as between trials that are not packed.</p>"
+        "trained one after the other. A switch: to put a trial's state onto a slot, as between trials that are not packed. "
+        "A re-packing: to fuse the trials of a pack anew when one came or went.</p>"
     )
     body = table(heads, rows, sortable=True)
     return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'measurement')}</summary>{body}</details>"
@@ -258,16 +259,14 @@ def _measured(account: Account) -> str:
         return ""
     seen = {name for figures in account.figures.values() for name in figures if name[:6] != "fused:" and name != "unfusable"}
     widths = sorted((name for name in seen if name.startswith("rate@")), key=lambda name: int(name[5:]))
-    order = ("rate", *widths, "step", "memory", "build", "first", "evaluate", "save", "switch")
+    order = ("rate", *widths, "step", "memory", "build", "first", "evaluate", "save", "switch", "repack")
     names = [name for name in order if name in seen] + sorted(seen - set(order))
     rows = []
     for signature, figures in account.figures.items():
         having = [row for row in account.trials if row.signature == signature]
         example = config(having[0].config, 60) if having else ""
         cells = [(_figure(name, figures.get(name)), figures.get(name)) for name in names]
-        rows.append(
-            [(f"<code>{escape(signature[:12])}</code>", signature, "html"), (str(len(having)), len(having)), example, *cells]
-        )
+        rows.append([(f"<code>{escape(signature)}</code>", signature, "html"), (str(len(having)), len(having)), example, *cells])
     heads = ["signature", "trials", "for example", *map(_named, names)]
     text = "<p>Trials of one signature (model, optimizer, batch size, precision) share these figures.</p>"
     if len(rows) <= SHOWN:

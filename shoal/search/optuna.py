@@ -21,6 +21,7 @@ from shoal.search.rank import Mode, cost
 from shoal.search.space import Config, Space, build, validated
 
 SAMPLERS = {"tpe": "optuna.samplers:TPESampler", "gp": "optuna.samplers:GPSampler", "random": "optuna.samplers:RandomSampler"}
+KEEPING = ("CmaEsSampler", "NSGAIISampler", "NSGAIIISampler", "QMCSampler", "GridSampler")  # more than trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,11 @@ class Optuna:
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_space", validated(self.space or {}))
-        if self.sampler not in SAMPLERS and ":" not in self.sampler:
+        _, colon, name = self.sampler.partition(":")
+        if (self.sampler not in SAMPLERS and not colon) or name in KEEPING:
             raise ValueError(
                 f'no sampler is named {self.sampler!r}: there are {", ".join(SAMPLERS)}, and "module:Class" for others that keep '
-                "nothing but trials (CMA-ES, NSGA-II, QMC and grid samplers keep more in Optuna's storage)"
+                f"nothing but trials; {', '.join(KEEPING)} keep more in Optuna's storage, which is rebuilt from the journal"
             )
         optuna()
 

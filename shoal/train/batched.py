@@ -1,4 +1,4 @@
-"""The steps of several optimizers of one kind at once, each with its own numbers."""
+"""The steps of several optimizers at once, each with its own numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from shoal.train.kernels import Piece, adagrad, adam, rmsprop, sgd
 from shoal.train.optimizers import step
-from shoal.train.stack import Stack
+from shoal.train.stack import Layout, Stack
 
 Group = dict[str, Any]
 
@@ -139,15 +139,17 @@ class Together:
     Each lane's optimizer holds views, so its `state_dict()` is what it would be alone.
     """
 
-    def __init__(self, kind: Family, optimizers: Sequence[Optimizer], rows: Sequence[Sequence[Tensor]], weights: Stack) -> None:
-        self._kind, self._optimizers, self._rows, self._weights = kind, optimizers, rows, weights
+    def __init__(
+        self, kind: Family, optimizers: Sequence[Optimizer], rows: Sequence[Sequence[Tensor]], flat: Tensor, layout: Layout
+    ) -> None:
+        self._kind, self._optimizers, self._rows, self._flat, self._layout = kind, optimizers, rows, flat, layout
         groups = {id(p): g for g, group in enumerate(optimizers[0].param_groups) for p in group["params"]}
         self._group_of = [groups[id(p)] for p in rows[0]]
         self._keeps = [kind.keeps(group) for group in optimizers[0].param_groups]
         names = {name: None for keeps in self._keeps for name in keeps}
         k, n = len(rows), len(rows[0])
-        self._flats = {name: torch.zeros_like(weights.flat) for name in names}
-        views = {name: [weights.layout.row(flat, i) for i in range(k)] for name, flat in self._flats.items()}
+        self._flats = {name: torch.zeros_like(flat) for name in names}
+        views = {name: [layout.row(own, i) for i in range(k)] for name, own in self._flats.items()}
         self._steps: Tensor | None = None
         self._own: list[list[dict[str, Tensor]]] = [
             [{name: views[name][i][j] for name in self._keeps[self._group_of[j]]} for j in range(n)] for i in range(k)
@@ -175,7 +177,7 @@ class Together:
     def _count(self) -> None:
         first = next((s["step"] for o in self._optimizers for s in o.state.values() if "step" in s), None)
         dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        on = self._weights.flat.device if self._optimizers[0].param_groups[0].get("fused") else torch.device("cpu")
+        on = self._flat.device if self._optimizers[0].param_groups[0].get("fused") else torch.device("cpu")
         if isinstance(first, Tensor):
             dtype, on = first.dtype, first.device
         self._steps = torch.zeros(self._counts.shape, dtype=dtype, device=on)
@@ -212,7 +214,7 @@ class Together:
 
     def _cut(self, used: Sequence[bool]) -> Iterator[Piece]:
         """The used parameters in as few runs as share group, count and whether there is a state."""
-        ends, k = self._weights.layout.ends, len(self._rows)
+        ends, k = self._layout.ends, len(self._rows)
         self._sync()
 
         def sort(j: int) -> tuple[Any, ...]:
@@ -227,14 +229,14 @@ class Together:
                 yield Piece(
                     groups=[optimizer.param_groups[group] for optimizer in self._optimizers],
                     numbers=itemgetter(*self._kind.numbers),
-                    weights=self._weights.flat[:, a:b],
+                    weights=self._flat[:, a:b],
                     states={name: self._flats[name][:, a:b] for name in self._keeps[group]},
                     steps=None if self._steps is None else self._steps[:, lo:hi],
                     counts=self._counts[:, lo].copy(),
                     fresh=None if self._present[:, lo].all() else ~self._present[:, lo],
                     decoupled=self._decoupled(group),
                     columns=(a, b),
-                    runs=self._weights.layout.runs(lo, hi),
+                    runs=self._layout.runs(lo, hi),
                     lanes=k,
                     span=(lo, hi),
                 )
@@ -267,7 +269,51 @@ class Together:
                         state[name] = value.clone()
 
 
+class Mixed:
+    """Optimizers of several formulas: each run of lanes that share one by itself."""
+
+    def __init__(self, runs: Sequence[tuple[int, int, Batched]]) -> None:
+        self._runs = runs  # from lane, to lane, their optimizers
+
+    def gather(self) -> None:
+        """Take up what the optimizers are now."""
+        for _, _, run in self._runs:
+            run.gather()
+
+    def step(self, grads: Tensor, used: Sequence[bool]) -> None:
+        """As `Batched.step`.
+
+        Raises:
+            StepFailed: some optimizers raised; the others have made their steps.
+        """
+        errors: dict[int, Exception] = {}
+        for first, end, run in self._runs:
+            try:
+                run.step(grads[first:end], used)
+            except StepFailed as failed:
+                errors.update({first + i: error for i, error in failed.errors.items()})
+            except Exception as error:  # noqa: BLE001  it is those lanes' alone
+                errors.update(dict.fromkeys(range(first, end), error))
+        if errors:
+            raise StepFailed(errors)
+
+    def part(self) -> None:
+        """Give every optimizer memory of its own."""
+        for _, _, run in self._runs:
+            run.part()
+
+
 def batched(optimizers: Sequence[Optimizer], rows: Sequence[Sequence[Tensor]], weights: Stack) -> Batched:
-    """The way to step these optimizers, whose `rows` of parameters lie in `weights`."""
-    kind = family(optimizers[0])
-    return Apart(optimizers, rows, weights) if kind is None else Together(kind, optimizers, rows, weights)
+    """The way to step these optimizers, whose `rows` of parameters lie in `weights`; the quicker, the more of one formula
+    follow each other."""
+    runs: list[tuple[int, int, Batched]] = []
+    for _, same in groupby(range(len(optimizers)), lambda i: formula(optimizers[i])):
+        numbers = list(same)
+        lanes = slice(numbers[0], numbers[-1] + 1)
+        kind, own, parameters = family(optimizers[lanes.start]), optimizers[lanes], rows[lanes]
+        if kind is None:
+            way: Batched = Apart(own, parameters, weights)
+        else:
+            way = Together(kind, own, parameters, weights.flat[lanes], weights.layout)
+        runs.append((lanes.start, lanes.stop, way))
+    return runs[0][2] if len(runs) == 1 else Mixed(runs)

@@ -1,8 +1,9 @@
-"""The scores of a slot's lanes on the validation data; those of fused lanes in one."""
+"""The scores of a slot's lanes on the validation data, over chunks that they share; those of fused lanes in one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 
 from shoal.core.trial import TrialId
@@ -13,6 +14,7 @@ from shoal.train.lane import Lane
 from shoal.train.measure import Meter
 from shoal.train.pack import Pack, Pass
 from shoal.train.recipe import Recipe, overrides
+from shoal.train.scoring import Scoring, scoring
 from shoal.train.stream import Streams
 from shoal.train.unit import OutOfMemory, TrialError
 
@@ -29,6 +31,7 @@ class Evaluation:
     def scores(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
         """By trial, where there is something to validate."""
         found: dict[TrialId, Scores | TrialError] = {}
+        apart: dict[object, list[Pass]] = {}  # by stream of data
         for each in passes if self.possible else ():
             fused = self._pack.fused(each.lane)
             if fused is not None and each.unit.trial.id not in found:
@@ -36,14 +39,64 @@ class Evaluation:
                 if len(some) == len(fused.lanes):
                     found |= self._together(fused, some)
             if each.unit.trial.id not in found:
-                self._pack.turn_of(each.unit.trial.id)
+                apart.setdefault(self._streams.of(each.lane.settings.data_key), []).append(each)
+        for some in apart.values():
+            found |= self._apart(some)
+        return found
+
+    def _apart(self, passes: Sequence[Pass]) -> dict[TrialId, Scores | TrialError]:
+        """Of lanes that see the same data: each chunk is had once, and each lane validated on it.
+
+        Raises:
+            OutOfMemory: of one of them.
+            DataError: a part of the validation data cannot be read.
+        """
+        self._pack.set_threads()
+        found: dict[TrialId, Scores | TrialError] = {}
+        took = dict.fromkeys(passes, 0.0)
+        with ExitStack() as opened:
+            scores: dict[Pass, Scoring] = {}
+            for each in passes:
+                with self._told(each, found):
+                    scores[each] = opened.enter_context(scoring(each.lane))
+            chunks = self._streams.of(passes[0].lane.settings.data_key).validation()
+            while scores:
+                begin = perf_counter()
                 try:
-                    found[each.unit.trial.id] = self.of(each.lane, each.spent)
+                    with blaming():
+                        chunk = next(chunks, None)
                 except OutOfMemory:
                     raise
-                except TrialError as error:
-                    found[each.unit.trial.id] = error
-        return found
+                except TrialError as error:  # of what prepares the data: all lanes' own
+                    return found | dict.fromkeys([each.unit.trial.id for each in scores], error)
+                for each in scores:
+                    took[each] += (perf_counter() - begin) / len(scores)
+                if chunk is None:
+                    break
+                for each in list(scores):
+                    begin = perf_counter()
+                    self._pack.turn_of(each.unit.trial.id)
+                    with self._told(each, found):
+                        scores[each].add(chunk)
+                    if each.unit.trial.id in found:
+                        del scores[each]
+                    took[each] += perf_counter() - begin
+        for each, seconds in took.items():
+            if self._clocked:
+                each.spent.add("evaluate", seconds)
+            self._meter.happened(each.lane.signature, "evaluate", seconds)
+        return found | {each.unit.trial.id: of.means() for each, of in scores.items()}
+
+    @contextmanager
+    def _told(self, each: Pass, found: dict[TrialId, Scores | TrialError]) -> Iterator[None]:
+        """What the trial's own code raises is what came of it."""
+        try:
+            with blaming():
+                yield
+        except OutOfMemory:
+            raise
+        except TrialError as error:
+            found[each.unit.trial.id] = error
 
     def of(self, lane: Lane, spent: Spent) -> Scores:
         """One lane's.
@@ -64,7 +117,7 @@ class Evaluation:
         self._pack.set_threads()
         begin = perf_counter()
         try:
-            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation)
+            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation())
         except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}

@@ -7,7 +7,8 @@ work as if each were alone. Sums are made in another order than alone, so gradie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from math import inf
@@ -21,8 +22,9 @@ from shoal.train.agree import Own, agreed, compare, flags_of, own, same_scores
 from shoal.train.batched import StepFailed, batched
 from shoal.train.columns import Columns
 from shoal.train.graph import graph_key
-from shoal.train.lane import EVALUATION_BATCHES, Lane, named
+from shoal.train.lane import Lane, named
 from shoal.train.recipe import LRSchedule, Recipe
+from shoal.train.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.stack import strides
 from shoal.train.stacked import Stacked, Unfusable, obstacle, trained
 
@@ -244,24 +246,30 @@ class Fused:
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, validation: Callable[[], Iterable[Columns]]) -> list[dict[str, float]]:
+    def evaluate(self, validation: Iterable[Columns]) -> list[dict[str, float]]:
         """Each lane's scores, as `Lane.evaluate` gives them; lane by lane where they cannot be had at once.
 
-        `validation`: the chunks from their beginning, at each call. Changes no parameter, buffer, random state or training flag.
+        Changes no parameter, buffer, random state or training flag.
         """
         if not self._bound:
             self._net.gather()
-        chunks = iter(validation())
+        chunks = iter(validation)
         start = next(chunks, None)
         if start is None:
             return [{} for _ in self.lanes]
         known = agreed(self._recipe)
         if (self._key, "scores") not in known:
             known[self._key, "scores"] = self._scores_agree(start)
-        if known[self._key, "scores"]:
-            return self._scores(chain([start], chunks))
+        every = _joined([start], chunks)
         del start, chunks
-        return [lane.evaluate(validation()) for lane in self.lanes]
+        if known[self._key, "scores"]:
+            return self._scores(every)
+        with ExitStack() as opened:
+            scores = [opened.enter_context(scoring(lane)) for lane in self.lanes]
+            for chunk in every:
+                for each in scores:
+                    each.add(chunk)
+        return [each.means() for each in scores]
 
     def _scores_agree(self, chunk: Columns) -> bool:
         piece = cols.cut(chunk, 0, EVALUATION_BATCHES * self._settings.batch_size)
@@ -344,6 +352,12 @@ class Fused:
                 module.training = flag
         self._net.part()
         self._optimizers.part()
+
+
+def _joined(first: list[Columns], rest: Iterator[Columns]) -> Iterator[Columns]:
+    """With nothing held of what was handed out."""
+    yield first.pop()
+    yield from rest
 
 
 def _validated(recipe: Recipe, batch: Columns, model: nn.Module) -> dict[str, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from statistics import median
 
 from shoal.core.trial import Seconds
@@ -15,54 +17,72 @@ FAR = 1.5  # a width is in doubt that takes less than this times what lanes alon
 NEAR = 1.3  # a width speaks for those within this ratio
 
 
-class Gauge:
-    """Seconds per step of one lane alone (width 1) and of so many fused, by kind of lane. Kinds are graph keys.
+@dataclass(slots=True)
+class _Round:
+    """Tries of a crew's widths that follow each other closely."""
 
-    A machine's speed changes with what else runs on it: widths are compared within a round, whose tries follow each other
-    closely, and the middle one of all rounds' ratios counts.
+    least: dict[int, Seconds] = field(default_factory=dict)  # of a step, by width
+    tries: Counter[int] = field(default_factory=Counter)
+
+    def tried(self, width: int) -> bool:
+        return self.tries[width] >= TRIES
+
+
+class Gauge:
+    """Seconds per step of one lane alone (width 1) and of so many fused, by kind of lanes (their graph key).
+
+    A machine's speed changes with what else runs on it, and lanes of a kind may have several optimizers: widths are compared
+    within a round, whose tries follow each other closely and are of one `mix` of optimizers, and the middle one of all rounds'
+    ratios counts.
     """
 
     def __init__(self) -> None:
-        self._rounds: dict[str, list[dict[int, Seconds]]] = {}  # by kind: of a step, by width, the least in each round
-        self._tries: Counter[tuple[str, int]] = Counter()  # by kind and width, in the newest round
+        self._rounds: dict[str, list[_Round]] = {}  # by kind
+        self._newest: dict[tuple[str, str], _Round] = {}  # by kind and mix
         self._calm: Counter[str] = Counter()
         self._never: dict[str, str] = {}
 
-    def wants(self, kind: str, lanes: int) -> int | None:
-        """The width to try next where so many lanes are together; None: enough is known.
+    def wants(self, kind: str, lanes: int, mix: str = "") -> int | None:
+        """The width to try next where so many lanes are together; None: enough is known, be it of another mix.
 
         First alone, then all together, then halves (rounded up), as long as that is faster; now and then again.
         """
         if kind in self._never or lanes < 2:
             return None
-        width = self._next(kind, lanes)
+        own = self._newest.get((kind, mix))
+        if own is None and self._near(lanes, self._ratios(kind)) is None:
+            own = self._begin(kind, mix)
+        width = None if own is None else self._next(kind, own, lanes)
         if width is None:
             self._calm[kind] += 1
-            if self._calm[kind] in AGAIN and self._begun(kind, early=self._calm[kind] <= SOON):
+            if self._calm[kind] in AGAIN and self._again(kind, mix, early=self._calm[kind] <= SOON):
                 return 1
         return width
 
-    def _begun(self, kind: str, early: bool) -> bool:
+    def _begin(self, kind: str, mix: str) -> _Round:
+        made = self._newest[kind, mix] = _Round()
+        self._rounds.setdefault(kind, []).append(made)
+        return made
+
+    def _again(self, kind: str, mix: str, early: bool) -> bool:
         """Whether there is another round."""
-        ratios = {width: ratio for width in self._widths(kind) if (ratio := self._ratio(kind, width)) is not None}
+        ratios = self._ratios(kind)
         best = min(ratios.values(), default=1.0)
         if early and not 1 / FAR < best < FAR:
             return False
-        settled = {width for width, ratio in ratios.items() if early and ratio > FAR * min(1.0, best)}
-        for at in [at for at in self._tries if at[0] == kind and at[1] not in settled]:
-            del self._tries[at]
-        self._rounds[kind].append({})
+        settled = [width for width, ratio in ratios.items() if early and ratio > FAR * min(1.0, best)]
+        self._begin(kind, mix).tries.update(dict.fromkeys(settled, TRIES))
         return True
 
-    def _next(self, kind: str, lanes: int) -> int | None:
-        if not self._tried(kind, 1):
+    def _next(self, kind: str, own: _Round, lanes: int) -> int | None:
+        if not own.tried(1):
             return 1
         width, best = lanes, float("inf")
         while width > 1:
-            near = self._near(kind, width)
+            near = self._near(width, [of for of in own.tries if own.tried(of)])
             if near is None:
                 return width
-            took = self.figure(kind, near) or 0.0
+            took = self.ratio(kind, near) or 0.0
             if took >= best:
                 return None
             width, best = (width + 1) // 2, took  # of the widths in which as many lanes can be parted evenly
@@ -70,30 +90,21 @@ class Gauge:
 
     def choose(self, kind: str, lanes: int) -> int:
         """The width that takes the least time per lane; 1: one lane after the other."""
-        ratios = {
-            width: ratio
-            for width in self._widths(kind)
-            if width <= lanes * NEAR and (ratio := self._ratio(kind, width)) is not None
-        }
+        ratios = {width: ratio for width, ratio in self._ratios(kind).items() if width <= lanes * NEAR}
         if kind in self._never or lanes < 2 or not ratios:
             return 1
         best = min(ratios, key=ratios.__getitem__)
         return min(best, lanes) if ratios[best] < 1 - GAIN else 1
 
-    def took(self, kind: str, width: int, seconds: Seconds) -> bool:
+    def took(self, kind: str, width: int, seconds: Seconds, mix: str = "") -> bool:
         """A step of so many lanes took so long; whether that completes what is to be known of this width."""
-        if self._tried(kind, width):
+        newest = self._newest.get((kind, mix)) or self._begin(kind, mix)
+        if newest.tried(width):
             return False
-        self._tries[kind, width] += 1
-        if self._tries[kind, width] > SKIPPED:  # the least counts: others may use the machine, too
-            newest = self._rounds.setdefault(kind, [{}])[-1]
-            newest[width] = min(seconds, newest.get(width, seconds))
-        return self._tried(kind, width)
-
-    def figure(self, kind: str, width: int) -> Seconds | None:
-        """Seconds per step and lane at exactly this width."""
-        took = [each[width] / width for each in self._rounds.get(kind, ()) if width in each]
-        return median(took) if took else None
+        newest.tries[width] += 1
+        if newest.tries[width] > SKIPPED:  # the least counts: others may use the machine, too
+            newest.least[width] = min(seconds, newest.least.get(width, seconds))
+        return newest.tried(width)
 
     def never(self, kind: str, why: str) -> None:
         """Lanes of this kind cannot be fused."""
@@ -103,19 +114,18 @@ class Gauge:
         """Why lanes of this kind are not fused; None: they may be."""
         return self._never.get(kind)
 
-    def _ratio(self, kind: str, width: int) -> float | None:
-        """What a step of a lane takes at this width over what it takes alone."""
-        ratios = [each[width] / width / each[1] for each in self._rounds.get(kind, ()) if width in each and 1 in each]
+    def ratio(self, kind: str, width: int) -> float | None:
+        """What a step of a lane takes at this width over what it takes alone; None: not known."""
+        rounds = [each.least for each in self._rounds.get(kind, ())]
+        ratios = [least[width] / width / least[1] for least in rounds if width in least and 1 in least]
         return median(ratios) if ratios else None
 
-    def _widths(self, kind: str) -> set[int]:
-        """Those that were tried, but for 1."""
-        return {width for each in self._rounds.get(kind, ()) for width in each} - {1}
+    def _ratios(self, kind: str) -> dict[int, float]:
+        """By width, of those that were tried."""
+        widths = {width for each in self._rounds.get(kind, ()) for width in each.least} - {1}
+        return {width: ratio for width in widths if (ratio := self.ratio(kind, width)) is not None}
 
-    def _tried(self, kind: str, width: int) -> bool:
-        return self._tries[kind, width] >= TRIES
-
-    def _near(self, kind: str, width: int) -> int | None:
-        """The width itself, or the nearest that speaks for it, if it was tried enough."""
-        near = [w for of, w in self._tries if of == kind and w > 1 and width / NEAR <= w <= width * NEAR and self._tried(kind, w)]
-        return min(near, key=lambda w: (abs(w - width), w), default=None)
+    def _near(self, width: int, known: Iterable[int]) -> int | None:
+        """The width itself, or the nearest known that speaks for it."""
+        near = [of for of in known if of > 1 and width / NEAR <= of <= width * NEAR]
+        return min(near, key=lambda of: (abs(of - width), of), default=None)

@@ -1,4 +1,4 @@
-"""Which lanes compute the same: the identity of what a training step does, numbers of the optimizer left out."""
+"""Which lanes compute the same: the identity of what a training step does, the optimizer left out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.train.batched import formula
+from shoal.train.batched import family, formula
 from shoal.train.lane import Lane
-from shoal.train.stack import is_lazy
+from shoal.train.stack import is_lazy, unique
 
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.generic, range, slice, complex)
 _OWN = {"_parameters", "_buffers", "_modules"}  # told by name
@@ -29,19 +29,20 @@ def graph_key(lane: Lane) -> str:
     """Equal for lanes that may be fused, in any process, as far as their code can be told.
 
     Part of it: the model's structure (classes, plain attributes, functions by their code, tied parameters), shapes and dtypes
-    of parameters and buffers, the optimizer's formula, batch size, precision, accumulation, training flags. Not part of it:
-    the values of parameters and buffers, rates, betas, weight decay, clipping. An object that cannot be told by what it holds
-    equals only itself.
+    of parameters and buffers, the order in which the optimizer has them, batch size, precision, accumulation, training flags.
+    Not part of it: the values of parameters and buffers, which of torch's usual optimizers it is, rates, betas, weight decay,
+    clipping. An object that cannot be told by what it holds equals only itself.
     """
     s = lane.settings
     words = _Words(_numbered(lane.model))
     words.add((type(lane._recipe), s.batch_size, s.shuffle, s.drop_last, s.accumulate_grad_batches, s.precision, *s.data_key))
     words.add(str(lane._device))
-    places = {id(p): (g, i) for g, group in enumerate(lane.optimizer.param_groups) for i, p in enumerate(group["params"])}
+    places = {id(p): i for i, p in enumerate(unique(lane._parameters))}
     for name, tensor in lane.model.named_parameters(remove_duplicate=False):
         shape = None if is_lazy(tensor) else tuple(tensor.shape)
         words.add((name, shape, tensor.dtype, tensor.requires_grad, str(tensor.device), places.get(id(tensor))))
-    words.add(formula(lane.optimizer))
+    words.add(len(places))
+    words.add(formula(lane.optimizer) if family(lane.optimizer) is None else "usual")
     words.model(lane.model)
     return words.digest()
 

@@ -16,14 +16,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from shoal.core.event import Sum
 from shoal.core.trial import Visit
-from shoal.train import columns as cols
+from shoal.profile.together import FORM
 from shoal.train import optimizers, tree
+from shoal.train.batched import family
 from shoal.train.batches import Batches
 from shoal.train.columns import Columns
 from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
-
-EVALUATION_BATCHES = 4  # without gradients a batch of so many training batches fits where one of those does
+from shoal.train.scoring import scoring
 
 
 class Diverged(Exception):  # noqa: N818
@@ -64,11 +64,17 @@ class Lane:
 
     @cached_property
     def signature(self) -> str:
-        """Equal for trials that cost the same: parameters, optimizer, batch size, precision, kind of device, way of preparing."""
+        """Equal for trials that cost the same: modules, parameters, optimizer, batch size, precision, kind of device, way of
+        preparing. The first `FORM` letters tell all but which of torch's usual optimizers it is.
+        """
         s = self.settings
         shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self.model.named_parameters()]
-        what = (shapes, type(self.optimizer).__qualname__, s.batch_size, s.precision, self._kind, *s.data_key)
-        return blake2b(repr(what).encode(), digest_size=8).hexdigest()
+        modules = [type(module).__qualname__ for module in self.model.modules()]
+        optimizer = type(self.optimizer).__qualname__
+        other = optimizer if family(self.optimizer) is None else ""
+        form = repr((shapes, modules, other, s.batch_size, s.precision, self._kind, *s.data_key))
+        parts = ((form, FORM // 2), (optimizer, 2))
+        return "".join(blake2b(part.encode(), digest_size=size).hexdigest() for part, size in parts)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -234,37 +240,10 @@ class Lane:
 
     def evaluate(self, chunks: Iterable[Columns]) -> dict[str, float]:
         """The means of the validation step's values. Changes no parameter, buffer, random state or training flag."""
-        flags = [(module, module.training) for module in self.model.modules()]
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        totals: dict[str, list[float]] = {}
-        try:
-            self.model.eval()
-            with self.rng.untouched(), torch.no_grad():
-                for chunk in chunks:
-                    self._validate(chunk, totals)
-        finally:
-            for module, flag in flags:
-                module.training = flag
-            with torch.no_grad():
-                for buffer, was in buffers:
-                    buffer.copy_(was)
-        return {name: total / count for name, (total, count) in totals.items()}
-
-    def _validate(self, chunk: Columns, totals: dict[str, list[float]]) -> None:
-        size = EVALUATION_BATCHES * self.settings.batch_size
-        for at in range(0, cols.rows(chunk), size):
-            batch = cols.cut(chunk, at, at + size)
-            count = cols.rows(batch)
-            with self._casting():
-                scores = self._recipe.validation_step(self.model, batch)
-            for name, values in scores.items():
-                if not isinstance(values, Tensor) or tuple(values.shape) != (count,):
-                    got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-                    rule = f"validation_step must return a value for each of the {count} samples, shape ({count},)"
-                    raise ValueError(f"{rule}; {name}: got {got}")
-                total = totals.setdefault(name, [0.0, 0])
-                total[0] += float(values.double().sum())
-                total[1] += count
+        with scoring(self) as scores:
+            for chunk in chunks:
+                scores.add(chunk)
+        return scores.means()
 
     def end_epoch(self, metric: float | None) -> None:
         """Step torch's scheduler. ReduceLROnPlateau waits for an epoch with a metric."""

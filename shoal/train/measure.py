@@ -33,6 +33,11 @@ class Meter:
         """Whether steps of such trials should still be timed."""
         return len(self._steps.get(signature, ())) < STEPS
 
+    def step(self, signature: str) -> Seconds | None:
+        """Of a batch, as far as it was timed."""
+        times = [took for _, took in self._steps.get(signature, ())]
+        return median(times[-COUNTED:]) if times else None
+
     def timed(self, lane: Lane, steps: Iterator[int]) -> Iterator[int]:
         """The steps, timed until there are enough of the lane's signature. The very first tells about memory."""
         times = self._steps.setdefault(lane.signature, [])

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from statistics import fmean
 from time import perf_counter
 from traceback import clear_frames
 from weakref import WeakKeyDictionary, WeakSet
@@ -19,6 +20,7 @@ import torch
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.train.account import Spent, add, blaming
+from shoal.train.batched import formula
 from shoal.train.batches import Batch, Batches
 from shoal.train.columns import Columns
 from shoal.train.data import Data
@@ -65,7 +67,8 @@ class Pack:
         self._threads, self._pace = threads, pace
         self.turn_of = turn_of or (lambda _: None)
         self._fused: dict[Lane, Fused] = {}
-        self._kinds: WeakKeyDictionary[Lane, str | None] = WeakKeyDictionary()
+        self._graphs: WeakKeyDictionary[Lane, str | None] = WeakKeyDictionary()
+        self._unfusable: set[str] = set()  # signatures of which that was told
         self._trained: WeakSet[Lane] = WeakSet()  # here, at least one batch
         self.gauge = Gauge()
 
@@ -151,18 +154,24 @@ class Pack:
         crews: dict[tuple[object, ...], _Crew] = {}
         for each in passes:
             size = each.lane.settings.batch_size
-            kind = self._kind(each.lane) if fuse and len(passes) > 1 else None
-            crews.setdefault((size, kind), _Crew([], Batches(size), kind)).passes.append(each)
+            graph = self._graph(each.lane) if fuse and len(passes) > 1 else None
+            crews.setdefault((size, graph), _Crew([], Batches(size), graph)).passes.append(each)
+        for crew in crews.values():
+            if crew.graph is not None:  # optimizers of one formula step together where they follow each other
+                crew.passes.sort(key=lambda each: repr(formula(each.lane.optimizer)))
+                crew.mix = " ".join(sorted({repr(formula(each.lane.optimizer)) for each in crew.passes}))
+                if self.gauge.why(crew.graph) is not None:
+                    self._tell_unfusable(crew)
         return list(crews.values())
 
-    def _kind(self, lane: Lane) -> str | None:
+    def _graph(self, lane: Lane) -> str | None:
         """The lane's graph key, found once: a model whose graph changes as it trains cannot be fused. None: it has none."""
-        if lane not in self._kinds:
+        if lane not in self._graphs:
             try:
-                self._kinds[lane] = graph_key(lane)
+                self._graphs[lane] = graph_key(lane)
             except Exception:  # noqa: BLE001 the model's attributes may be of any kind
-                self._kinds[lane] = None
-        return self._kinds[lane]
+                self._graphs[lane] = None
+        return self._graphs[lane]
 
     def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
         self.set_threads()
@@ -190,37 +199,46 @@ class Pack:
         crew.passes = [each for each in crew.passes if not each.failed]
 
     def _trying(self, crew: _Crew) -> int | None:
-        return None if crew.kind is None or self._pace is not None else self.gauge.wants(crew.kind, len(crew.passes))
+        if crew.graph is None or self._pace is not None or self.gauge.why(crew.graph) is not None:
+            return None
+        return self.gauge.wants(crew.graph, len(crew.passes), crew.mix)
 
     def _width(self, crew: _Crew) -> int:
-        if crew.kind is None or self.gauge.why(crew.kind) is not None:
+        if crew.graph is None or self.gauge.why(crew.graph) is not None:
             return 1
-        return len(crew.passes) if self._pace is not None else self.gauge.choose(crew.kind, len(crew.passes))
+        return len(crew.passes) if self._pace is not None else self.gauge.choose(crew.graph, len(crew.passes))
 
     def _take(
         self, crew: _Crew, width: int, batches: Sequence[Batch], trying: bool = False, last: bool = False
     ) -> Generator[News, None, None]:
         """Lanes fused by `width` on these batches. `trying`: to find out how long it takes. `last`: the end of the pass."""
+        took: list[list[Seconds]] = []  # by what was tried, a step each
         for some in _parted(crew.passes, width):
             fused = self._stacked(crew, some) if len(some) > 1 and width > 1 else None
             if fused is not None:
-                yield from self._together(crew, fused, some, batches, trying and len(some) == width, last)
+                tried = took if trying and len(some) == width else None
+                yield from self._together(crew, fused, some, batches, tried, last)
             else:
                 for each in some:
-                    yield from self._alone(crew, each, batches, trying and width == 1, last)
+                    yield from self._alone(crew, each, batches, took if trying and width == 1 else None, last)
+        for steps in zip(*(accumulate(each, min) for each in took), strict=False):
+            self._timed(crew, width, fmean(steps))  # the mean of each one's least so far: lanes' optimizers cost unequally
         crew.passes = [each for each in crew.passes if not each.failed]
         self._trained.update(each.lane for each in crew.passes)
 
     # -- interleaved ---------------------------------------------------------------------------------------------------
 
-    def _alone(self, crew: _Crew, each: Pass, batches: Sequence[Batch], trying: bool, last: bool) -> Iterator[News]:
+    def _alone(
+        self, crew: _Crew, each: Pass, batches: Sequence[Batch], took: list[list[Seconds]] | None, last: bool
+    ) -> Iterator[News]:
         self.release(each.lane)
         lane = each.lane
         steps = _closing(lane, batches) if last else (lane.step(*batch) for batch in batches)
         if self._pace is None:
             steps = self._meter.timed(lane, steps)
-        if trying:
-            steps = self._tried(crew, steps)
+        if took is not None:
+            took.append([])
+            steps = self._tried(took[-1], steps)
         try:
             while self._some(each, steps):
                 yield from self._reports([each])
@@ -235,18 +253,26 @@ class Pack:
         with each.spent.on("train"), blaming(), each.lane.rng:
             return any(self._pace is None and perf_counter() >= due for _ in steps)
 
-    def _tried(self, crew: _Crew, steps: Iterator[int]) -> Iterator[int]:
+    def _tried(self, took: list[Seconds], steps: Iterator[int]) -> Iterator[int]:
         begin = self._meter.now()
         for count in steps:
-            self._timed(crew, 1, self._meter.now() - begin)
+            took.append(self._meter.now() - begin)
             yield count
             begin = self._meter.now()
 
     def _timed(self, crew: _Crew, width: int, seconds: Seconds) -> None:
-        assert crew.kind is not None, "only of lanes that may be fused"
-        if self.gauge.took(crew.kind, width, seconds) and width > 1:
-            took = (self.gauge.figure(crew.kind, width) or 0.0) * width
-            self._meter.tell(crew.passes[0].lane.signature, **{f"fused:{width}": took})
+        assert crew.graph is not None, "only of lanes that may be fused"
+        if self.gauge.took(crew.graph, width, seconds, crew.mix) and width > 1:
+            part = self.gauge.ratio(crew.graph, width)
+            for signature in {each.lane.signature for each in crew.passes}:
+                step = self._meter.step(signature)
+                if part is not None and step is not None:  # to each as if all were of its own optimizer
+                    self._meter.tell(signature, **{f"fused:{width}": width * part * step})
+
+    def _tell_unfusable(self, crew: _Crew) -> None:
+        for signature in {each.lane.signature for each in crew.passes} - self._unfusable:
+            self._unfusable.add(signature)
+            self._meter.tell(signature, unfusable=1.0)
 
     # -- fused ---------------------------------------------------------------------------------------------------------
 
@@ -256,6 +282,7 @@ class Pack:
         at = self._fused.get(lanes[0])
         if at is not None and at.lanes == lanes:
             return at
+        begin = self._meter.now()
         for lane in lanes:
             self.release(lane)
         try:
@@ -265,6 +292,8 @@ class Pack:
                 self._give_up(crew, error)
             return None
         self._fused.update(dict.fromkeys(lanes, made))
+        for signature in {lane.signature for lane in lanes}:
+            self._meter.happened(signature, "repack", self._meter.now() - begin)
         return made
 
     def _settled(self, passes: Sequence[Pass]) -> bool:
@@ -273,18 +302,26 @@ class Pack:
 
     def _give_up(self, crew: _Crew, error: Exception) -> None:
         """Never again fuse such lanes."""
-        if crew.kind is not None:
-            self.gauge.never(crew.kind, f"{type(error).__name__}: {error}")
-            self._meter.tell(crew.passes[0].lane.signature, unfusable=1.0)
+        if crew.graph is not None:
+            self.gauge.never(crew.graph, f"{type(error).__name__}: {error}")
+            self._tell_unfusable(crew)
 
     def _together(
-        self, crew: _Crew, fused: Fused, passes: Sequence[Pass], batches: Sequence[Batch], trying: bool, last: bool
+        self,
+        crew: _Crew,
+        fused: Fused,
+        passes: Sequence[Pass],
+        batches: Sequence[Batch],
+        took: list[list[Seconds]] | None,
+        last: bool,
     ) -> Iterator[News]:
         self.set_threads()
+        if took is not None:
+            took.append([])
         self.turn_of(passes[0].unit.trial.id)
         begin = perf_counter()
         for at, batch in enumerate([*batches, None] if last else batches):
-            started = self._meter.now() if trying else 0.0
+            started = self._meter.now() if took is not None else 0.0
             try:
                 _step(fused, batch, last)
             except StepFailed as failed:  # these lanes' own optimizers; the others have made their step
@@ -296,8 +333,8 @@ class Pack:
                 _let_go(error)
                 yield from self._repeated(crew, passes, batches[at:], last, error if at or self._settled(passes) else None)
                 return
-            if trying:
-                self._timed(crew, len(passes), self._meter.now() - started)
+            if took is not None:
+                took[-1].append(self._meter.now() - started)
             if self._pace is None and perf_counter() >= begin + PART_SECONDS:
                 self._spend(passes, "train", perf_counter() - begin)
                 begin = perf_counter()
@@ -326,7 +363,7 @@ class Pack:
     ) -> Iterator[News]:
         """Go on lane by lane. An error that no lane has when alone is due to fusing."""
         for each in passes:
-            yield from self._alone(crew, each, batches, False, last)
+            yield from self._alone(crew, each, batches, None, last)
         if error is not None and not any(each.failed for each in passes):
             self._give_up(crew, error)
 
@@ -371,11 +408,12 @@ class Pack:
 
 @dataclass(eq=False, slots=True)
 class _Crew:
-    """Lanes that take the same batches. `kind`: their graph key where they may be fused."""
+    """Lanes that take the same batches. `graph`: their graph key, where they may be fused; `mix`: which optimizers they have."""
 
     passes: list[Pass]
     cut: Batches
-    kind: str | None
+    graph: str | None
+    mix: str = ""
 
 
 def _parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

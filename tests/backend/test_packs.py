@@ -47,6 +47,24 @@ def test_a_study_in_packs_is_the_same_study(tmp_path: Path, blobs: Any, most: in
     check_equal(study, alone)
 
 
+@pytest.mark.parametrize("concurrent", [False, True], ids=["one by one", "brackets at once"])
+def test_hyperband_in_packs_promotes_whom_it_promotes_without(tmp_path: Path, blobs: Any, concurrent: bool) -> None:
+    """Packing knows nothing of brackets and rungs: where all are under way at once, a pack holds trials of several."""
+    space = {"width": shoal.choice([4, 6, 8]), "lr": shoal.loguniform(1e-3, 1e-1)}
+
+    def searched(name: str, policy: Any) -> Any:
+        study = shoal.create_study(blobs(), storage=tmp_path / name, metric="accuracy", mode="max", search_space=space)
+        study.optimize(shoal.Hyperband(max_epochs=4, reduction_factor=2, concurrent=concurrent), policy, progress=False)
+        return study
+
+    alone, study = searched("alone", Fifo()), searched("packed", Pack("random", most=4))
+    assert {round(t.epochs) for t in alone.trials} == {1, 2, 4} and together(study) == 4
+    check_equal(study, alone)
+    bracket = {t.id: i for i, (first, end) in enumerate([(0, 4), (4, 7), (7, 10)]) for t in study.trials[first:end]}
+    gangs = [gang for line in study.lines() if isinstance(line.entry, Planned) for gang in line.entry.start]
+    assert any(len({bracket[t] for t in gang.trials}) > 1 for gang in gangs) == concurrent
+
+
 def test_trials_that_go_wrong_in_a_pack(tmp_path: Path, blobs: Any) -> None:
     recipe = blobs(fail=8, diverge=6)
     alone = studied(tmp_path / "alone", recipe, Fifo())

@@ -80,6 +80,14 @@ def test_a_waiting_trial_joins_where_one_has_ended():
     assert max(ends.values()) < max(apart.values())
 
 
+@pytest.mark.parametrize(("repack", "joins"), [(1.0, True), (1e4, False)])
+def test_none_joins_where_taking_it_in_costs_more_than_it_gains(repack, joins):
+    profile = Packs(PackCost.sharing(0.6, repack=repack), memory=0.4, per_sample=0.6 / 45)
+    configs = [{"batch_size": 45, "samples": 12000.0}, {"batch_size": 45}, {"batch_size": 45}]
+    packs, _ = simulate(Pack(), profile, configs, memory=2.0)
+    assert (packs[1] == [("t000", "t002")]) == joins
+
+
 def test_faster_than_one_by_one():
     configs = batches(*[20, 25, 30, 35, 40, 45, 50, 55] * 3)
     together = max(simulate(Pack(), SHARED, configs, memory=5.0)[1].values())

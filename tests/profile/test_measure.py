@@ -110,3 +110,46 @@ def test_a_study_learns_its_speeds_as_it_goes() -> None:
     assert believe(final).cost(TrialId("t001")).evaluate == 0.5
     _, known = study(Hop("lrw"), table, count=3, epochs=2)
     assert known.ended == final.ended
+
+
+def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
+    """Signatures tell the form first, then the optimizer."""
+    names = [TrialId(x) for x in "abcde"]
+    kinds = zip("abcde", ["x", "y", "x", "z", "z"], [8, 8, 9, 8, 7], strict=True)
+    state = started(*(trial(n, **{"optimizer": o, "width": w, "optimizer.decay": i}) for i, (n, o, w) in enumerate(kinds)))
+    figures = {"rate": 100.0, "step": 0.1, "fused:2": 0.1, "fused:4": 0.1}
+    forms = ["0123456789ab", "ba9876543210"]
+    state = fold(
+        state,
+        [
+            Was(names[0], forms[0] + "0000", figures),
+            Was(names[1], forms[0] + "1111", {**figures, "rate": 50.0, "step": 0.2, "fused:2": 0.2}),
+            Was(names[2], forms[1] + "0000", figures),
+        ],
+    )
+
+    def seconds(*trials: TrialId, fused: bool = True) -> float:
+        gang = Gang(tuple(Lane(t, (W[0],)) for t in trials), fused=fused)
+        return 1.0 / believe(state).rates(gang)[trials[0]]
+
+    a, b, c, d, e = names
+    assert seconds(a, b, fused=False) == pytest.approx(0.03)
+    assert seconds(a, b) == pytest.approx(0.015), "half: a step of two takes as long as one"
+    assert seconds(a, c) == pytest.approx(0.02), "unlike widths: not fused"
+    assert seconds(a, d) == pytest.approx((0.01 + seconds(d)) / 2), "by its width it is of the same form, though not measured yet"
+    assert seconds(a, e) == pytest.approx(0.01 + seconds(e)), "of another"
+
+
+def test_to_fuse_lanes_anew_costs_what_was_measured() -> None:
+    a, b, c = (TrialId(x) for x in "abc")
+    state = fold(STATE, [Was(a, "small", {"repack": 0.25, "switch": 0.5}), Was(b, "small", {})])
+
+    def gang(*trials: TrialId, fused: bool = True) -> Gang:
+        return Gang(tuple(Lane(t, (W[0],)) for t in trials), fused=fused)
+
+    switch = believe(state).switch
+    assert switch(None, gang(a, b)) == switch(gang(a), gang(a, b)) == 0.75
+    assert switch(gang(a, b, c), gang(a, b)) == switch(gang(a, b), gang(a)) == 0.25, "who stays is where it was"
+    assert switch(gang(a, b), gang(b, a)) == switch(gang(a, b), None) == 0.0
+    assert switch(gang(a, fused=False), gang(a, b, fused=False)) == 0.5
+    assert switch(gang(a, b, fused=False), gang(a, fused=False)) == 0.0

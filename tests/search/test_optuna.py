@@ -103,6 +103,8 @@ def test_as_many_at_once_as_slots():
 def test_wrong_samplers():
     with pytest.raises(ValueError, match="no sampler is named 'cmaes': there are tpe, gp, random"):
         Optuna("cmaes", X, 9, 1)
+    with pytest.raises(ValueError, match="no sampler is named 'optuna.samplers:CmaEsSampler'.* keep more in Optuna's storage"):
+        Optuna("optuna.samplers:CmaEsSampler", X, 9, 1)
     made = Optuna("optuna.samplers:TPESampler", X, 2, 1, **GOAL)
     assert len(simulate(made)[0].known) == 2
 

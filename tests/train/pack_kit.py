@@ -91,6 +91,8 @@ class Record:
     visits: tuple[Visit, ...] = ()
     scores: list[Mapping[str, float]] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)  # summed, of each unit
+    signature: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
     error: TrialError | None = None
 
 
@@ -132,6 +134,7 @@ def packed(
                 losses[name] += news.values["loss"][0] if "loss" in news.values else 0.0
             elif isinstance(news, Done):
                 record.visits = (*record.visits, news.visit)
+                record.signature, record.figures = news.signature, record.figures | news.figures
                 record.loss.append(losses[name])
                 record.scores += [] if news.scores is None else [news.scores]
                 record.state = station.state(name)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 
-from shoal.train.batched import Apart, StepFailed, Together, batched, family, formula
+from shoal.train.batched import Apart, Mixed, StepFailed, Together, batched, family, formula
 from shoal.train.kernels import Piece
 from shoal.train.stack import Stack
 from shoal.train.tree import to_numpy
@@ -120,6 +120,32 @@ def test_groups_ages_and_unused_parameters(name: str, by_rows: bool, monkeypatch
     assert pair.gap() < 1e-12
 
 
+MIXTURES = [
+    ("adam", "adam", "momentum"), ("sgd", "momentum", "dampened"), ("adam", "sgd", "adam"), ("nadam", "adamw", "adamw ams"),
+    ("adagrad", "rmsprop", "rmsprop all"), ("sgd", "nadam", "nadam"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["by rows", "by columns"])
+@pytest.mark.parametrize("names", MIXTURES, ids=" & ".join)
+def test_optimizers_of_several_formulas(names: tuple[str, ...], by_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Next to each other or not; with groups, ages and unused parameters; alone in between, and after."""
+    monkeypatch.setattr(Piece, "by_rows", by_rows)
+    pair = Pair(lambda p, x: MADE[names[RATES.index(x)]](p, x), groups=True)
+    pair.step(lanes=(1,))
+    pair.fuse()
+    for used in ((True, True, False, True), (True, True, True, True)):
+        pair.step(used)
+    pair.step(lanes=(0, 2))
+    pair.batched.gather()
+    pair.step()
+    pair.batched.part()
+    pair.stack.part()
+    pair.step(lanes=(1, 2))
+    assert isinstance(pair.batched, Mixed)
+    assert pair.gap() < 1e-12
+
+
 def test_changed_numbers_are_seen() -> None:
     pair = Pair(MADE["adam"]).fuse()
     for step in range(4):
@@ -166,6 +192,30 @@ def test_an_optimizer_that_raises_is_told_and_the_others_have_stepped() -> None:
         pair.batched.step(torch.ones_like(pair.stack.flat), (True,) * 4)
     assert list(failed.value.errors) == [1]
     assert [torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)] == [False, True, False]
+
+
+def test_of_several_formulas_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each its own error; those that a kernel of several makes are all of theirs."""
+
+    class Picky(SGD):
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            raise ArithmeticError("never")
+
+    made = {RATES[0]: lambda p, x: Adam(p, lr=x), RATES[1]: lambda p, x: Picky(p, lr=x), RATES[2]: lambda p, x: SGD(p, lr=x)}
+    pair = Pair(lambda p, x: made[x](p, x)).fuse()
+    before = [row[0].detach().clone() for row in pair.rows]
+    with pytest.raises(StepFailed) as failed, torch.no_grad():
+        pair.batched.step(torch.ones_like(pair.stack.flat), (True,) * 4)
+    assert list(failed.value.errors) == [1]
+    assert [torch.equal(a, row[0]) for a, row in zip(before, pair.rows, strict=True)] == [False, True, False]
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise MemoryError("of Adam's kernel")
+
+    monkeypatch.setattr(torch, "_fused_adam_", broken)
+    with pytest.raises(StepFailed) as failed, torch.no_grad():
+        pair.batched.step(torch.ones_like(pair.stack.flat), (True,) * 4)
+    assert {i: type(error) for i, error in failed.value.errors.items()} == {0: MemoryError, 1: ArithmeticError}
 
 
 def test_what_counts_as_one_formula() -> None:

@@ -355,7 +355,7 @@ def test_evaluation_is_each_lanes_own_and_changes_nothing(model: str) -> None:
     before = [lane.state() for lane in packed]
     copies = [[array.copy() for array in state["model"].values()] for state in before]
     data = images(150, F64, seed=2)
-    scores = fused.evaluate(lambda: ((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140)))
+    scores = fused.evaluate((data[0][at : at + 70], data[1][at : at + 70]) for at in (0, 70, 140))
     for lane, got, copy in zip(packed, scores, copies, strict=True):
         assert got == pytest.approx(lane.evaluate([data]), abs=1e-10)
         assert all(module.training for module in lane.model.modules())
@@ -379,9 +379,9 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
             assert len(alive) <= 2  # never all at once
             yield x, data[1]
 
-    assert fused.evaluate(chunks) == [lane.evaluate([data] * 4) for lane in packed]
+    assert fused.evaluate(chunks()) == [lane.evaluate([data] * 4) for lane in packed]
     together(fused, images(32, F64))
-    assert fused.evaluate(list) == [{}, {}, {}]
+    assert fused.evaluate([]) == [{}, {}, {}]
 
 
 # -- what may be fused -----------------------------------------------------------------------------------------------------
@@ -400,10 +400,11 @@ def made(step: Any = None, model: Any = None, **config: Any) -> Lane:
 
 
 def test_the_key_tells_graphs_apart_and_nothing_else() -> None:
-    same = {graph_key(lane) for lane in lanes(Images(), [*configs(3), {"lr": 1.0, "gradient_clip_val": 1.0}])}
+    alike = [*configs(3), {"lr": 1.0, "gradient_clip_val": 1.0}, {"lr": 1.0, "optimizer": "adamw"}]
+    same = {graph_key(lane) for lane in lanes(Images(), alike)}
     assert len(same) == 1
     others: list[dict[str, Any]] = [
-        {"optimizer": "adamw"},
+        {"optimizer": "adadelta"},  # none of those whose formulas are known
         {"batch_size": 8},
         {"model": "cnn"},
         {"precision": "bf16"},
@@ -551,7 +552,7 @@ def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any
 
 def test_unlike_lanes_are_refused() -> None:
     recipe = Images()
-    for config in ({"optimizer": "sgd"}, {"model": "cnn"}, {"batch_size": 8}):
+    for config in ({"optimizer": "adadelta"}, {"model": "cnn"}, {"batch_size": 8}):
         with pytest.raises(Unfusable, match="graph"):
             Fused(lanes(recipe, [{"lr": 0.1}, {"lr": 0.1, **config}]))
     with pytest.raises(Unfusable, match="recipes"):

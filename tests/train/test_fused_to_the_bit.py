@@ -37,27 +37,28 @@ class Mlp(shoal.Recipe):
         )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
-        return OPTIMIZERS[self.optimizer](model.parameters(), config["lr"])
+        return OPTIMIZERS[config.get("optimizer", self.optimizer)](model.parameters(), config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:
         return cross_entropy(model(batch[0]), batch[1])
 
 
-def lanes(recipe: Mlp, batch: int, count: int = 5) -> list[Lane]:
+def lanes(recipe: Mlp, batch: int, count: int = 5, mixed: bool = False) -> list[Lane]:
     made = []
     for i in range(count):
-        config = {"lr": 1e-3 * (i + 1), "batch_size": batch}
+        config = {"lr": 1e-3 * (i + 1), "batch_size": batch, **({"optimizer": list(OPTIMIZERS)[i]} if mixed else {})}
         made.append(Lane(recipe, config, seed=i, device=torch.device("cpu"), kind="cpu", epoch=1000.0))
         made[-1].begin(10**6)
     return made
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "all of them"])
 @pytest.mark.parametrize(("inputs", "width", "batch"), [(64, 64, 32), (784, 100, 20), (13, 37, 7), (50, 17, 31), (3, 2, 5)])
 def test_fused_is_alone_to_the_bit(optimizer: str, inputs: int, width: int, batch: int) -> None:
     """Also widths and batches with which matrices would begin anywhere in memory; and in parts of several sizes."""
     recipe, rng = Mlp(inputs, width, optimizer), torch.Generator().manual_seed(1)
-    alone, together = lanes(recipe, batch), lanes(recipe, batch)
+    mixed = optimizer not in OPTIMIZERS
+    alone, together = lanes(recipe, batch, mixed=mixed), lanes(recipe, batch, mixed=mixed)
     for some in (slice(0, 5), slice(1, 4)):
         fused = Fused(tuple(together[some]))
         for _ in range(4):

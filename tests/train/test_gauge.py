@@ -86,3 +86,17 @@ def test_it_chooses_none_that_was_measured_slower(lanes: int, costs: list[float]
     assert (
         costs[chosen - 1] <= costs[0] and costs[chosen - 1] * (1 - GAIN) <= min(costs[w - 1] for w in tried) / (1 - GAIN) + 1e-9
     )
+
+
+def test_what_is_known_of_one_mix_of_optimizers_holds_for_others_but_times_are_not_mixed() -> None:
+    gauge = Gauge()
+    for _ in range(TRIES):  # of dear optimizers, alone; then the slot goes to lanes with cheap ones
+        gauge.took("a", 1, 3.0, "dear")
+    assert gauge.wants("a", 4, "cheap") == 1
+    while (width := gauge.wants("a", 4, "cheap")) is not None:
+        gauge.took("a", width, 1.0 if width == 1 else 2.0 * width, "cheap")
+    assert gauge.ratio("a", 4) == 2.0, "not 2.0 / 3"
+    assert gauge.choose("a", 4) == 1
+    assert gauge.wants("a", 4, "others") is None and gauge.wants("a", 5, "others") is None, "enough is known"
+    assert gauge.wants("a", 9, "others") == 1
+    assert gauge.wants("a", 4, "dear") == 4, "what was begun is brought to an end"

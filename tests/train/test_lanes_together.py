@@ -1,6 +1,7 @@
 """Packs: interleaved they learn to the last bit what each lane learns alone; fused, to rounding."""
 
 import weakref
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 from pack_kit import OPTIMIZERS, SCHEDULES, SEED, Varied, Zoo, by_hand, packed, plan, trial
 
 from shoal.core.trial import TrialId
+from shoal.profile.together import FORM
 from shoal.train import kernels
 from shoal.train import pack as packs
-from shoal.train.fused import Fused, Unfusable
+from shoal.train.batched import formula
+from shoal.train.fused import Fused, Unfusable, graph_key
+from shoal.train.lane import Lane
 from shoal.train.stack import Stack
 from shoal.train.station import Station
 from shoal.train.stream import Stream
@@ -35,16 +39,19 @@ def same(record: Any, alone: Any) -> None:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("equal", [True, False])
 def test_interleaved_is_alone(model: str, equal: bool) -> None:
-    """Four optimizers and schedules in one pack, over chunks that no batch size divides."""
+    """Four optimizers and schedules in one pack, over chunks that no batch size divides; one ends early, and one raises."""
     recipe = Zoo(chunk=13)
     data = recipe.data()
     schedules = ["cosine", "samples", "plateau", "epochs"]
     trials = [
-        trial(o, 2, data, model=model, optimizer=o, schedule=s, batch_size=8 if equal else 5 + 4 * i)
+        trial(o, 1 if o == "momentum" else 2, data, model=model, optimizer=o, schedule=s, batch_size=8 if equal else 5 + 4 * i)
         for i, (o, s) in enumerate(zip(OPTIMIZERS, schedules, strict=True))
     ]
-    for name, record in packed(recipe, data, trials).items():
-        same(record, by_hand(recipe, data, next(t for t in trials if t.id == name)))
+    bad = trial("bad", 2, data, model=model, batch_size=8 if equal else 7, fail_at=9)
+    found = packed(recipe, data, [*trials[:2], bad, *trials[2:]])
+    assert found[bad.id].error is not None and "as asked" in found[bad.id].error.why
+    for each in trials:
+        same(found[each.id], by_hand(recipe, data, each))
 
 
 @pytest.mark.parametrize("recipe", [Zoo(chunk=16, shuffle="each"), Varied(chunk=16), Varied(chunk=16, shuffle="each")])
@@ -101,6 +108,32 @@ def test_any_pack_is_each_alone(lanes: list[Any], chunk: int, varied: bool, in_p
         found = packed(recipe, data, trials)
     finally:
         packs.PART_SECONDS = before
+    for each in trials:
+        same(found[each.id], by_hand(recipe, data, each))
+
+
+def test_validation_data_is_prepared_once_for_all() -> None:
+    """Also where nothing of it is kept, and one lane's validation fails."""
+    seen: list[int] = []
+
+    class Counting(Zoo):
+        def prepare(self, samples: Any) -> Any:
+            if len(samples[0]) == 25:  # a chunk of the validation data
+                seen.append(len(samples[0]))
+            return samples
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            if getattr(model, "wrong", (None,))[0] == 1000:
+                raise ArithmeticError("not this one")
+            return super().validation_step(model, batch)
+
+    recipe = Counting(samples=40, chunk=25, validation=75)
+    data = recipe.data()
+    trials = [trial(f"t{i}", 1, data, batch_size=4 + i // 2, drop=0.2) for i in range(4)]
+    bad = trial("bad", 1, data, batch_size=4, fail_at=1000, drop=0.2)
+    found = packed(recipe, data, [*trials[:1], bad, *trials[1:]], data_memory_gb=1e-9)
+    assert len(seen) == 3
+    assert "not this one" in str(found[bad.id].error)
     for each in trials:
         same(found[each.id], by_hand(recipe, data, each))
 
@@ -211,18 +244,64 @@ def fused_of(station: Station, name: TrialId) -> Any:
     return station._pack.fused(station._held[name].lane)
 
 
-def test_it_is_really_fused_and_lanes_come_and_go() -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_it_is_really_fused_and_lanes_come_and_go(model: str) -> None:
     """Two lanes end early; what is left goes on fused; unlike lanes are fused with their like only."""
     recipe = Zoo(dtype=torch.float64)
     data = recipe.data()
-    trials = [trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1)) for i in range(4)]
-    trials += [trial(f"c{i}", 2, data, model="cnn") for i in range(2)] + [trial("odd", 2, data, batch_size=5)]
+    trials = [trial(f"t{i}", 1 + i // 2, data, lr=0.01 * (i + 1), model=model) for i in range(4)]
+    trials += [trial(f"c{i}", 2, data, model="mlp" if model == "cnn" else "cnn") for i in range(2)]
+    trials += [trial("odd", 2, data, batch_size=5, model=model)]
     station = Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
     found = packed(recipe, data, trials, fuse=True, station=station)
     assert [len(fused_of(station, TrialId(name)).lanes) for name in ("t2", "t3", "c0")] == [2, 2, 2]
     assert fused_of(station, TrialId("odd")) is None
     for each in trials:
         assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
+
+
+def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
+    """Those of one formula next to each other, wherever they were in the pack."""
+    recipe = Zoo(dtype=torch.float64)
+    data = recipe.data()
+    names = ["sgd", "adam", "sgd", "adamw", "adam", "momentum"]
+    trials = [trial(f"t{i}", 2, data, lr=0.01 * (i + 1), optimizer=name, schedule="epochs") for i, name in enumerate(names)]
+    station = Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
+    found = packed(recipe, data, trials, fuse=True, station=station)
+    lanes = fused_of(station, TrialId("t0")).lanes
+    formulas = [formula(lane.optimizer) for lane in lanes]
+    assert len(lanes) == 6 and len(list(groupby(formulas))) == len(set(names)) == 4
+    for each in trials:
+        alone = by_hand(recipe, data, each)
+        assert all(far < 1e-8 for _, far in differences(found[each.id].state, alone.state))
+
+
+def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is saved by fusing is a figure of each of them."""
+    clock, costs = [0.0], {torch.optim.SGD: 1.0, torch.optim.Adam: 3.0}
+    step, fused = Lane.step, Fused.step
+
+    def timed(lane: Lane, *batch: Any) -> int:
+        clock[0] += costs[type(lane.optimizer)]
+        return step(lane, *batch)
+
+    def timed_together(these: Fused, *batch: Any) -> int:
+        clock[0] += 2.5
+        return fused(these, *batch)
+
+    recipe = Zoo(samples=400)
+    data = recipe.data()
+    trials = [trial(f"t{i}", 2, data, optimizer=name, batch_size=8) for i, name in enumerate(["adam", "sgd"])]
+    station = Station(recipe, data, None, seed=SEED, metric="accuracy")
+    monkeypatch.setattr(Lane, "step", timed)
+    monkeypatch.setattr(Fused, "step", timed_together)
+    monkeypatch.setattr(station._meter, "now", lambda: clock[0])
+    found = packed(recipe, data, trials, fuse=True, station=station)
+    assert station._pack.gauge.ratio(graph_key(station._held[trials[0].id].lane), 2) == 2.5 / (1.0 + 3.0)
+    assert len({record.signature[:FORM] for record in found.values()}) == 1
+    assert len({record.signature for record in found.values()}) == 2
+    told = [(record.figures["step"], record.figures["fused:2"]) for record in found.values()]
+    assert told == [(3.0, 2 * 0.625 * 3.0), (1.0, 2 * 0.625 * 1.0)], "to each as if both were of its optimizer"
 
 
 class Touchy(Zoo):
@@ -243,13 +322,15 @@ class Touchy(Zoo):
         return super().training_step(model, batch)
 
 
-@pytest.mark.parametrize("bad", [True, False])
-def test_a_fused_step_that_raises_is_undone_and_repeated(bad: bool) -> None:
+@pytest.mark.parametrize(("model", "bad"), [*((model, True) for model in MODELS), ("mlp", False)])
+def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) -> None:
     """The lanes that are well when alone go on; where all are, they are never fused again."""
     recipe = Touchy(dtype=torch.float64, chunk=64, samples=160)
     data = recipe.data()
     recipe.spot = next(Stream(recipe, data, seed=SEED, device=CPU, memory_gb=1.0).chunks(data.shards[0], 0))[0][40]
-    trials = [trial(f"t{i}", 1, data, lr=0.01 * (i + 1), optimizer="adam", touchy=float(bad and i == 1)) for i in range(4)]
+    trials = [
+        trial(f"t{i}", 1, data, model=model, lr=0.01 * (i + 1), optimizer="adam", touchy=float(bad and i == 1)) for i in range(4)
+    ]
     station = Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
     found = packed(recipe, data, trials, fuse=True, station=station)
     for each in trials:
@@ -377,8 +458,8 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     list(station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
     units = [Unit(each, station._held[each.id].lane.visits, plan(data, 2)[1]) for each in old]
     list(station.together([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
-    kind, gauge = station._pack._kind(station._held[new.id].lane), station._pack.gauge
-    assert kind is not None and gauge.why(kind) is None and gauge.figure(kind, 3)
+    graph, gauge = station._pack._graph(station._held[new.id].lane), station._pack.gauge
+    assert graph is not None and gauge.why(graph) is None and gauge.ratio(graph, 3)
     trials, paced = of_one_graph(data), fused_station(recipe, data)
     packed(recipe, data, trials, fuse=True, station=paced)
     assert len(fused_of(paced, new.id).lanes) == 3
