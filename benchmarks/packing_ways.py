@@ -48,7 +48,7 @@ class Lanes:
         self.how, self.device = how, device
         self.station = Station(recipe, data, None, seed=0, device=device, kind=device, state_memory_gb=64.0)
         if how == "fused":
-            self.station._pack.gauge = FullWidth()
+            self.station._pack.crews.gauge = FullWidth()
         self.trials = [Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards)) for i, c in enumerate(configs)]
         self.shards = [data.shards[i] for i in (at or [0] * len(configs))]
         self.visits: dict[TrialId, tuple[Visit, ...]] = {trial.id: () for trial in self.trials}
@@ -99,11 +99,11 @@ class Lanes:
 
     def unfusable(self) -> str | None:
         """Why the models are not fused; None: they may be."""
-        return self.station._pack.gauge.why(self._kind())
+        return self.station._pack.crews.gauge.why(self._kind())
 
     def width(self) -> int:
         """How many are fused in one by Shoal's choice; 1: interleaved."""
-        return self.station._pack.gauge.choose(self._kind(), len(self.trials))
+        return self.station._pack.crews.gauge.choose(self._kind(), len(self.trials))
 
     def _kind(self) -> str:
         return graph_key(self._lane())

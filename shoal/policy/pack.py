@@ -8,6 +8,7 @@ brackets, and lanes that are filled again when a trial ends.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from heapq import nsmallest
 from math import ceil, inf
 from typing import Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from shoal.policy.idle import fits, idle_slots, idle_trials
 
 ALONE = 2  # a trial under which so many slots died, or that so often had no room in a pack, runs alone
 KINDS = 64  # of trials that gain by each other: so many are told apart
+NEAR, JOINING = 4, 16  # nearest in configuration: kinds that a trial is compared with, and trials that may join a pack
 GAIN = 0.02  # a trial is packed with another if that saves so much of their time
 Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
 
@@ -122,8 +124,10 @@ class _Packs:
             if gang.quota is not None or gang.shards or len(slots) != 1:
                 continue
             slot, lanes = view.slots[next(iter(slots))], list(gang.trials)
-            for trial in [t for t in left if self._graph(t) == self._graph(lanes[0])]:
-                if len(lanes) < self.rule.most and self._gains(slot, lanes, trial):
+            alike = [t for t in left if self._graph(t) == self._graph(lanes[0])]
+            near = set(nsmallest(JOINING, alike, key=lambda t: self._apart(lanes[0], t)))
+            for trial in [t for t in alike if t in near]:
+                if len(lanes) < self.rule.most and self._gains(slot, gang, lanes, trial):
                     lanes.append(trial)
                     left.remove(trial)
             if len(lanes) > len(gang.lanes):
@@ -137,7 +141,8 @@ class _Packs:
             if self.rule.grouping != "contiguous":
                 some = same[0] if same else None
             else:
-                some = next((kind for kind in same[:KINDS] if self._saves(kind[0], t)), None)
+                near = nsmallest(NEAR, same[:KINDS], key=lambda kind: self._apart(kind[0], t))
+                some = next((kind for kind in near if self._saves(kind[0], t)), None)
             if some is None:
                 same.append([t])
             else:
@@ -145,6 +150,11 @@ class _Packs:
         found = [kind for same in kinds.values() for kind in same]
         self.kinds = {trial: number for number, kind in enumerate(found) for trial in kind}
         return found
+
+    def _apart(self, one: TrialId, other: TrialId) -> int:
+        """In how many values of their configurations they differ: what is much alike gains most by company."""
+        mine, others = self.view.trials[one].config, self.view.trials[other].config
+        return sum(1 for name, value in others.items() if mine.get(name) != value)
 
     def _saves(self, one: TrialId, other: TrialId) -> bool:
         slot = next(iter(self.view.slots.values()))
@@ -179,7 +189,7 @@ class _Packs:
         places = [tuple(index[n].get(_number(c.get(n)), repr(c.get(n))) for n in names) for c in configs]
         return [Member(self._memory(t), place=place) for t, place in zip(trials, places, strict=True)]
 
-    def _gains(self, slot: Slot, lanes: Sequence[TrialId], trial: TrialId) -> bool:
+    def _gains(self, slot: Slot, runs: Gang, lanes: Sequence[TrialId], trial: TrialId) -> bool:
         """It fits, and until the first is through the pack does more with it, what it costs to take it in (eq. 4) included.
 
         Each sample weighs what it takes the trial alone.
@@ -192,7 +202,9 @@ class _Packs:
         if after <= before:
             return False
         together = min(self._left(t) / rate for t, rate in rates.items())
-        return after * together > before * (together + self.view.profile.switch(fewer, more))
+        others = self.view.profile.switch(runs, fewer) if len(lanes) > len(runs.lanes) else 0.0  # of those that join already
+        lost = self.view.profile.switch(runs, more) - others
+        return after * together > before * (together + lost)
 
     def _speed(self, slot: Slot, trials: Sequence[TrialId]) -> float:
         key = (slot.id, tuple(trials))

@@ -156,7 +156,8 @@ class Measured:
         way = _rescaled(before, after)
         if way is not None and (way in self._figures(after.lanes[0].trial) or way in self._mean):
             return self._figure(after.lanes[0].trial, way)
-        return repack + max(self._figure(trial, "switch") for trial in after.trials)
+        new = set(after.lanes) - set(before.lanes) if before is not None else after.lanes
+        return repack + max(self._figure(lane.trial, "switch") for lane in new)
 
     def _figure(self, trial: TrialId, name: str) -> float:
         return self._figures(trial).get(name, self._mean.get(name, 0.0))

@@ -52,8 +52,8 @@ class Optuna:
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_space", validated(self.space or {}))
-        _, colon, name = self.sampler.partition(":")
-        if (self.sampler not in SAMPLERS and not colon) or name in KEEPING:
+        module, colon, name = self.sampler.partition(":")
+        if (self.sampler not in SAMPLERS and not colon) or (module.startswith("optuna") and name in KEEPING):
             raise ValueError(
                 f'no sampler is named {self.sampler!r}: there are {", ".join(SAMPLERS)}, and "module:Class" for others that keep '
                 f"nothing but trials; {', '.join(KEEPING)} keep more in Optuna's storage, which is rebuilt from the journal"

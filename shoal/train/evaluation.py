@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
 
 from shoal.core.trial import TrialId
 from shoal.train.account import Spent, blaming
+from shoal.train.crew import Pass
 from shoal.train.data import Data
 from shoal.train.fused import Fused
 from shoal.train.lane import Lane
 from shoal.train.measure import Meter
-from shoal.train.pack import Pack, Pass
+from shoal.train.pack import Pack
 from shoal.train.recipe import Recipe, overrides
 from shoal.train.scoring import Scoring, scoring
 from shoal.train.stream import Streams
@@ -54,21 +55,17 @@ class Evaluation:
         self._pack.set_threads()
         found: dict[TrialId, Scores | TrialError] = {}
         took = dict.fromkeys(passes, 0.0)
-        with ExitStack() as opened:
-            scores: dict[Pass, Scoring] = {}
+        opened = {each: ExitStack() for each in passes}
+        scores: dict[Pass, Scoring] = {}
+        chunks = self._streams.of(passes[0].lane.settings.data_key).validation()
+        try:
             for each in passes:
-                with self._told(each, found):
-                    scores[each] = opened.enter_context(scoring(each.lane))
-            chunks = self._streams.of(passes[0].lane.settings.data_key).validation()
+                with self._told([each], found):
+                    scores[each] = opened[each].enter_context(scoring(each.lane))
             while scores:
-                begin = perf_counter()
-                try:
-                    with blaming():
-                        chunk = next(chunks, None)
-                except OutOfMemory:
-                    raise
-                except TrialError as error:  # of what prepares the data: all lanes' own
-                    return found | dict.fromkeys([each.unit.trial.id for each in scores], error)
+                begin, chunk = perf_counter(), None
+                with self._told(scores, found):  # of what prepares the data, or a chunk that was written to: all lanes' own
+                    chunk = next(chunks, None)
                 for each in scores:
                     took[each] += (perf_counter() - begin) / len(scores)
                 if chunk is None:
@@ -76,27 +73,33 @@ class Evaluation:
                 for each in list(scores):
                     begin = perf_counter()
                     self._pack.turn_of(each.unit.trial.id)
-                    with self._told(each, found):
+                    with self._told([each], found):
                         scores[each].add(chunk)
                     if each.unit.trial.id in found:
                         del scores[each]
                     took[each] += perf_counter() - begin
+        finally:
+            chunks.close()
+            for each, stack in opened.items():
+                with self._told([each], found):
+                    stack.close()
         for each, seconds in took.items():
             if self._clocked:
                 each.spent.add("evaluate", seconds)
-            self._meter.happened(each.lane.signature, "evaluate", seconds)
-        return found | {each.unit.trial.id: of.means() for each, of in scores.items()}
+            if each in scores and each.unit.trial.id not in found:
+                self._meter.happened(each.lane.signature, "evaluate", seconds)
+        return {each.unit.trial.id: of.means() for each, of in scores.items()} | found
 
     @contextmanager
-    def _told(self, each: Pass, found: dict[TrialId, Scores | TrialError]) -> Iterator[None]:
-        """What the trial's own code raises is what came of it."""
+    def _told(self, passes: Iterable[Pass], found: dict[TrialId, Scores | TrialError]) -> Iterator[None]:
+        """What their own code raises is what came of these trials."""
         try:
             with blaming():
                 yield
         except OutOfMemory:
             raise
         except TrialError as error:
-            found[each.unit.trial.id] = error
+            found.update(dict.fromkeys([each.unit.trial.id for each in passes], error))
 
     def of(self, lane: Lane, spent: Spent) -> Scores:
         """One lane's.

@@ -43,14 +43,15 @@ class Gauge:
         self._never: dict[str, str] = {}
 
     def wants(self, kind: str, lanes: int, mix: str = "") -> int | None:
-        """The width to try next where so many lanes are together; None: enough is known, be it of another mix.
+        """The width to try next where so many lanes are together; None: enough is known.
 
-        First alone, then all together, then halves (rounded up), as long as that is faster; now and then again.
+        First alone, then all together, then halves (rounded up), as long as that is faster; now and then again. What is known of
+        other mixes is enough for one that has tried nothing itself.
         """
         if kind in self._never or lanes < 2:
             return None
         own = self._newest.get((kind, mix))
-        if own is None and self._near(lanes, self._ratios(kind)) is None:
+        if own is None and self._near(lanes, self.ratios(kind)) is None:
             own = self._begin(kind, mix)
         width = None if own is None else self._next(kind, own, lanes)
         if width is None:
@@ -66,7 +67,7 @@ class Gauge:
 
     def _again(self, kind: str, mix: str, early: bool) -> bool:
         """Whether there is another round."""
-        ratios = self._ratios(kind)
+        ratios = self.ratios(kind)
         best = min(ratios.values(), default=1.0)
         if early and not 1 / FAR < best < FAR:
             return False
@@ -90,11 +91,12 @@ class Gauge:
 
     def choose(self, kind: str, lanes: int) -> int:
         """The width that takes the least time per lane; 1: one lane after the other."""
-        ratios = {width: ratio for width, ratio in self._ratios(kind).items() if width <= lanes * NEAR}
+        ratios = {width: ratio for width, ratio in self.ratios(kind).items() if width <= lanes * NEAR}
         if kind in self._never or lanes < 2 or not ratios:
             return 1
         best = min(ratios, key=ratios.__getitem__)
-        return min(best, lanes) if ratios[best] < 1 - GAIN else 1
+        width = lanes if lanes <= best * NEAR else best  # parted by less, as many would not be in one
+        return width if ratios[best] < 1 - GAIN else 1
 
     def took(self, kind: str, width: int, seconds: Seconds, mix: str = "") -> bool:
         """A step of so many lanes took so long; whether that completes what is to be known of this width."""
@@ -120,7 +122,7 @@ class Gauge:
         ratios = [least[width] / width / least[1] for least in rounds if width in least and 1 in least]
         return median(ratios) if ratios else None
 
-    def _ratios(self, kind: str) -> dict[int, float]:
+    def ratios(self, kind: str) -> dict[int, float]:
         """By width, of those that were tried."""
         widths = {width for each in self._rounds.get(kind, ()) for width in each.least} - {1}
         return {width: ratio for width in widths if (ratio := self.ratio(kind, width)) is not None}

@@ -8,47 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from statistics import fmean
 from time import perf_counter
 from traceback import clear_frames
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch
 
-from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.train.account import Spent, add, blaming
-from shoal.train.batched import formula
-from shoal.train.batches import Batch, Batches
+from shoal.train.account import add, blaming
+from shoal.train.batches import Batch
 from shoal.train.columns import Columns
+from shoal.train.crew import Crew, Crews, News, Pass, parted
 from shoal.train.data import Data
-from shoal.train.fused import Fused, StepFailed, graph_key
-from shoal.train.gauge import TRIES, Gauge
+from shoal.train.fused import Fused, StepFailed
+from shoal.train.gauge import TRIES
 from shoal.train.lane import Lane
 from shoal.train.measure import Meter
 from shoal.train.stream import Streams
-from shoal.train.unit import OutOfMemory, Part, TrialError, Unit
+from shoal.train.unit import OutOfMemory, Part, TrialError
 
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
 Pace = Callable[[Trial, Samples], Seconds]
-
-
-@dataclass(eq=False, slots=True)
-class Pass:
-    """A lane's visit under way."""
-
-    unit: Unit
-    lane: Lane
-    spent: Spent
-    totals: dict[str, Sum] = field(default_factory=dict)  # of the values noted
-    waited: Seconds = 0.0  # for chunks
-    failed: bool = False
-    done: bool = False
-
-
-News = tuple[Pass, Part | TrialError]
 
 
 class Pack:
@@ -66,11 +46,9 @@ class Pack:
         self._streams, self._data, self._meter = streams, data, meter
         self._threads, self._pace = threads, pace
         self.turn_of = turn_of or (lambda _: None)
+        self.crews = Crews(meter, pace is not None)
         self._fused: dict[Lane, Fused] = {}
-        self._graphs: WeakKeyDictionary[Lane, str | None] = WeakKeyDictionary()
-        self._unfusable: set[str] = set()  # signatures of which that was told
         self._trained: WeakSet[Lane] = WeakSet()  # here, at least one batch
-        self.gauge = Gauge()
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Generator[News, None, None]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -125,7 +103,7 @@ class Pack:
         visit = passes[0].unit.visit
         left = self._data.size(visit.shard)
         going = yield from self._each(passes, lambda each: each.lane.begin(left))
-        crews = self._crews(going, fuse)
+        crews = self.crews.of(going, fuse)
         s = passes[0].lane.settings
         chunks = self._streams.of(s.data_key).chunks(visit.shard, visit.turn, s.shuffle)
         try:
@@ -149,30 +127,6 @@ class Pack:
         for each in passes:
             self._meter.waited(each.lane, each.waited / self._data.size(visit.shard))
 
-    def _crews(self, passes: Sequence[Pass], fuse: bool) -> list[_Crew]:
-        """Lanes by batch size, and by graph where they may be fused; a batch is cut once for all of a crew."""
-        crews: dict[tuple[object, ...], _Crew] = {}
-        for each in passes:
-            size = each.lane.settings.batch_size
-            graph = self._graph(each.lane) if fuse and len(passes) > 1 else None
-            crews.setdefault((size, graph), _Crew([], Batches(size), graph)).passes.append(each)
-        for crew in crews.values():
-            if crew.graph is not None:  # optimizers of one formula step together where they follow each other
-                crew.passes.sort(key=lambda each: repr(formula(each.lane.optimizer)))
-                crew.mix = " ".join(sorted({repr(formula(each.lane.optimizer)) for each in crew.passes}))
-                if self.gauge.why(crew.graph) is not None:
-                    self._tell_unfusable(crew)
-        return list(crews.values())
-
-    def _graph(self, lane: Lane) -> str | None:
-        """The lane's graph key, found once: a model whose graph changes as it trains cannot be fused. None: it has none."""
-        if lane not in self._graphs:
-            try:
-                self._graphs[lane] = graph_key(lane)
-            except Exception:  # noqa: BLE001 the model's attributes may be of any kind
-                self._graphs[lane] = None
-        return self._graphs[lane]
-
     def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
         self.set_threads()
         begin = perf_counter()
@@ -184,36 +138,31 @@ class Pack:
             each.waited += seconds
         return chunk
 
-    def _train(self, crew: _Crew, chunk: Columns, last: bool) -> Generator[News, None, None]:
+    def _train(self, crew: Crew, chunk: Columns, last: bool) -> Generator[News, None, None]:
         """All lanes of the crew, on this chunk."""
         batches = list(crew.cut.of(chunk))
         while batches and crew.passes:
-            trying = self._trying(crew)
-            width, count = self._width(crew) if trying is None else trying, len(batches) if trying is None else TRIES
+            trying, count = self.crews.trying(crew), TRIES
+            if trying is not None:
+                width = trying
+            elif crew.graph is not None and self.crews.unmeasured(crew):
+                width = 1
+            else:
+                width, count = self.crews.width(crew), len(batches)
             yield from self._take(crew, width, batches[:count], trying is not None)
             batches = batches[count:]
         rest = crew.cut.end() if last else None
         if last and (rest is not None or any(each.lane.unfinished for each in crew.passes)):
-            yield from self._take(crew, self._width(crew), [] if rest is None else [rest], last=True)
+            yield from self._take(crew, self.crews.width(crew), [] if rest is None else [rest], last=True)
         yield from self._reports(crew.passes)
         crew.passes = [each for each in crew.passes if not each.failed]
 
-    def _trying(self, crew: _Crew) -> int | None:
-        if crew.graph is None or self._pace is not None or self.gauge.why(crew.graph) is not None:
-            return None
-        return self.gauge.wants(crew.graph, len(crew.passes), crew.mix)
-
-    def _width(self, crew: _Crew) -> int:
-        if crew.graph is None or self.gauge.why(crew.graph) is not None:
-            return 1
-        return len(crew.passes) if self._pace is not None else self.gauge.choose(crew.graph, len(crew.passes))
-
     def _take(
-        self, crew: _Crew, width: int, batches: Sequence[Batch], trying: bool = False, last: bool = False
+        self, crew: Crew, width: int, batches: Sequence[Batch], trying: bool = False, last: bool = False
     ) -> Generator[News, None, None]:
         """Lanes fused by `width` on these batches. `trying`: to find out how long it takes. `last`: the end of the pass."""
         took: list[list[Seconds]] = []  # by what was tried, a step each
-        for some in _parted(crew.passes, width):
+        for some in parted(crew.passes, width):
             fused = self._stacked(crew, some) if len(some) > 1 and width > 1 else None
             if fused is not None:
                 tried = took if trying and len(some) == width else None
@@ -221,15 +170,15 @@ class Pack:
             else:
                 for each in some:
                     yield from self._alone(crew, each, batches, took if trying and width == 1 else None, last)
-        for steps in zip(*(accumulate(each, min) for each in took), strict=False):
-            self._timed(crew, width, fmean(steps))  # the mean of each one's least so far: lanes' optimizers cost unequally
+        if took:
+            self.crews.timed(crew, width, took)
         crew.passes = [each for each in crew.passes if not each.failed]
         self._trained.update(each.lane for each in crew.passes)
 
     # -- interleaved ---------------------------------------------------------------------------------------------------
 
     def _alone(
-        self, crew: _Crew, each: Pass, batches: Sequence[Batch], took: list[list[Seconds]] | None, last: bool
+        self, crew: Crew, each: Pass, batches: Sequence[Batch], took: list[list[Seconds]] | None, last: bool
     ) -> Iterator[News]:
         self.release(each.lane)
         lane = each.lane
@@ -260,23 +209,9 @@ class Pack:
             yield count
             begin = self._meter.now()
 
-    def _timed(self, crew: _Crew, width: int, seconds: Seconds) -> None:
-        assert crew.graph is not None, "only of lanes that may be fused"
-        if self.gauge.took(crew.graph, width, seconds, crew.mix) and width > 1:
-            part = self.gauge.ratio(crew.graph, width)
-            for signature in {each.lane.signature for each in crew.passes}:
-                step = self._meter.step(signature)
-                if part is not None and step is not None:  # to each as if all were of its own optimizer
-                    self._meter.tell(signature, **{f"fused:{width}": width * part * step})
-
-    def _tell_unfusable(self, crew: _Crew) -> None:
-        for signature in {each.lane.signature for each in crew.passes} - self._unfusable:
-            self._unfusable.add(signature)
-            self._meter.tell(signature, unfusable=1.0)
-
     # -- fused ---------------------------------------------------------------------------------------------------------
 
-    def _stacked(self, crew: _Crew, passes: Sequence[Pass]) -> Fused | None:
+    def _stacked(self, crew: Crew, passes: Sequence[Pass]) -> Fused | None:
         """These lanes in one; None where that cannot be."""
         lanes = tuple(each.lane for each in passes)
         at = self._fused.get(lanes[0])
@@ -289,7 +224,7 @@ class Pack:
             made = Fused(lanes)
         except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
             if self._settled(passes):
-                self._give_up(crew, error)
+                self.crews.give_up(crew, error)
             return None
         self._fused.update(dict.fromkeys(lanes, made))
         for signature in {lane.signature for lane in lanes}:
@@ -300,15 +235,9 @@ class Pack:
         """Whether these models have got all their attributes: some come with the first batch."""
         return all(each.lane in self._trained for each in passes)
 
-    def _give_up(self, crew: _Crew, error: Exception) -> None:
-        """Never again fuse such lanes."""
-        if crew.graph is not None:
-            self.gauge.never(crew.graph, f"{type(error).__name__}: {error}")
-            self._tell_unfusable(crew)
-
     def _together(
         self,
-        crew: _Crew,
+        crew: Crew,
         fused: Fused,
         passes: Sequence[Pass],
         batches: Sequence[Batch],
@@ -346,7 +275,7 @@ class Pack:
         self._spend(passes, "train", perf_counter() - begin)
 
     def _without(
-        self, crew: _Crew, passes: Sequence[Pass], errors: Mapping[int, BaseException], batches: Sequence[Batch], last: bool
+        self, crew: Crew, passes: Sequence[Pass], errors: Mapping[int, BaseException], batches: Sequence[Batch], last: bool
     ) -> Iterator[News]:
         """Go on lane by lane without those that failed."""
         for number, error in errors.items():
@@ -359,13 +288,13 @@ class Pack:
         yield from self._repeated(crew, [each for each in passes if not each.failed], batches, last)
 
     def _repeated(
-        self, crew: _Crew, passes: Sequence[Pass], batches: Sequence[Batch], last: bool, error: Exception | None = None
+        self, crew: Crew, passes: Sequence[Pass], batches: Sequence[Batch], last: bool, error: Exception | None = None
     ) -> Iterator[News]:
         """Go on lane by lane. An error that no lane has when alone is due to fusing."""
         for each in passes:
             yield from self._alone(crew, each, batches, None, last)
         if error is not None and not any(each.failed for each in passes):
-            self._give_up(crew, error)
+            self.crews.give_up(crew, error)
 
     def _reports(self, passes: Iterable[Pass]) -> Iterator[News]:
         for each in passes:
@@ -404,25 +333,6 @@ class Pack:
         """As many as this slot may use: other stations of this process may have other numbers."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
-
-
-@dataclass(eq=False, slots=True)
-class _Crew:
-    """Lanes that take the same batches. `graph`: their graph key, where they may be fused; `mix`: which optimizers they have."""
-
-    passes: list[Pass]
-    cut: Batches
-    graph: str | None
-    mix: str = ""
-
-
-def _parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
-    """In equal parts of at most `width`, in order; one by one there is no need to part them."""
-    if width <= 1:
-        return [list(passes)]
-    parts = -(-len(passes) // width)
-    cuts = [len(passes) * i // parts for i in range(parts + 1)]
-    return [list(passes[a:b]) for a, b in pairwise(cuts)]
 
 
 def _step(fused: Fused, batch: Batch | None, last: bool) -> None:

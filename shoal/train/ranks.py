@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.account import Spent, blaming
+from shoal.train.crew import Pass
 from shoal.train.measure import COUNTED, STEPS, Extra
-from shoal.train.pack import Pass
 from shoal.train.seat import Orders, Seat
 from shoal.train.unit import Done, Made, OutOfMemory, TrialError, Unit
 from shoal.train.wide import Adrift, Wide

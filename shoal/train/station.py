@@ -21,12 +21,13 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.train import lean
 from shoal.train.account import Spent, blaming
 from shoal.train.checkpoint import Vault
+from shoal.train.crew import Pass
 from shoal.train.data import Data
 from shoal.train.evaluation import Evaluation, Scores
 from shoal.train.lane import Lane
 from shoal.train.largest import Make, is_open, largest, with_size
 from shoal.train.measure import STEPS, Meter, start_up
-from shoal.train.pack import Pack, Pass
+from shoal.train.pack import Pack
 from shoal.train.recipe import Recipe, data_key, seed_of
 from shoal.train.stream import Feed, Streams
 from shoal.train.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit

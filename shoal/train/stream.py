@@ -195,7 +195,7 @@ class Stream:
         chunk = self._plain_chunk(blocks, number) if turn is None else self._varied(blocks, number, turn, shuffle)
         return cols.apply(chunk, np.asarray)
 
-    def validation(self) -> Iterator[Columns]:
+    def validation(self) -> Generator[Columns, None, None]:
         """All validation samples, in the order of the data, prepared, never augmented.
 
         Raises:

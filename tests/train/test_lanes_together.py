@@ -278,7 +278,7 @@ def test_lanes_of_several_optimizers_are_fused_in_one() -> None:
 
 def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is saved by fusing is a figure of each of them."""
-    clock, costs = [0.0], {torch.optim.SGD: 1.0, torch.optim.Adam: 3.0}
+    clock, costs = [0.0], {torch.optim.SGD: 1.0, torch.optim.Adam: 3.0, torch.optim.AdamW: 2.0}
     step, fused = Lane.step, Fused.step
 
     def timed(lane: Lane, *batch: Any) -> int:
@@ -297,11 +297,18 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(monkeypatch: pyte
     monkeypatch.setattr(Fused, "step", timed_together)
     monkeypatch.setattr(station._meter, "now", lambda: clock[0])
     found = packed(recipe, data, trials, fuse=True, station=station)
-    assert station._pack.gauge.ratio(graph_key(station._held[trials[0].id].lane), 2) == 2.5 / (1.0 + 3.0)
+    assert station._pack.crews.gauge.ratio(graph_key(station._held[trials[0].id].lane), 2) == 2.5 / (1.0 + 3.0)
     assert len({record.signature[:FORM] for record in found.values()}) == 1
     assert len({record.signature for record in found.values()}) == 2
     told = [(record.figures["step"], record.figures["fused:2"]) for record in found.values()]
     assert told == [(3.0, 2 * 0.625 * 3.0), (1.0, 2 * 0.625 * 1.0)], "to each as if both were of its optimizer"
+    later = [trial(f"l{i}", 2, data, optimizer="adamw", batch_size=8) for i in range(2)]
+    figures: dict[str, float] = {}
+    for record in packed(recipe, data, later, fuse=True, station=station).values():
+        figures |= record.figures
+    assert figures["rate"] and figures["memory"] and figures["step"] == 2.0, "also those that come later are measured alone first"
+    assert figures["fused:2"] == 2 * 0.625 * 2.0, "and told what is known of the others"
+    assert fused_of(station, later[0].id) is not None
 
 
 class Touchy(Zoo):
@@ -458,7 +465,7 @@ def test_a_model_that_gets_attributes_with_its_first_batch_is_fused_later() -> N
     list(station.together([Unit(each, (), plan(data, 2)[0]) for each in old], fuse=True))
     units = [Unit(each, station._held[each.id].lane.visits, plan(data, 2)[1]) for each in old]
     list(station.together([*units, Unit(new, (), plan(data, 2)[1])], fuse=True))
-    graph, gauge = station._pack._graph(station._held[new.id].lane), station._pack.gauge
+    graph, gauge = station._pack.crews.graph(station._held[new.id].lane), station._pack.crews.gauge
     assert graph is not None and gauge.why(graph) is None and gauge.ratio(graph, 3)
     trials, paced = of_one_graph(data), fused_station(recipe, data)
     packed(recipe, data, trials, fuse=True, station=paced)
