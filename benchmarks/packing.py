@@ -1,11 +1,12 @@
 """Several models on one slot: one after the other, in processes of their own, interleaved, fused, and as Shoal's pack chooses.
 
 A cell is one net, so many models of it, one batch size: Adam, 20 steps of every model, over made-up images of 8x8 (64 inputs).
-All ways have the same means, one thread on one core (on a GPU: that GPU); they are timed side by side in rotated order, after a
-warm-up in which what Shoal chooses is settled, and compared round by round. A cell whose choice looks slower than the best way by
-more than 5 % is timed again with models made anew (where they lie in memory makes 10 %), three times as long, and if need be six
-times; all rounds count. Cells whose sequential passes would take longer than `--longest` are left out and listed as such. Then
-pairs of models by the paper's five factors, and what switching costs.
+All ways have the same means, one thread on one core (on a GPU: that GPU); they are timed side by side, each round in an order
+drawn anew (a way that always follows the same other one finds its caches always in the same state), after a warm-up in which what
+Shoal chooses is settled, and compared round by round. A cell whose choice looks slower than the best way by more than 5 % is
+timed again with models made anew (where they lie in memory makes 10 %), up to eight times in all; all rounds count. Cells whose
+sequential passes would take longer than `--longest` are left out and listed as such. Then pairs of models by the paper's five
+factors, and what switching costs.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
     python benchmarks/packing.py --markdown docs/packing.md     # the tables again, from the results
@@ -20,6 +21,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -32,7 +34,7 @@ from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
 
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 MODELS, BATCHES = (2, 4, 8, 16, 32, 64), (32, 64, 128, 256)
-ROUNDS, MORE, SLACK = 5, 15, 1.05
+ROUNDS, MAKINGS, SLACK = 5, 8, 1.05
 
 
 def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int, longest: float) -> dict[str, Any]:
@@ -47,7 +49,8 @@ def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int
         return row | empty | {"rounds": 0, "note": f"left out: sequential takes about {alone * models:.2g} s"}
     times: dict[str, list[float]] = {}
     choices: dict[str, None] = {}
-    for more in (rounds, *((MORE, 2 * MORE) if rounds >= ROUNDS else (rounds, rounds))):
+    order = Random(f"{net} {models} {batch}")
+    for _ in range(MAKINGS):
         if times and over_best(times) <= SLACK:
             break
         ways: dict[str, Any] = {
@@ -60,7 +63,7 @@ def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int
             why = ways["fused"].unfusable()
             if why is not None:
                 ways.pop("fused")
-            for how, seconds in timed(ways, more).items():
+            for how, seconds in timed(ways, rounds, order).items():
                 times.setdefault(how, []).extend(seconds)
             choices[f"fused by {width}" if (width := ways["chosen"].width()) > 1 else "interleaved"] = None
         finally:
@@ -84,14 +87,13 @@ def one_alone(recipe: Images, config: dict[str, Any], device: str) -> float:
     return min(lanes.visit() for _ in range(3))
 
 
-def timed(ways: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round, the order rotated."""
+def timed(ways: dict[str, Any], rounds: int, order: Random) -> dict[str, list[float]]:
+    """Seconds of each way in each round, the order drawn anew."""
     times: dict[str, list[float]] = {how: [] for how in ways}
-    names = list(ways)
     gc.disable()
     try:
-        for turn in range(rounds):
-            for how in (*names[turn % len(names) :], *names[: turn % len(names)]):
+        for _ in range(rounds):
+            for how in order.sample(list(ways), len(ways)):
                 ways[how].ready()
                 times[how].append(ways[how].visit())
     finally:

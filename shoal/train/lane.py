@@ -132,7 +132,7 @@ class Lane:
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
         """The loss on so many samples, its values noted; None: no sample of the batch falls to this process."""
         if self._batches == 0:
-            self.optimizer.zero_grad()
+            optimizers.zero(self.optimizer)
         if batch is None:
             return None
         if self.settings.precision == "bf16":

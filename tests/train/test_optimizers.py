@@ -1,6 +1,8 @@
 """Torch's optimizers by their one-pass kernels learn what they learn without, also where the kernels are not up to it."""
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from fused_kit import CPU
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from shoal.train import optimizers
 from shoal.train.fused import Fused
@@ -112,3 +115,51 @@ def test_late_gradients_of_optimizers_that_are_stepped_one_by_one() -> None:
         fused._tried = False
         fused.step(x, 4)
     assert all(gap(one, other) < 1e-6 for other in packed)
+
+
+def test_what_listens_to_steps_hears_them() -> None:
+    heard: list[str] = []
+
+    class Own(Adam):
+        @wraps(Adam.step)
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]  # its marks say that torch wrapped it, which it did not
+            heard.append("own step")
+            return super().step(closure)
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            heard.append("own zero_grad")
+            super().zero_grad(set_to_none)
+
+    one = nn.Parameter(torch.ones(2))
+
+    def train(optimizer: torch.optim.Optimizer) -> list[str]:
+        heard.clear()
+        before = one.detach().clone()
+        optimizers.zero(optimizer)
+        assert one.grad is None
+        torch.autograd.backward((one * one).sum())
+        optimizers.step(optimizer)
+        assert not torch.equal(one, before)
+        return list(heard)
+
+    assert train(Own([one])) == ["own zero_grad", "own step"]
+    adam = Adam([one])
+    assert train(adam) == []
+    with torch.profiler.profile() as profile:
+        train(adam)
+    names = {event.name for event in profile.events() or ()}
+    assert {"Optimizer.step#Adam.step", "Optimizer.zero_grad#Adam.zero_grad"} <= names
+    schedule = torch.optim.lr_scheduler.StepLR(adam, 1)  # counts the steps of this one object
+    train(adam)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "scheduler before optimizer"
+        schedule.step()
+    before = adam.register_step_pre_hook(lambda *_: heard.append("before"))
+    after = register_optimizer_step_post_hook(lambda *_: heard.append("after any"))
+    try:
+        assert train(adam) == ["before", "after any"]
+        before.remove()
+        assert train(adam) == ["after any"]
+    finally:
+        after.remove()
+    assert train(adam) == []
