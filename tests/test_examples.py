@@ -4,9 +4,13 @@ import ast
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from shoal.core.event import Finished, Retired
+from shoal.folder import Folder
 
 ROOT = Path(__file__).resolve().parents[1]
 MNIST = ROOT.parent / "shared" / "data" / "mnist10k"
@@ -43,6 +47,18 @@ def test_own_searcher(tmp_path: Path) -> None:
     first = script(tmp_path, str(example))
     assert first.count("retired") == 3 and first.count("3.0 epochs") == 3
     assert script(tmp_path, str(example)) == first, "run again, nothing is left to do"
+
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    process = subprocess.Popen([sys.executable, str(example)], cwd=killed, stdout=subprocess.DEVNULL)
+    study = Folder(killed / "runs" / "race")
+    while not any(isinstance(line.entry, Retired) for line in study.lines()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert sum(isinstance(line.entry, Finished) for line in study.lines()) < 3
+    assert script(killed, str(example)) == first, "killed after the first had given way"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from shoal.core.cluster import SlotId
@@ -54,6 +55,11 @@ class Chart:
     @property
     def end(self) -> Seconds:
         return self.runs[-1][1] if self.runs else 0.0
+
+    @property
+    def shared(self) -> bool:
+        """Whether trials shared a slot."""
+        return any(later.start < bar.end for bars in self.bars.values() for bar, later in pairwise(bars))
 
 
 def steady(lines: Iterable[Line]) -> Iterator[Line]:

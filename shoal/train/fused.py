@@ -146,7 +146,7 @@ class Fused:
         share = self._ones if losses.dtype == self._ones.dtype else self._ones.to(losses.dtype)
         if s.accumulate_grad_batches > 1:
             share = share * (count / (s.accumulate_grad_batches * s.batch_size))
-        return torch.autograd.grad((losses * share).sum(), self._net.leaves, allow_unused=True)
+        return torch.autograd.grad(losses, self._net.leaves, share, allow_unused=True)
 
     def _add(self, grads: Sequence[Tensor | None]) -> None:
         used = [grad is not None for grad in grads]
@@ -157,9 +157,10 @@ class Fused:
         else:
             self._used = [a or b for a, b in zip(self._used, used, strict=True)]
         add = self.lanes[0]._batches > 0
-        for part, grad in zip(self._grad_parts, grads, strict=True):
-            if grad is not None:
-                part.add_(grad) if add else part.copy_(grad)
+        pairs = [(part, grad) for part, grad in zip(self._grad_parts, grads, strict=True) if grad is not None]
+        if pairs:
+            parts, given = zip(*pairs, strict=True)
+            torch._foreach_add_(parts, given) if add else torch._foreach_copy_(parts, given)
 
     def _note(self, outcome: dict[str, Any], count: int) -> None:
         for name, value in outcome.items():

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
-from shoal.train.linear import linear
+from shoal.train.linear import at_once, linear
 
 
 class Vectorized(TorchFunctionMode):
@@ -22,11 +22,8 @@ class Vectorized(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is F.linear:
             return linear(*args, **kwargs)
-        if func is F.cross_entropy and _plain(*args, **kwargs):
-            logits = args[0] if args else kwargs.pop("input")
-            return _picked(torch.log_softmax(logits, 1), *args[1:], **kwargs)
-        if func is F.nll_loss and _plain(*args, **kwargs):
-            return _picked(args[0] if args else kwargs.pop("input"), *args[1:], **kwargs)
+        if func in (F.cross_entropy, F.nll_loss) and _plain(*args, **kwargs):
+            return _picked(func is F.cross_entropy, *args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -39,11 +36,18 @@ def _plain(
 
 
 def _picked(
-    logs: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
-    reduction: str = "mean", label_smoothing: float = 0.0, **_: Any,
+    soft: bool, input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    keep = target != ignore_index
-    found = -logs.gather(1, target.where(keep, 0).unsqueeze(1)).squeeze(1).where(keep, 0)  # a product would make nan of inf
-    if reduction == "none":
-        return found
-    return found.sum() if reduction == "sum" else found.sum() / keep.sum()
+    def of(logs: Tensor, target: Tensor, *_: Any) -> Tensor:
+        """Of one lane or, with an axis more in front, of all."""
+        logs = torch.log_softmax(logs, -1) if soft else logs
+        keep = target != ignore_index
+        index = target.where(keep, 0).expand(logs.shape[:-1]).unsqueeze(-1)
+        found = -logs.gather(-1, index).squeeze(-1).where(keep, 0)  # a product would make nan of inf
+        if reduction == "none":
+            return found
+        return found.sum(-1) if reduction == "sum" else found.sum(-1) / keep.sum(-1)
+
+    made = at_once(of, input, target)
+    return of(input, target) if made is None else made

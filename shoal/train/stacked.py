@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from shoal.train.graph import RENEWED
 from shoal.train.lane import Lane
+from shoal.train.linear import for_each_lane
 from shoal.train.losses import Vectorized
 from shoal.train.recurrent import Unrolled
 from shoal.train.stack import Stack, is_lazy, stacks, unique
@@ -81,7 +81,7 @@ class Stacked:
             return tuple(found)
 
         with self._exchanged(), Vectorized(), Unrolled() if self._recurrent else nullcontext():
-            values = vmap(one, randomness=randomness)([*self.leaves, *self.rest])
+            values = for_each_lane(one, [*self.leaves, *self.rest], randomness)
         for number, value in zip(renewed, values[len(names) :], strict=True):
             with torch.no_grad():
                 self.rest[number].copy_(value)

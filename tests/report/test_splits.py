@@ -50,3 +50,11 @@ def test_the_report_says_what_packing_gained() -> None:
     assert 'id="packs"' in told and "+5 %" in told and "+75 %" in told and "steps cannot be fused" in told
     assert "fused:2" not in told
     assert 'id="packs"' not in page(LINES)
+
+
+def test_the_report_says_what_taking_turns_gained() -> None:
+    figures = {"step": 0.01, "rate": 3200.0, "data": 0.01 / 32}  # a batch of 32 waits as long as it trains
+    alone, shared = LINES[:4], LINES[:5]
+    told = page([*shared, Line(2.0, Measured(A, "abc", figures))])
+    assert "2 in turn" in told and "+25 %" in told  # three hundredths of a second instead of four
+    assert 'id="packs"' not in page([*alone, Line(2.0, Measured(A, "abc", figures))])
