@@ -50,13 +50,16 @@ def test_own_searcher(tmp_path: Path) -> None:
 
     killed = tmp_path / "killed"
     killed.mkdir()
-    process = subprocess.Popen([sys.executable, str(example)], cwd=killed, stdout=subprocess.DEVNULL)
     study = Folder(killed / "runs" / "race")
-    while not any(isinstance(line.entry, Retired) for line in study.lines()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
+    process = subprocess.Popen([sys.executable, str(example)], cwd=killed, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and not any(isinstance(line.entry, Retired) for line in study.lines()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
     assert sum(isinstance(line.entry, Finished) for line in study.lines()) < 3
     assert script(killed, str(example)) == first, "killed after the first had given way"
 

@@ -209,6 +209,7 @@ def packs(account: Account) -> str:
     Liu et al. 2020: improvement IMPV (eq. 3) against the same trials one after the other, and what a switch costs (eq. 4).
     """
     rows: list[list[Any]] = []
+    shared = account.chart.shared
     for signature, figures in account.figures.items():
         having = [row for row in account.trials if row.signature == signature]
         first = [(f"<code>{escape(signature)}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
@@ -216,25 +217,26 @@ def packs(account: Account) -> str:
         last = [(duration(seconds), seconds) for seconds in (switch, figures.get("repack"))]
         if "unfusable" in figures and step:
             rows.append([*first, ("1", 1), (duration(step), step), ("one by one: steps cannot be fused", None), *last])
-        read = figures.get("data", 0.0) * figures.get("rate", 0.0) * (step or 0.0)  # what one batch waits for its data
-        if read and step and account.chart.shared:
-            both, saved = 2 * step + read, read / (2 * (step + read))
-            rows.append([*first, ("2 in turn", 2), (duration(both), both), (f"{100 * saved:+.0f} %", saved), *last])
-        for width, took in sorted((int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")):
-            gain = 1.0 - took / (width * step) if step else None
-            told = "–" if gain is None else f"{100 * gain:+.0f} %"
-            rows.append([*first, (str(width), width), (duration(took), took), (told, gain), *last])
+        wait = figures.get("data", 0.0) * figures.get("rate", 0.0) * (step or 0.0)  # of a batch for its data
+        together = {f"{name[6:]} in a step": (int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")}
+        if step and wait and shared:
+            together["2 in turn"] = (2, 2 * step)
+        for told, (width, took) in sorted(together.items(), key=lambda each: each[1][0]):
+            gain = 1.0 - (took + wait) / (width * (step + wait)) if step else None
+            impv = "–" if gain is None else f"{100 * gain:+.0f} %"
+            rows.append([*first, (told, width), (duration(took + wait), took + wait), (impv, gain), *last])
     if not rows:
         return ""
     heads = ["signature", "for example", "trials together", "seconds a step", "IMPV", "seconds a switch", "seconds a re-packing"]
     text = (
-        "<p>Trials that share a slot share its chunks of data (in turn: with steps of their own, the wait for data included); "
-        "those of one graph may train in one step. IMPV: the time saved against training one after the other, as measured on "
-        "their own first steps; where a common step's is not above 3 %, they take turns. A switch: to put a trial's state onto a "
-        "slot, as between trials that are not packed. A re-packing: to fuse the trials of a pack anew when one came or went.</p>"
+        "<p>Trials that share a slot share its chunks of data, and wait for them once; they take turns, or those of one graph "
+        "train in one step. IMPV: the part of the time saved against training them one after the other, by what was measured on "
+        "their own first steps, the wait for data included; where a common step's is not above 3 %, they take turns. A switch: "
+        "to put a trial's state onto a slot, as between trials that are not packed. A re-packing: to fuse the trials of a pack "
+        "anew when one came or went.</p>"
     )
     body = table(heads, rows, sortable=True)
-    return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'measurement')}</summary>{body}</details>"
+    return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'way')} to train them</summary>{body}</details>"
 
 
 def given(account: Account) -> str:

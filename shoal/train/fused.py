@@ -141,7 +141,7 @@ class Fused:
                 return self._net.run(forward, "different")
 
     def _differentiated(self, losses: Tensor, count: int) -> Sequence[Tensor | None]:
-        """The gradients (k, …); None: a parameter has none. Lanes are independent: the sum's gradient is each one's."""
+        """The gradients (k, …); None: a parameter has none. Lanes are independent: each loss has its own."""
         s = self._settings
         share = self._ones if losses.dtype == self._ones.dtype else self._ones.to(losses.dtype)
         if s.accumulate_grad_batches > 1:

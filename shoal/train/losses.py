@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
-from shoal.train.linear import at_once, linear
+from shoal.train.lanewise import at_once
+from shoal.train.linear import linear
 
 
 class Vectorized(TorchFunctionMode):
@@ -32,18 +33,20 @@ def _plain(
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> bool:  # fmt: skip
     usual = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
-    return usual and input.dim() == 2 and target.dim() == 1 and not target.is_floating_point()
+    return usual and input.dim() == 2 and target.shape == input.shape[:1] and not target.is_floating_point()
 
 
 def _picked(
     soft: bool, input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    def of(logs: Tensor, target: Tensor, *_: Any) -> Tensor:
+    def of(logs: Tensor, target: Tensor) -> Tensor:
         """Of one lane or, with an axis more in front, of all."""
+        if logs.dtype.itemsize < 4 and torch.is_autocast_enabled(logs.device.type):
+            logs = logs.float()  # as torch's own
         logs = torch.log_softmax(logs, -1) if soft else logs
         keep = target != ignore_index
-        index = target.where(keep, 0).expand(logs.shape[:-1]).unsqueeze(-1)
+        index = target.where(keep, 0).unsqueeze(-1)
         found = -logs.gather(-1, index).squeeze(-1).where(keep, 0)  # a product would make nan of inf
         if reduction == "none":
             return found

@@ -7,17 +7,24 @@ out while nothing listens.
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 from torch import device as Device  # noqa: N812
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from shoal.train.stack import is_lazy, strides
 
+_AROUND: Any
+try:
+    from torch._C._autograd import _profiler_enabled
+    from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+    _AROUND = Optimizer.profile_hook_step(len).__code__  # what torch puts around every class's step
+except (ImportError, AttributeError):  # another torch: everything as it has it
+    _AROUND = None
+_ZERO = Optimizer.zero_grad
+
 KERNELS = (Adam, AdamW, SGD, Adagrad)
 SAID = ("fused", "foreach", "differentiable", "capturable")  # by these their makers choose an implementation
-_AROUND = Optimizer.profile_hook_step(len).__code__  # what torch puts around every class's step
 # those quickened: parameters that had no dense gradient yet; None: not known
 _open: WeakKeyDictionary[Optimizer, list[Tensor] | None] = WeakKeyDictionary()
 
@@ -49,7 +56,7 @@ def unsettle(optimizer: Optimizer) -> None:
 
 def zero(optimizer: Optimizer) -> None:
     """Forget the gradients, as `zero_grad` does."""
-    if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer) or _heard(optimizer):
+    if _AROUND is None or type(optimizer).zero_grad is not _ZERO or "zero_grad" in vars(optimizer) or _profiler_enabled():
         optimizer.zero_grad()
         return
     for group in optimizer.param_groups:
@@ -81,17 +88,17 @@ def step(optimizer: Optimizer) -> None:
 def _step(optimizer: Optimizer) -> None:
     """Its class's step, without what is around it if that has nothing to do."""
     around: Any = type(optimizer).step
-    if getattr(around, "__code__", None) is not _AROUND or "step" in vars(optimizer) or _heard(optimizer):
-        optimizer.step()
-    else:
+    usual = _AROUND is not None and getattr(around, "__code__", None) is _AROUND and "step" not in vars(optimizer)
+    if usual and not _heard(optimizer):
         around.__wrapped__(optimizer)
+    else:
+        optimizer.step()
 
 
-def _heard(optimizer: Optimizer) -> bool:
+def _heard(optimizer: Any) -> bool:
     """Whether a hook or a profiler listens to its steps."""
-    own: Any = optimizer
-    every = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
-    return any((own._optimizer_step_pre_hooks, own._optimizer_step_post_hooks, *every)) or torch._C._autograd._profiler_enabled()
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own or _global_optimizer_pre_hooks or _global_optimizer_post_hooks) or _profiler_enabled()
 
 
 def _fits(optimizer: Optimizer, group: dict[str, Any]) -> bool:

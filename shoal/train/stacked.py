@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.train.graph import RENEWED
 from shoal.train.lane import Lane
-from shoal.train.linear import for_each_lane
+from shoal.train.lanewise import for_each_lane
 from shoal.train.losses import Vectorized
 from shoal.train.recurrent import Unrolled
 from shoal.train.stack import Stack, is_lazy, stacks, unique

@@ -53,8 +53,9 @@ def test_the_report_says_what_packing_gained() -> None:
 
 
 def test_the_report_says_what_taking_turns_gained() -> None:
-    figures = {"step": 0.01, "rate": 3200.0, "data": 0.01 / 32}  # a batch of 32 waits as long as it trains
+    figures = {"step": 0.01, "rate": 3200.0, "data": 0.01 / 32, "fused:2": 0.019}  # a batch of 32 waits as long as it trains
     alone, shared = LINES[:4], LINES[:5]
     told = page([*shared, Line(2.0, Measured(A, "abc", figures))])
     assert "2 in turn" in told and "+25 %" in told  # three hundredths of a second instead of four
-    assert 'id="packs"' not in page([*alone, Line(2.0, Measured(A, "abc", figures))])
+    assert "2 in a step" in told and "+28 %" in told, "which wait once, too"
+    assert "in turn</td>" not in page([*alone, Line(2.0, Measured(A, "abc", figures))])

@@ -10,7 +10,7 @@ import torch
 from fused_kit import CPU
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from shoal.train import optimizers
 from shoal.train.fused import Fused
@@ -23,6 +23,19 @@ MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": lambda p, **k: Adagrad(p, 0.1, **k),
     "adam": lambda p, **k: Adam(p, 0.1, **k),
 }
+
+
+class Own(torch.optim.Optimizer):
+    """As users write them."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= 0.1 * p.grad
 
 
 class Late(nn.Module):
@@ -117,49 +130,90 @@ def test_late_gradients_of_optimizers_that_are_stepped_one_by_one() -> None:
     assert all(gap(one, other) < 1e-6 for other in packed)
 
 
-def test_what_listens_to_steps_hears_them() -> None:
+ONE = nn.Parameter(torch.ones(2))
+
+
+def train(optimizer: torch.optim.Optimizer) -> None:
+    before = ONE.detach().clone()
+    optimizers.zero(optimizer)
+    assert ONE.grad is None
+    torch.autograd.backward((ONE * ONE).sum())
+    optimizers.step(optimizer)
+    assert not torch.equal(ONE, before)
+
+
+@pytest.mark.parametrize("make", [*MAKERS.values(), Own])
+@pytest.mark.parametrize("kernels", [False, True])
+def test_torch_does_nothing_around_steps_to_which_nothing_listens(
+    make: Callable[..., torch.optim.Optimizer], kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("entered")
+
+    optimizer = make([ONE])
+    if kernels:
+        optimizers.quicken(optimizer, CPU)
+    train(optimizer)  # at the first step the kernels ask more
+    monkeypatch.setattr(torch.autograd.profiler, "record_function", never)
+    train(optimizer)
+    with pytest.raises(AssertionError, match="entered"):
+        optimizer.step()
+
+
+def test_hooks_of_steps_are_called() -> None:
     heard: list[str] = []
+    adam = Adam([ONE])
+    every: list[Callable[[Callable[..., None]], Any]] = [
+        adam.register_step_pre_hook,
+        adam.register_step_post_hook,
+        register_optimizer_step_pre_hook,
+        register_optimizer_step_post_hook,
+    ]
+    for number, register in enumerate(every):
+        hook = register(lambda *_, number=number: heard.append(str(number)))
+        try:
+            train(adam)
+        finally:
+            hook.remove()
+        train(adam)
+    assert heard == ["0", "1", "2", "3"]
 
-    class Own(Adam):
-        @wraps(Adam.step)
-        def step(self, closure: Any = None) -> Any:  # type: ignore[override]  # its marks say that torch wrapped it, which it did not
-            heard.append("own step")
-            return super().step(closure)
 
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            heard.append("own zero_grad")
-            super().zero_grad(set_to_none)
-
-    one = nn.Parameter(torch.ones(2))
-
-    def train(optimizer: torch.optim.Optimizer) -> list[str]:
-        heard.clear()
-        before = one.detach().clone()
-        optimizers.zero(optimizer)
-        assert one.grad is None
-        torch.autograd.backward((one * one).sum())
-        optimizers.step(optimizer)
-        assert not torch.equal(one, before)
-        return list(heard)
-
-    assert train(Own([one])) == ["own zero_grad", "own step"]
-    adam = Adam([one])
-    assert train(adam) == []
+def test_profilers_see_steps() -> None:
+    adam = Adam([ONE])
     with torch.profiler.profile() as profile:
         train(adam)
     names = {event.name for event in profile.events() or ()}
     assert {"Optimizer.step#Adam.step", "Optimizer.zero_grad#Adam.zero_grad"} <= names
+
+
+def test_steps_that_were_replaced_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    class Wrapped(Adam):
+        @wraps(Adam.step)
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]  # says it is what torch wrapped, which it is not
+            heard.append("step")
+            return super().step(closure)
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            heard.append("zero_grad")
+            super().zero_grad(set_to_none)
+
+    train(Wrapped([ONE]))
+    assert heard == ["zero_grad", "step"]
+    adam = Adam([ONE])
     schedule = torch.optim.lr_scheduler.StepLR(adam, 1)  # counts the steps of this one object
     train(adam)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "scheduler before optimizer"
         schedule.step()
-    before = adam.register_step_pre_hook(lambda *_: heard.append("before"))
-    after = register_optimizer_step_post_hook(lambda *_: heard.append("after any"))
-    try:
-        assert train(adam) == ["before", "after any"]
-        before.remove()
-        assert train(adam) == ["after any"]
-    finally:
-        after.remove()
-    assert train(adam) == []
+    plain = torch.optim.Optimizer.zero_grad
+
+    def counted(optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        heard.append("any")
+        plain(optimizer, set_to_none)
+
+    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", counted)
+    train(Adam([ONE]))
+    assert heard == ["zero_grad", "step", "any"]
