@@ -4,9 +4,9 @@ A cell is one net, so many models of it, one batch size: Adam, 20 steps of every
 All ways have the same means, one thread on one core (on a GPU: that GPU); they are timed side by side, each round in an order
 drawn anew (a way that always follows the same other one finds its caches always in the same state), after a warm-up in which what
 Shoal chooses is settled, and compared round by round. A cell whose choice looks slower than the best way by more than 5 % is
-timed again with models made anew (where they lie in memory makes 10 %), three times, and if it still does four times more; all
-rounds count. Cells whose sequential passes would take longer than `--longest` are left out and listed as such. Then pairs of
-models by the paper's five factors, and what switching costs.
+timed again with models made anew (where they lie in memory makes 10 %), three times, if it still does four times more, and then
+16 times; all rounds count. Cells whose sequential passes would take longer than `--longest` are left out and listed as such. Then
+pairs of models by the paper's five factors, and what switching costs.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
     python benchmarks/packing.py --markdown docs/packing.md     # the tables again, from the results
@@ -34,7 +34,7 @@ from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
 
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 MODELS, BATCHES = (2, 4, 8, 16, 32, 64), (32, 64, 128, 256)
-ROUNDS, LOOKS, SLACK = 5, (1, 4, 8), 1.05  # looked at after so many makings
+ROUNDS, LOOKS, SLACK = 5, (1, 4, 8, 24), 1.05  # looked at after so many makings
 
 
 def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int, longest: float) -> dict[str, Any]:
