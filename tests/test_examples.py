@@ -60,7 +60,9 @@ def test_own_searcher(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert sum(isinstance(line.entry, Finished) for line in study.lines()) < 3
+    entries = [line.entry for line in study.lines()]
+    assert process.returncode < 0 and any(isinstance(entry, Retired) for entry in entries)
+    assert sum(isinstance(entry, Finished) for entry in entries) < 3
     assert script(killed, str(example)) == first, "killed after the first had given way"
 
 

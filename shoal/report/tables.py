@@ -215,12 +215,12 @@ def packs(account: Account) -> str:
         first = [(f"<code>{escape(signature)}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
         step, switch = figures.get("step"), figures.get("switch", figures.get("build"))
         last = [(duration(seconds), seconds) for seconds in (switch, figures.get("repack"))]
-        if "unfusable" in figures and step:
-            rows.append([*first, ("1", 1), (duration(step), step), ("one by one: steps cannot be fused", None), *last])
         wait = figures.get("data", 0.0) * figures.get("rate", 0.0) * (step or 0.0)  # of a batch for its data
+        if "unfusable" in figures and step:
+            rows.append([*first, ("1", 1), (duration(step + wait), step + wait), ("steps cannot be fused", None), *last])
         together = {f"{name[6:]} in a step": (int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")}
         if step and wait and shared:
-            together["2 in turn"] = (2, 2 * step)
+            together |= {f"{width} in turn": (width, width * step) for width in {2, *(width for width, _ in together.values())}}
         for told, (width, took) in sorted(together.items(), key=lambda each: each[1][0]):
             gain = 1.0 - (took + wait) / (width * (step + wait)) if step else None
             impv = "–" if gain is None else f"{100 * gain:+.0f} %"
@@ -231,9 +231,9 @@ def packs(account: Account) -> str:
     text = (
         "<p>Trials that share a slot share its chunks of data, and wait for them once; they take turns, or those of one graph "
         "train in one step. IMPV: the part of the time saved against training them one after the other, by what was measured on "
-        "their own first steps, the wait for data included; where a common step's is not above 3 %, they take turns. A switch: "
-        "to put a trial's state onto a slot, as between trials that are not packed. A re-packing: to fuse the trials of a pack "
-        "anew when one came or went.</p>"
+        "their own first steps, the wait for data included; where a common step does not take 3 % less than theirs, the wait "
+        "aside, they take turns. A switch: to put a trial's state onto a slot, as between trials that are not packed. A "
+        "re-packing: to fuse the trials of a pack anew when one came or went.</p>"
     )
     body = table(heads, rows, sortable=True)
     return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'way')} to train them</summary>{body}</details>"

@@ -61,6 +61,33 @@ def test_losses(name: str, reduction: str, direct: bool, monkeypatch: pytest.Mon
             assert torch.allclose(mine, alone, atol=1e-12), what
 
 
+def test_losses_under_autocast_are_those_of_float32() -> None:
+    """As torch's own; in bfloat16 they would differ in the third digit."""
+    target = torch.tensor([0, 3, 2, 1, 1])
+
+    def of(logits: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return cross_entropy(logits.bfloat16() * 3, target)
+
+    mine, alone = together(of, stacked(N, C)), one_by_one(of, stacked(N, C))
+    assert mine[0].dtype == alone[0].dtype == torch.float32
+    assert torch.allclose(mine[0], alone[0], rtol=1e-6)
+
+
+def test_linear_layers_and_losses_are_computed_for_all_lanes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By functions that see whole stacks, not a lane's part of them."""
+    seen: list[tuple[int, ...]] = []
+    inner = torch.log_softmax
+
+    def noted(logits: Tensor, dim: int) -> Tensor:
+        seen.append(tuple(logits.shape))
+        return inner(logits, dim)
+
+    monkeypatch.setattr(torch, "log_softmax", noted)
+    together(lambda logits: cross_entropy(logits, torch.tensor([0, 3, 2, 1, 1])), stacked(N, C))
+    assert seen == [(K, N, C)]
+
+
 def test_a_target_of_another_length_is_an_error() -> None:
     for target in (torch.tensor([1]), torch.tensor([1, 2, 3, 0, 0, 1])):
         with pytest.raises(ValueError, match="batch_size"):
