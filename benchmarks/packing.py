@@ -50,7 +50,7 @@ def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int
     times: dict[str, list[float]] = {}
     choices: dict[str, None] = {}
     order = Random(f"{net} {models} {batch}")
-    for made in range(max(LOOKS)):
+    for made in range(max(LOOKS) if rounds >= ROUNDS else 1):
         if made and made in LOOKS and over_best(times) <= SLACK:
             break
         ways: dict[str, Any] = {
