@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 from shoal.core.trial import Seconds
 
@@ -33,7 +33,8 @@ class Gauge:
 
     A machine's speed changes with what else runs on it, and lanes of a kind may have several optimizers: widths are compared
     within a round, whose tries follow each other closely and are of one `mix` of optimizers, and the middle one of all rounds'
-    ratios counts.
+    ratios counts. Where fusing is far faster in any case, and only by how many is in doubt, a round leaves the lanes alone out:
+    they would cost as much as ten rounds without.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Gauge:
         if width is None:
             self._calm[kind] += 1
             if self._calm[kind] in AGAIN and self._again(kind, mix, early=self._calm[kind] <= SOON):
-                return 1
+                return self._next(kind, self._newest[kind, mix], lanes)
         return width
 
     def _begin(self, kind: str, mix: str) -> _Round:
@@ -67,11 +68,11 @@ class Gauge:
 
     def _again(self, kind: str, mix: str, early: bool) -> bool:
         """Whether there is another round."""
-        ratios = self.ratios(kind)
-        best = min(ratios.values(), default=1.0)
-        if early and not 1 / FAR < best < FAR:
+        ratios = {1: 1.0} | self.ratios(kind)
+        best = min(ratios.values())
+        settled = [width for width, ratio in ratios.items() if early and ratio > FAR * best]
+        if len(ratios) - len(settled) < 2:
             return False
-        settled = [width for width, ratio in ratios.items() if early and ratio > FAR * min(1.0, best)]
         self._begin(kind, mix).tries.update(dict.fromkeys(settled, TRIES))
         return True
 
@@ -82,6 +83,9 @@ class Gauge:
         while width > 1:
             near = self._near(width, [of for of in own.tries if own.tried(of)])
             if near is None:
+                if 1 not in own.least and self._near(width, self.ratios(kind)) is None:  # nothing to compare it with
+                    own.tries[1] = 0
+                    return 1
                 return width
             took = self.ratio(kind, near) or 0.0
             if took >= best:
@@ -118,14 +122,21 @@ class Gauge:
 
     def ratio(self, kind: str, width: int) -> float | None:
         """What a step of a lane takes at this width over what it takes alone; None: not known."""
-        rounds = [each.least for each in self._rounds.get(kind, ())]
-        ratios = [least[width] / width / least[1] for least in rounds if width in least and 1 in least]
-        return median(ratios) if ratios else None
+        return self.ratios(kind).get(width)
 
     def ratios(self, kind: str) -> dict[int, float]:
         """By width, of those that were tried."""
-        widths = {width for each in self._rounds.get(kind, ()) for width in each.least} - {1}
-        return {width: ratio for width in widths if (ratio := self.ratio(kind, width)) is not None}
+        found: defaultdict[int, list[float]] = defaultdict(list)
+        steps = [{width: least / width for width, least in each.least.items()} for each in self._rounds.get(kind, ())]
+        for each in (each for each in steps if 1 in each):
+            for width, step in each.items():
+                found[width].append(step / each[1])
+        known = {width: median(ratios) for width, ratios in found.items()}
+        for each in (each for each in steps if 1 not in each and known.keys() & each.keys()):
+            alone = fmean(each[width] / known[width] for width in known.keys() & each.keys())  # as these widths say
+            for width, step in each.items():
+                found[width].append(step / alone)
+        return {width: median(ratios) for width, ratios in found.items() if width > 1}
 
     def _near(self, width: int, known: Iterable[int]) -> int | None:
         """The width itself, or the nearest known that speaks for it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,29 @@ def test_only_what_is_in_doubt_is_tried_again_soon() -> None:
     assert tries(lambda w: 0.9 * w if w > 1 else 1.0) == [1, 4, 2] * 3
     assert tries(lambda w: {1: 1.0, 2: 4.0, 4: 3.6}[w]) == [1, 4, 2, 1, 4, 1, 4], "by 2 is far slower"
     assert tries(lambda w: 1.0, 40) == [1, 4, 2] * 2
+    assert tries(lambda w: {1: 1.0, 2: 0.55, 4: 1.0}[w]) == [1, 4, 2] + [4, 2] * 2, "only by how many is in doubt"
+
+
+@given(st.floats(1.0, 2.0), st.lists(st.floats(0.2, 5.0), min_size=3, max_size=3))
+def test_one_disturbed_try_does_not_settle_by_how_many(disturbed: float, speeds: list[float]) -> None:
+    """Where fusing is far faster in any case, widths are compared with each other again, at whatever speed."""
+    gauge, costs = Gauge(), {1: 1.0, 2: 1.0, 4: 1.2, 8: 1.7 * disturbed}
+    rounds = []
+    for speed in speeds:
+        for _ in range(5):
+            if tried := measured(gauge, 8, lambda w: speed * costs[w]):
+                costs[8] = 1.7
+                rounds.append(tried)
+                break
+    assert rounds == [[1, 8, 4] if costs[8] * disturbed < 2.4 else [1, 8, 4, 2], [8, 4], [8, 4]]
+    assert gauge.choose("a", 8) == 8
+
+
+def test_a_width_met_in_a_round_without_lanes_alone_is_compared_with_them() -> None:
+    gauge = Gauge()
+    assert [measured(gauge, 16, lambda w: 1.0 + 0.2 * w) for _ in range(2)] == [[1, 16, 8], [16, 8]]
+    assert measured(gauge, 3, lambda w: 1.0 + 0.2 * w) == [1, 3, 2]
+    assert gauge.ratio("a", 3) == pytest.approx(1.6 / 3 / 1.2)
 
 
 def test_a_machine_that_changes_its_speed_between_rounds_does_not_mislead() -> None:
