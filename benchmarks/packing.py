@@ -9,6 +9,7 @@ timed again with models made anew (where they lie in memory makes 10 %), three t
 pairs of models by the paper's five factors, and what switching costs.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
+    python benchmarks/packing.py --add --models 64 --longest 4 --parts cells     # more of the cells, into the same results
     python benchmarks/packing.py --markdown docs/packing.md     # the tables again, from the results
 """
 
@@ -19,7 +20,9 @@ import gc
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -34,23 +37,25 @@ from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
 
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 MODELS, BATCHES = (2, 4, 8, 16, 32, 64), (32, 64, 128, 256)
+PARTS = ("cells", "pairs", "switching")
 ROUNDS, LOOKS, SLACK = 5, (1, 4, 8, 24), 1.05  # looked at after so many makings
 
 
-def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int, longest: float) -> dict[str, Any]:
+def cell(net: str, models: int, batch: int, crew: Crew, args: argparse.Namespace) -> dict[str, Any]:
     """One row of the table."""
+    device = args.device
     row: dict[str, Any] = {"net": net, "models": models, "batch": batch}
     empty = dict.fromkeys(
         (*WAYS, "chosen", "choice", "best", "chosen_over_best", "sequential_over_chosen", "fused_over_sequential")
     )
     recipe, given = Images(NETS[net].shape, STEPS * batch), configs(net, models, batch)
     alone = one_alone(recipe, given[0], device)
-    if alone * models > longest:
+    if alone * models > args.longest:
         return row | empty | {"rounds": 0, "note": f"left out: sequential takes about {alone * models:.2g} s"}
     times: dict[str, list[float]] = {}
     choices: dict[str, None] = {}
     order = Random(f"{net} {models} {batch}")
-    for made in range(max(LOOKS) if rounds >= ROUNDS else 1):
+    for made in range(args.makings):
         if made and made in LOOKS and over_best(times) <= SLACK:
             break
         ways: dict[str, Any] = {
@@ -63,7 +68,7 @@ def cell(net: str, models: int, batch: int, crew: Crew, device: str, rounds: int
             why = ways["fused"].unfusable()
             if why is not None:
                 ways.pop("fused")
-            for how, seconds in timed(ways, rounds, order).items():
+            for how, seconds in timed(ways, args.rounds, order).items():
                 times.setdefault(how, []).extend(seconds)
             choices[f"fused by {width}" if (width := ways["chosen"].width()) > 1 else "interleaved"] = None
         finally:
@@ -138,29 +143,51 @@ def named(row: dict[str, Any]) -> str:
 
 
 def measure(args: argparse.Namespace) -> None:
-    begin = perf_counter()
     cpu = args.device == "cpu"
     core = max(os.sched_getaffinity(0)) if cpu and hasattr(os, "sched_getaffinity") else None
-    nets = args.nets or (["MLP-3 x16", "CNN"] if args.quick else ON_CPU if cpu else list(NETS))
-    models, batches = ((2, 16), (32,)) if args.quick else (MODELS, BATCHES)
-    crew = Crew(2 if args.quick else MOST_PROCESSES, core)
-    settle_down(core)
-    rows = []
-    try:
-        for net in nets:
-            for count in args.models or models:
-                for batch in args.batches or batches:
-                    rows.append(cell(net, count, batch, crew, args.device, 2 if args.quick else args.rounds, args.longest))
-                    print(told(rows[-1]), flush=True)
-    finally:
-        crew.close()
-    device = "the CPU" if cpu else torch.cuda.get_device_name()
     name = ("packing" if cpu else "packing-gpu") + ("-quick" if args.quick else "")
-    write(name, rows, goals(rows) | {"minutes": (perf_counter() - begin) / 60, "device": device, "longest": args.longest})
-    if not args.cells_only:
+    if "cells" in args.parts:
+        crew = Crew(2 if args.quick else MOST_PROCESSES, core)
+        settle_down(core)
+        try:
+            cells(args, crew, name)
+        finally:
+            crew.close()
+    settle_down(core)
+    if "pairs" in args.parts:
         two = pairs(args.device, args.quick)
         write(f"{name}-pairs", two, {"pairs_slower": sum(row["impv"] < 0 for row in two), "pairs": len(two)})
+    if "switching" in args.parts:
         write(f"{name}-switching", switching(args.device, args.quick), {})
+
+
+def cells(args: argparse.Namespace, crew: Crew, name: str) -> None:
+    """Time them, and write what there is after each one: a run that is cut, or made in parts, loses nothing."""
+    cpu = args.device == "cpu"
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = {"rows": [], "ratios": {}}
+    if args.add and path.exists():
+        found = json.loads(path.read_text())
+    ratios = {"minutes": 0.0} | found["ratios"]
+    rows = {(row["net"], row["models"], row["batch"]): row for row in found["rows"]}
+
+    def save() -> None:
+        given = sorted(rows.values(), key=lambda row: (list(NETS).index(row["net"]), row["models"], row["batch"]))
+        ratios.update(goals(given), device="the CPU" if cpu else torch.cuda.get_device_name(), longest=args.longest)
+        write(name, given, ratios)
+
+    nets = args.nets or (["MLP-3 x16", "CNN"] if args.quick else ON_CPU if cpu else list(NETS))
+    models, batches = ((2, 16), (32,)) if args.quick else (MODELS, BATCHES)
+    for at in product(nets, args.models or models, args.batches or batches):
+        if at in rows and rows[at]["rounds"] and not args.again:
+            continue
+        begin = perf_counter()
+        rows[at] = cell(*at, crew, args)
+        ratios["minutes"] += (perf_counter() - begin) / 60
+        print(told(rows[at]), flush=True)
+        with redirect_stdout(StringIO()):
+            save()
+    save()
 
 
 def told(row: dict[str, Any]) -> str:
@@ -263,9 +290,14 @@ def main() -> None:
     parser.add_argument("--nets", nargs="*", choices=list(NETS))
     parser.add_argument("--models", type=int, nargs="*")
     parser.add_argument("--batches", type=int, nargs="*")
-    parser.add_argument("--cells-only", action="store_true", help="no pairs, no switching")
+    parser.add_argument("--makings", type=int, default=max(LOOKS), help="how often at most a cell's models are made anew")
+    parser.add_argument("--add", action="store_true", help="to the results there are, the cells that they lack")
+    parser.add_argument("--again", action="store_true", help="with --add: also those that they have")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--markdown", type=Path, help="put the tables of the last results between this page's marks")
     args = parser.parse_args()
+    if args.quick:
+        args.rounds, args.makings = 2, 1
     if args.longest is None:
         args.longest = 0.6 if args.device == "cpu" else 3.0
     if args.markdown is None:
