@@ -44,7 +44,9 @@ def write(name: str, rows: list[dict[str, Any]], ratios: dict[str, Any]) -> Path
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     content = {"name": name, "machine": machine(), "versions": versions(), "rows": rows, "ratios": ratios}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    part.replace(path)
     print(f"written: benchmarks/results/{name}.json")
     return path
 

@@ -9,7 +9,8 @@ timed again with models made anew (where they lie in memory makes 10 %), three t
 pairs of models by the paper's five factors, and what switching costs.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
-    python benchmarks/packing.py --add --models 64 --longest 4 --parts cells     # more of the cells, into the same results
+    python benchmarks/packing.py --add --models 64 --longest 4 --parts cells     # what the results lack of these cells
+    python benchmarks/packing.py --again --nets CNN --models 4 --parts cells     # these again; without either, all begin anew
     python benchmarks/packing.py --markdown docs/packing.md     # the tables again, from the results
 """
 
@@ -30,7 +31,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from common import RESULTS, write
+from common import RESULTS, machine, versions, write
 from packing_nets import NETS, ON_CPU, STEPS, Images, configs
 from packing_pairs import pairs, switching
 from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
@@ -166,14 +167,16 @@ def cells(args: argparse.Namespace, crew: Crew, name: str) -> None:
     cpu = args.device == "cpu"
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = {"rows": [], "ratios": {}}
-    if args.add and path.exists():
+    if (args.add or args.again) and path.exists():
         found = json.loads(path.read_text())
-    ratios = {"minutes": 0.0} | found["ratios"]
+        if (found["machine"], found["versions"]) != (machine(), versions()):
+            raise SystemExit(f"{path.name} is of another machine or other versions; without --add they begin anew")
+    ratios: dict[str, Any] = {"minutes": found["ratios"].get("minutes", 0.0)}
     rows = {(row["net"], row["models"], row["batch"]): row for row in found["rows"]}
 
     def save() -> None:
         given = sorted(rows.values(), key=lambda row: (list(NETS).index(row["net"]), row["models"], row["batch"]))
-        ratios.update(goals(given), device="the CPU" if cpu else torch.cuda.get_device_name(), longest=args.longest)
+        ratios.update(goals(given), device="the CPU" if cpu else torch.cuda.get_device_name())
         write(name, given, ratios)
 
     nets = args.nets or (["MLP-3 x16", "CNN"] if args.quick else ON_CPU if cpu else list(NETS))
@@ -182,9 +185,11 @@ def cells(args: argparse.Namespace, crew: Crew, name: str) -> None:
         if at in rows and rows[at]["rounds"] and not args.again:
             continue
         begin = perf_counter()
-        rows[at] = cell(*at, crew, args)
+        row = cell(*at, crew, args)
+        if row["rounds"] or not rows.get(at, row)["rounds"]:  # one left out now says nothing against one that was measured
+            rows[at] = row
         ratios["minutes"] += (perf_counter() - begin) / 60
-        print(told(rows[at]), flush=True)
+        print(told(row), flush=True)
         with redirect_stdout(StringIO()):
             save()
     save()
@@ -214,8 +219,8 @@ def markdown(name: str) -> str:
         f"{found['machine']['cpu']}, {ratios['device']}, torch {found['versions']['torch']}; one thread on one core. "
         f"Milliseconds for {STEPS} steps of all models; the best way is bold, a losing fused one in italics.",
         f"Shoal's choice took at most {ratios['chosen_over_best']:.2f} of the best way's time ({ratios['chosen_over_best_at']}). "
-        f"Fusing all lost to the sequential way in {len(lost)} of {len(done)} cells. {ratios['left_out']} cells were left out: "
-        f"their sequential passes take longer than {ratios['longest']:g} s.",
+        f"Fusing all lost to the sequential way in {len(lost)} of {len(done)} cells. {ratios['left_out']} cells were left out, "
+        "since each way would have taken too long.",
         table(
             ["net", "models", "batch", *WAYS, "chosen", "choice", "chosen / best", "sequential / chosen"],
             [[r["net"], r["models"], r["batch"], *(ms(r, how) for how in (*WAYS, "chosen")), *_rest(r)] for r in rows],
@@ -292,10 +297,12 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*")
     parser.add_argument("--makings", type=int, default=max(LOOKS), help="how often at most a cell's models are made anew")
     parser.add_argument("--add", action="store_true", help="to the results there are, the cells that they lack")
-    parser.add_argument("--again", action="store_true", help="with --add: also those that they have")
+    parser.add_argument("--again", action="store_true", help="to the results there are, these cells, also those that they have")
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--markdown", type=Path, help="put the tables of the last results between this page's marks")
     args = parser.parse_args()
+    if args.makings < 1 or args.rounds < 1:
+        parser.error("--makings and --rounds must be >= 1")
     if args.quick:
         args.rounds, args.makings = 2, 1
     if args.longest is None:

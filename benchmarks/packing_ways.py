@@ -21,7 +21,7 @@ from shoal.train.station import Station
 from shoal.train.unit import Done, TrialError, Unit
 
 MOST_PROCESSES = 8
-SETTLED = 8  # visits of 20 steps, after which every width has been tried twice
+SETTLED = 8  # visits of 20 steps, after which widths that are in doubt have been tried twice at least
 
 
 class FullWidth(Gauge):

@@ -127,7 +127,8 @@ class Study:
         with pausing(self.folder), self.folder.lock():
             data = wiring.data_of(self.recipe)
             rule = wiring.policy_of(policy, chosen, data, self.seed)
-            search = wiring.per_slot(search, rule)
+            wiring.check_scores(search, self.recipe, data)
+            search = wiring.per_slot(search, rule, chosen)
             given = wiring.profile_of(profile)
             control.take(self)
             lines = self.folder.lines()
@@ -136,8 +137,9 @@ class Study:
                 "profile": str(profile) if isinstance(profile, (str, Path)) else None,
                 "given": wiring.given_rows(given),
             }
-            wiring.check_same(before, head)
-            state = self._begin(replay(lines), data.sizes, head, since, before)
+            state = replay(lines)
+            wiring.check_same(before, head, scored=any(state.scores.values()))
+            state = self._begin(state, data.sizes, head, since, before)
             with ExitStack() as open_:
                 made = wired.backend(self, chosen, data, state, since, None if isinstance(given, Given) else given)
                 open_.callback(made.close)

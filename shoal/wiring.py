@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -139,21 +140,67 @@ def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: A
     from shoal.search import completed, parse
 
     wide = {"widths": given.get("widths"), "priority": given.get("priority")}
+    own = {"space": study.search_space, "metric": study.metric, "mode": study.mode, "seed": study.seed}
 
     def usual() -> Searcher[Any]:
         counts = given["num_samples"], given["max_epochs"], given["max_concurrent"]
         return completed(default_searcher(study.search_space, *counts, study.seed), wide, usual)
 
-    if searcher is None:
-        return usual()
     found = parse(searcher) if isinstance(searcher, str) else searcher
-    for name, value in wide.items():
-        if value is not None and not (hasattr(found, name) or hasattr(found, "inner")):
-            what = "of one slot" if name == "widths" else "of one priority"
-            kind = type(found).__name__
-            raise StudyError(f"{kind} makes trials {what}, so {name}={value!r} cannot be met: use Grid or Random")
-    own = {"space": study.search_space, "metric": study.metric, "mode": study.mode, "seed": study.seed}
-    return completed(found, {**own, **given}, usual)
+    whole = usual() if found is None else completed(found, {**own, **given}, usual)
+    unmet = {"widths": "makes trials of one slot", "priority": "makes trials of one priority"}
+    unmet["max_concurrent"] = "says itself how many are under way"
+    for name, does in unmet.items():
+        if given.get(name) is not None and not any(hasattr(each, name) for each in nested(whole)):
+            raise StudyError(
+                f"{type(found).__name__} {does}, so {name}={given[name]!r} cannot be met: use Grid or Random"
+                + (", ASHA or Optuna" if name == "max_concurrent" else "")
+            )
+    for each in nested(whole):
+        _check_repeats(each)
+    return whole
+
+
+def _check_repeats(searcher: Any) -> None:
+    """Trials of one configuration and seed are equal to the bit: more of them than there are unlike ones tell nothing new."""
+    from shoal.search import Random
+    from shoal.search.draws import Draws
+    from shoal.search.space import dimensions
+
+    draws, count = getattr(searcher, "_draws", None), getattr(searcher, "num_samples", None)
+    if not isinstance(draws, Draws) or count is None or any(hasattr(domain, "sample") for _, domain in dimensions(draws.space)):
+        return
+    count *= draws.combinations if isinstance(searcher, Random) else 1
+    if count > draws.combinations:
+        warnings.warn(
+            f"the space has {draws.combinations} configurations, all of grids: of {count} trials "
+            f"{count - draws.combinations} repeat others exactly; ask for fewer samples, "
+            "or draw something (loguniform, choice, a seed=randint(…))",
+            stacklevel=4,
+        )
+
+
+def nested(searcher: Any) -> Iterator[Any]:
+    """The searcher, and those within it."""
+    while searcher is not None:
+        yield searcher
+        searcher = getattr(searcher, "inner", None)
+
+
+def check_scores(searcher: Searcher[Any], recipe: "Recipe", data: "Data") -> None:
+    """Raise StudyError where trials are to be compared and the recipe gives nothing to compare them by."""
+    from shoal.search import compares
+    from shoal.train.recipe import overrides
+
+    if data.validation and overrides(recipe, "validation_step"):
+        return
+    for each in nested(searcher):
+        if compares(each):
+            lack = "its data have no validation part" if not data.validation else "it has no validation_step"
+            raise StudyError(
+                f"{type(each).__name__} compares trials by their scores, and {type(recipe).__name__} gives none: {lack}; "
+                "see docs/recipe.md, or search with grid or random"
+            )
 
 
 def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
@@ -163,14 +210,20 @@ def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
         raise StudyError(f"widths={widths!r} needs {widths[0]} slots for a trial; there are {slots}: ask for fewer, or give more")
 
 
-def per_slot(searcher: Searcher[Any], policy: Policy[Any]) -> Searcher[Any]:
-    """The searcher, with some trials under way for each slot where the policy may pack; with more it would search blindly."""
+def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> Searcher[Any]:
+    """The searcher, with some trials under way for each slot where the policy may pack.
+
+    No more than make up a quarter of all on all slots: later ones are to learn from them.
+    """
     from shoal.policy import Auto
     from shoal.search import completed
 
     policies = policy.candidates.values() if isinstance(policy, Auto) else (policy,)
     most = max((each.most for each in policies if isinstance(each, (Pack, Packed))), default=1)
-    return completed(searcher, {"per_slot": min(most, PACKED)}, lambda: searcher)
+    slots = 1 if options.backend == "local" else options.slots or slots_here()
+    samples = next((n for each in nested(searcher) if (n := getattr(each, "num_samples", None)) is not None), 4 * PACKED)
+    count = min(most, PACKED, max(1, samples // (4 * slots)))
+    return completed(searcher, {"per_slot": count}, lambda: searcher)
 
 
 def rebuild_space(described: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -294,8 +347,10 @@ def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return Random(space or {}, num_samples=1).config(0)
 
 
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scored: bool = True) -> None:
     """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
+
+    `scored`: whether a trial has a score; until then a misspelt metric may be set right.
 
     Raises:
         StudyError: what was trained and what would be trained do not belong together.
@@ -307,21 +362,26 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"the data changed since this study began (fingerprint {before['data']['fingerprint'][:12]}, now "
             f"{now['data']['fingerprint'][:12]}): restore the data, or start a new study with another storage="
         )
-    free = {"num_samples", "max_concurrent", "per_slot"}
-    old, new = ({k: v for k, v in x["searcher"].items() if k not in free} | {"seed": x["seed"]} for x in (before, now))
+    old, new = (_fixed(x["searcher"], scored) | {"seed": x["seed"]} for x in (before, now))
     differ = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     if differ:
         changes = "; ".join(f"{k}: {old.get(k)!r}, now {new.get(k)!r}" for k in differ)
         raise StudyError(
-            f"this study was begun with another search ({changes}): only num_samples and max_concurrent may change; "
-            "start a new study with another storage="
+            f"this study was begun with another search ({changes}): only num_samples (not PBT's, which is its population) and "
+            "max_concurrent may change; start a new study with another storage="
         )
     if before["recipe"].get("sha256") != now["recipe"].get("sha256"):
-        import warnings
-
         warnings.warn(
             "the recipe's file has changed since this study began; trials go on with the code as it is now", stacklevel=4
         )
+
+
+def _fixed(searcher: Mapping[str, Any], scored: bool) -> dict[str, Any]:
+    """What of a searcher's description may not change."""
+    free = {"max_concurrent", "per_slot"} | ({"num_samples"} if searcher.get("name") != "pbt" else set())
+    free |= set() if scored else {"metric", "mode"}
+    fixed = {k: v for k, v in searcher.items() if k not in free}
+    return fixed | {"inner": _fixed(fixed["inner"], scored)} if fixed.get("inner") else fixed
 
 
 def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:

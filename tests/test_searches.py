@@ -13,10 +13,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 import shoal
+from shoal import candidates
 from shoal.core.event import Kept
 from shoal.core.plan import Proposal
 from shoal.engine.journal import read
+from shoal.policy import Fifo, Pack
 from shoal.train.checkpoint import Vault
+from shoal.wiring import Options, per_slot
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
 
@@ -127,6 +130,69 @@ def test_a_searcher_of_ones_own_gets_what_it_leaves_open(tmp_path: Path, blobs: 
     made(tmp_path / "s", blobs).optimize(Mine(), progress=False)
     head = json.loads((tmp_path / "s" / "journal.jsonl").read_bytes().splitlines()[1])["d"]["head"]
     assert "Mine" in head["searcher"]["own"]
+
+
+def test_what_trials_are_compared_by_must_be_there(tmp_path: Path, blobs: Any) -> None:
+    class Unscored(shoal.Recipe):
+        def __init__(self, validation: bool) -> None:
+            self.validation = validation
+
+        def data(self) -> shoal.Data:
+            x, y = np.ones((8, 2), np.float32), np.zeros(8, np.int64)
+            return shoal.Data.arrays(x=x, y=y, validation={"x": x, "y": y} if self.validation else None)
+
+        configure_model = configure_optimizers = training_step = None  # type: ignore[assignment]  # not asked for
+
+    for validation, lacks in ((False, "its data have no validation part"), (True, "it has no validation_step")):
+        study = shoal.create_study(Unscored(validation), storage=tmp_path / f"u{validation}", search_space=SPACE)
+        with pytest.raises(shoal.StudyError, match=f"compares trials by their scores, and Unscored gives none: {lacks}"):
+            study.optimize("patience(inner='asha')" if validation else "asha", num_samples=2, max_epochs=2, progress=False)
+
+
+def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs, metric="acc")
+    with pytest.raises(ValueError, match="trials have no metric 'acc'; evaluations give accuracy"):
+        study.optimize("halving(reduction_factor=2)", "fifo", num_samples=4, max_epochs=2, progress=False)
+    assert sum(t.epochs for t in study.trials) <= 1, "not only when a rung is through"
+    study = made(tmp_path / "s", blobs, metric="accuracy")
+    study.optimize("halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False)
+    assert len(study.trials) == 4 and max(t.epochs for t in study.trials) == 2
+    with pytest.raises(shoal.StudyError, match="begun with another search"):
+        made(tmp_path / "s", blobs, metric="loss").optimize(
+            "halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False
+        )
+
+
+def test_numbers_may_grow_within_another_searcher_but_not_a_population(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize("median(inner='patience')", num_samples=2, max_epochs=1, progress=False)
+    study.optimize("median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False)
+    assert len(study.trials) == 3
+    study = made(tmp_path / "p", blobs)
+    study.optimize("pbt", num_samples=2, max_epochs=1, progress=False)
+    with pytest.raises(shoal.StudyError, match="num_samples: 2, now 3.*not PBT's, which is its population"):
+        study.optimize("pbt", num_samples=3, max_epochs=1, progress=False)
+
+
+def test_more_trials_than_there_are_configurations_are_warned_of(tmp_path: Path, blobs: Any) -> None:
+    grid = {"width": shoal.grid([4, 8]), "lr": 0.1}
+    for name, samples, repeats in (("asha", 3, "of 3 trials 1 repeat"), (None, 2, "of 4 trials 2 repeat")):
+        study = shoal.create_study(blobs(), storage=tmp_path / f"{name}", search_space=grid)
+        with pytest.warns(UserWarning, match=f"the space has 2 configurations, all of grids: {repeats}"):
+            study.optimize(name, num_samples=samples, max_epochs=1, progress=False)
+        assert len(study.trials) == (3 if name else 4)
+
+
+def test_as_many_under_way_as_leave_something_to_learn() -> None:
+    def room(samples: int, policy: Any = "auto", **options: Any) -> int | None:
+        search, given = shoal.MedianStopping(shoal.ASHA(SPACE, samples, 9)), Options.of(**options)
+        rule = candidates.auto("auto", lambda name: Pack() if "pack" in name else Fifo()) if policy == "auto" else policy
+        found: Any = per_slot(search, rule, given)
+        return found.inner.per_slot
+
+    assert room(8, Fifo()) == room(4) == 1 and room(12) == 3 and room(1000) == 8
+    assert room(1000, Pack(most=5)) == 5
+    assert room(64, backend="ray", slots=4) == 4
 
 
 def test_left_without_a_number(tmp_path: Path, blobs: Any) -> None:

@@ -211,6 +211,8 @@ def test_what_must_not_go_on_is_refused_before_any_work(tmp_path: Path, blobs: A
         ({"widths": (2, 1)}, "widths must be"),
         ({"widths": (2, 4)}, "needs 2 slots for a trial; there are 1"),
         ({"widths": (1, 2), "searcher": "hyperband"}, "makes trials of one slot"),
+        ({"widths": (1, 2), "searcher": "median(inner='hyperband')"}, "makes trials of one slot"),
+        ({"max_concurrent": 2, "searcher": "hyperband"}, "says itself how many are under way, so max_concurrent=2 cannot be met"),
     ],
 )
 def test_bad_arguments_give_one_clear_error(tmp_path: Path, blobs: Any, wrong: dict[str, Any], says: str) -> None:

@@ -10,6 +10,7 @@ from shoal.search.grid import Grid as Grid
 from shoal.search.halving import Hyperband as Hyperband
 from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
 from shoal.search.median import MedianStopping as MedianStopping
+from shoal.search.named import compares as compares
 from shoal.search.named import describe as describe
 from shoal.search.named import parse as parse
 from shoal.search.named import rebuild as rebuild

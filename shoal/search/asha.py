@@ -15,7 +15,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.search.batch import whole_epochs
 from shoal.search.draws import Draws, by_number, check_numbers, draws, extended, mine, needed, new_trial, numbered, room, through
 from shoal.search.halving import ETA_SLACK
-from shoal.search.rank import EPOCH, Mode, best_first, cost_at, reached
+from shoal.search.rank import EPOCH, Mode, best_first, check_scores, cost_at, reached
 from shoal.search.space import Space
 
 
@@ -26,7 +26,7 @@ def rungs(grace_period: float, factor: float, max_epochs: float) -> tuple[float,
     while epochs < max_epochs * (1 - ETA_SLACK):
         found.append(max(1, round(epochs)))
         epochs *= factor
-    return (*dict.fromkeys(found), max_epochs)
+    return (*dict.fromkeys(at for at in found if at < max_epochs), max_epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class ASHA:
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
         epochs = rungs(self.grace_period, self.reduction_factor, self.max_epochs)
         trials, free = mine(view, self.num_samples), room(view, self.max_concurrent, self.per_slot)

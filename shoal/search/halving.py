@@ -16,7 +16,7 @@ from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
 from shoal.search.batch import whole_epochs
 from shoal.search.draws import Draws, by_number, check_numbers, draws, extended, needed, new_trial, numbered, through
-from shoal.search.rank import Mode, best_first
+from shoal.search.rank import Mode, best_first, check_scores
 from shoal.search.space import Space
 
 ETA_SLACK = 1e-9  # so that log(81)/log(3) counts as 4
@@ -33,12 +33,15 @@ Bracket = tuple[Rung, ...]
 
 
 def halving_bracket(trials: int, min_epochs: float, max_epochs: float, factor: float = 3) -> Bracket:
-    """Rungs from `trials` at `min_epochs`: each keeps one in `factor` and trains that many times longer."""
+    """Rungs from `trials` at `min_epochs`: each keeps one in `factor` and trains so many times longer, the last to `max_epochs`.
+
+    That holds also where no power of the factor leads there, and where a single trial is left before.
+    """
     rungs = []
-    while trials >= 1 and min_epochs <= max_epochs * (1 + ETA_SLACK):
+    while trials > 1 and min_epochs < max_epochs * (1 - ETA_SLACK):
         rungs.append(Rung(trials, max(1, round(min_epochs))))
-        trials, min_epochs = floor(trials / factor + ETA_SLACK), min_epochs * factor
-    return tuple(rungs)
+        trials, min_epochs = max(1, floor(trials / factor + ETA_SLACK)), min_epochs * factor
+    return (*rungs, Rung(trials, max(1, round(max_epochs))))
 
 
 @lru_cache(maxsize=64)
@@ -89,6 +92,7 @@ class SuccessiveHalving:
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
         bracket = halving_bracket(self.num_samples, self.grace_period, self.max_epochs, self.reduction_factor)
         return Proposal(_Rungs(view, self, (bracket,), False).submitted()), memory
@@ -125,6 +129,7 @@ class Hyperband:
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "max_epochs")
+        check_scores(view, self.metric)
         assert self.max_epochs is not None
         brackets = hyperband_brackets(self.max_epochs, self.reduction_factor, self.num_samples)
         return Proposal(_Rungs(view, self, brackets, self.concurrent).submitted()), memory

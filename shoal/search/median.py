@@ -11,7 +11,7 @@ from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.search.draws import check_numbers, needed
-from shoal.search.rank import EPOCH, Mode, cost
+from shoal.search.rank import EPOCH, Mode, check_scores, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class MedianStopping:
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
         needed(self, "inner")
         assert self.inner is not None
+        check_scores(view, self.metric)
         proposal, memory = self.inner.propose(view, memory)
         return replace(proposal, retire=proposal.retire | frozenset(self._stopped(view))), memory
 
     def _stopped(self, view: View) -> Iterator[TrialId]:
         at = {t: view.scores[t][-1][0] for t in view.trials if view.scores[t]}
         for epoch in sorted({e for e in at.values() if e >= self.grace_period - EPOCH}):
-            costs = {
-                t: self._costs(view, t, epoch) for t in view.known if view.scores[t] and view.scores[t][-1][0] >= epoch - EPOCH
-            }
+            came = [t for t in view.known if view.scores[t] and view.scores[t][-1][0] >= epoch - EPOCH]
+            costs = {t: each for t in came if (each := self._costs(view, t, epoch))}  # what began later has none up to there
             means = {t: fmean(each) for t, each in costs.items()}
             ranked = sorted(means.values())
             for t in (t for t, e in at.items() if e == epoch and len(costs) > self.min_trials):

@@ -86,6 +86,11 @@ def parse(text: str) -> Searcher[Any]:
     return rebuild({"name": call.func.id.lower(), **given})
 
 
+def compares(searcher: Any) -> bool:
+    """Whether it is one of these that compare trials by their scores; of one's own nobody knows."""
+    return type(searcher) in KNOWN.values() and hasattr(searcher, "metric")
+
+
 def _plain(name: str, value: Any) -> Any:
     if name == "space" and value is not None:
         return describe_space(value)

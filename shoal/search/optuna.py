@@ -17,7 +17,7 @@ from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.search.draws import check_numbers, mine, needed, new_trial, numbered, room
 from shoal.search.optuna_space import optuna, parameters, quietly, suggested
-from shoal.search.rank import Mode, cost
+from shoal.search.rank import Mode, check_scores, cost
 from shoal.search.space import Config, Space, build, validated
 
 SAMPLERS = {"tpe": "optuna.samplers:TPESampler", "gp": "optuna.samplers:GPSampler", "random": "optuna.samplers:RandomSampler"}
@@ -59,12 +59,18 @@ class Optuna:
                 f"nothing but trials; {', '.join(KEEPING)} keep more in Optuna's storage, which is rebuilt from the journal"
             )
         optuna()
+        try:
+            with quietly():
+                self._sampler(0)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"Optuna's sampler {self.sampler!r} cannot be made with {dict(self.options)}: {error}") from error
 
     def start(self) -> None:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
         came = len(mine(view, self.num_samples))
         more = range(came, min(self.num_samples, came + room(view, self.max_concurrent, self.per_slot)))
@@ -89,7 +95,9 @@ class Optuna:
     def _sampler(self, number: int) -> Any:
         module, _, name = SAMPLERS.get(self.sampler, self.sampler).partition(":")
         branches = any(getattr(domain, "under", ()) for domain in self._space.values())
-        usual = {"multivariate": True, "group": True} if branches and self.sampler == "tpe" else {}
+        usual: dict[str, Any] = {}
+        if self.sampler == "tpe":  # "constant_liar": it learns of trials under way
+            usual = {"constant_liar": True} | ({"multivariate": True, "group": True} if branches else {})
         seed = int(np.random.SeedSequence([self.seed or 0, number]).generate_state(1)[0])
         return getattr(import_module(module), name)(**{"seed": seed, **usual, **self.options})
 

@@ -13,7 +13,7 @@ from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.search.draws import check_numbers, needed
-from shoal.search.rank import EPOCH, Mode, cost
+from shoal.search.rank import EPOCH, Mode, check_scores, cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Patience:
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
         needed(self, "inner")
         assert self.inner is not None
+        check_scores(view, self.metric)
         proposal, memory = self.inner.propose(view, memory)
         converged = frozenset(trial for trial in view.trials if self._converged(view, trial))
         return (replace(proposal, retire=proposal.retire | converged) if converged else proposal), memory

@@ -18,8 +18,8 @@ from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId, Value
 from shoal.search.batch import whole_epochs
 from shoal.search.draws import EPS, Draws, by_number, check_numbers, draws, extended, needed, new_trial, numbered, through
-from shoal.search.rank import Mode, best_first, cost_at, reached
-from shoal.search.space import Choice, GridDomain, LogUniform, RandInt, Space, Uniform, build
+from shoal.search.rank import Mode, best_first, check_scores, cost_at, reached
+from shoal.search.space import Choice, GridDomain, LogUniform, RandInt, Space, Uniform, build, dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,30 @@ class PBT:
                 "PBT needs perturbation_interval >= 1, quantile_fraction in (0, 0.5] and resample_probability in [0, 1]; got "
                 f"{self.perturbation_interval!r}, {self.quantile_fraction!r}, {self.resample_probability!r}"
             )
+        if isinstance(self.mutate, str):
+            raise ValueError(f"PBT: mutate is a list of names; got the text {self.mutate!r}: write mutate=[{self.mutate!r}]")
         object.__setattr__(self, "mutate", None if self.mutate is None else tuple(self.mutate))
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        if self.space is not None:
+            self._check_mutable()
+
+    def _check_mutable(self) -> None:
+        known = dict(dimensions(self._draws.space))
+        free = {name for name, domain in known.items() if hasattr(domain, "sample") or isinstance(domain, GridDomain)}
+        if self.mutate is None and not any(isinstance(domain, (Uniform, LogUniform)) for domain in known.values()):
+            raise ValueError(
+                "PBT: copies change what is uniform or loguniform, and nothing is in this space: they would repeat their models; "
+                f"name what they may change, mutate=[…], of {', '.join(sorted(free)) or 'dimensions that are not constant'}"
+            )
+        if wrong := sorted(set(self.mutate or ()) - free):
+            raise ValueError(f"PBT: mutate names {', '.join(wrong)}; the space has {', '.join(sorted(free)) or 'constants only'}")
 
     def start(self) -> None:
         return None
 
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
         every = self.perturbation_interval
         ends = [min((g + 1) * every, self.max_epochs) for g in range(ceil(self.max_epochs / every - 1e-9))]
@@ -96,7 +112,7 @@ class PBT:
         ranked = best_first(view, alive, ends[now], self.metric, self.mode)
         sound = [t for t in ranked if cost_at(view, t, ends[now], self.metric, self.mode) < inf]
         count = min(ceil(len(ranked) * self.quantile_fraction), len(ranked) // 2)
-        best, kept = sound[:count], set(sound) & set(ranked[: len(ranked) - count])
+        best, kept = sound[: max(1, count)], set(sound) & set(ranked[: len(ranked) - count])
         for i in due:
             if holders[i] in kept or (holders[i] in alive and not best):
                 yield extended(view, holders[i], ends[now + 1])
@@ -114,7 +130,7 @@ class PBT:
             ranked = sorted(costs, key=lambda t: (costs[t], by_number(t)))
             count = min(ceil(len(ranked) * self.quantile_fraction), len(ranked) // 2)
             least, most = whole_epochs(view, ends[now]), whole_epochs(view, ends[-1])
-            fit = [t for t in ranked[:count] if costs[t] < inf and view.ended.get(t, "finished") == "finished"]
+            fit = [t for t in ranked[: max(1, count)] if costs[t] < inf and view.ended.get(t, "finished") == "finished"]
             best = [t for t in fit if t in view.kept and least - EPS <= view.kept[t].samples < most - EPS]
             sound = how == "finished" and costs.get(trial, inf) < inf and trial not in ranked[len(ranked) - count :]
             if not sound and best:
@@ -146,14 +162,21 @@ class PBT:
 
     def _changed(self, config: Mapping[str, Value], name: str, domain: Any, rng: np.random.Generator) -> Value:
         free = isinstance(domain, (Uniform, LogUniform)) if self.mutate is None else name in self.mutate
-        if name in config and not free:
-            return config[name]
         if isinstance(domain, GridDomain):
             domain = Choice(domain.values)
-        if name not in config or rng.random() < self.resample_probability:
+        has = name in config and _within(domain, config[name])  # another branch may have had another domain by this name
+        if has and not free:
+            return config[name]
+        if not has or rng.random() < self.resample_probability:
             anew: Value = domain.sample(rng)
             return anew
         return _perturbed(domain, config[name], rng)
+
+
+def _within(domain: Any, value: Any) -> bool:
+    if isinstance(domain, Choice):
+        return value in domain.values
+    return isinstance(value, int | float) and bool(domain.low <= value < domain.high)
 
 
 def _perturbed(domain: Any, value: Any, rng: np.random.Generator) -> Value:

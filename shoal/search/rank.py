@@ -28,6 +28,20 @@ def cost(values: Mapping[str, float], metric: str | None, mode: Mode | None) -> 
     return -value if mode == "max" else value
 
 
+def check_scores(view: View, metric: str | None) -> None:
+    """Look at the first scores that there are: a wrong name is told then, not when the first trials are compared.
+
+    Raises:
+        ValueError: no metric was named, evaluations do not give it, or there are none.
+    """
+    cost({}, metric, None)
+    first = next((scores[0][1] for trial in view.known if (scores := view.scores[trial])), None)
+    if first is not None:
+        cost(first, metric, None)
+    elif any(view.ended.get(trial) == "finished" for trial in view.known):
+        raise ValueError(f"trials are compared by {metric!r}, but nothing is evaluated: define validation_step")
+
+
 def cost_at(view: View, trial: TrialId, epochs: float, metric: str | None, mode: Mode | None) -> float:
     """That of the trial's last evaluation within so many epochs; inf if there was none."""
     for epoch, values in reversed(view.scores[trial]):

@@ -98,7 +98,8 @@ class Crews:
         assert crew.graph is not None, "only of lanes that may be fused"
         for steps in zip(*(accumulate(each, min) for each in took), strict=False):
             if self.gauge.took(crew.graph, width, fmean(steps), crew.mix) and width > 1:
-                self._told -= {(each.lane.signature, f"fused:{width}") for each in crew.passes}
+                known = self.gauge.ratios(crew.graph)  # any may have changed: a round compares widths with each other
+                self._told -= {(each.lane.signature, f"fused:{w}") for each in crew.passes for w in known}
                 self._tell(crew, crew.graph)
 
     def unmeasured(self, crew: Crew) -> bool:

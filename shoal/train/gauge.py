@@ -13,7 +13,7 @@ TRIES, SKIPPED = 6, 2  # steps timed of each width in a round, and how many of t
 GAIN = 0.03  # fused must save so much of the time to be chosen
 AGAIN = (2, 6, 20, 60, 200, 1000)  # askings, with nothing to try, after which there is another round
 SOON = 6  # up to here only what is in doubt is tried again, lest a short search lose by it
-FAR = 1.5  # a width is in doubt that takes less than this times what lanes alone take, and more than that part of it
+FAR = 1.5  # what takes more than this times the best, of widths and lanes alone, is not in doubt
 NEAR = 1.3  # a width speaks for those within this ratio
 
 
@@ -33,8 +33,8 @@ class Gauge:
 
     A machine's speed changes with what else runs on it, and lanes of a kind may have several optimizers: widths are compared
     within a round, whose tries follow each other closely and are of one `mix` of optimizers, and the middle one of all rounds'
-    ratios counts. Where fusing is far faster in any case, and only by how many is in doubt, a round leaves the lanes alone out:
-    they would cost as much as ten rounds without.
+    ratios counts. Where fusing is far faster in any case, and only by how many is in doubt, an early round leaves the lanes alone
+    out: they would cost as much as ten rounds without.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Gauge:
         width = None if own is None else self._next(kind, own, lanes)
         if width is None:
             self._calm[kind] += 1
-            if self._calm[kind] in AGAIN and self._again(kind, mix, early=self._calm[kind] <= SOON):
+            if self._calm[kind] in AGAIN and self._again(kind, mix, lanes, early=self._calm[kind] <= SOON):
                 return self._next(kind, self._newest[kind, mix], lanes)
         return width
 
@@ -66,9 +66,9 @@ class Gauge:
         self._rounds.setdefault(kind, []).append(made)
         return made
 
-    def _again(self, kind: str, mix: str, early: bool) -> bool:
+    def _again(self, kind: str, mix: str, lanes: int, early: bool) -> bool:
         """Whether there is another round."""
-        ratios = {1: 1.0} | self.ratios(kind)
+        ratios = {1: 1.0} | self._within(kind, lanes)
         best = min(ratios.values())
         settled = [width for width, ratio in ratios.items() if early and ratio > FAR * best]
         if len(ratios) - len(settled) < 2:
@@ -95,7 +95,7 @@ class Gauge:
 
     def choose(self, kind: str, lanes: int) -> int:
         """The width that takes the least time per lane; 1: one lane after the other."""
-        ratios = {width: ratio for width, ratio in self.ratios(kind).items() if width <= lanes * NEAR}
+        ratios = self._within(kind, lanes)
         if kind in self._never or lanes < 2 or not ratios:
             return 1
         best = min(ratios, key=ratios.__getitem__)
@@ -132,11 +132,17 @@ class Gauge:
             for width, step in each.items():
                 found[width].append(step / each[1])
         known = {width: median(ratios) for width, ratios in found.items()}
-        for each in (each for each in steps if 1 not in each and known.keys() & each.keys()):
-            alone = fmean(each[width] / known[width] for width in known.keys() & each.keys())  # as these widths say
-            for width, step in each.items():
-                found[width].append(step / alone)
+        for each in (each for each in steps if 1 not in each and len(each) > 1):
+            near = {width: of for width in each if (of := self._near(width, known)) is not None}
+            if near:
+                alone = fmean(each[width] / known[of] for width, of in near.items())  # as these widths say
+                for width, step in each.items():
+                    found[width].append(step / alone)
         return {width: median(ratios) for width, ratios in found.items() if width > 1}
+
+    def _within(self, kind: str, lanes: int) -> dict[int, float]:
+        """Ratios of the widths that so many lanes can have, or nearly."""
+        return {width: ratio for width, ratio in self.ratios(kind).items() if width <= lanes * NEAR}
 
     def _near(self, width: int, known: Iterable[int]) -> int | None:
         """The width itself, or the nearest known that speaks for it."""

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from shoal.core.event import Sum
 from shoal.core.trial import Visit
 from shoal.profile.together import FORM
-from shoal.train import optimizers, tree
+from shoal.train import optimizers, schedules, tree
 from shoal.train.batched import family
 from shoal.train.batches import Batches
 from shoal.train.columns import Columns
@@ -47,6 +47,7 @@ class Lane:
         with self.rng:
             self.model: nn.Module = recipe.configure_model(config).to(device)
             self.optimizer, self.scheduler = optimizing(recipe.configure_optimizers(self.model, config))
+        self._scheduled = schedules.made_with(self.scheduler)
         optimizers.quicken(self.optimizer, device)
         self._bases = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._configured = [_plain(group) for group in self.optimizer.param_groups]
@@ -266,6 +267,7 @@ class Lane:
             "visits": [list(visit) for visit in self.visits],
             "bad": self._bad,
             "configured": self._configured,
+            "scheduled": self._scheduled,
             "found": self.found,
         }
 
@@ -273,7 +275,7 @@ class Lane:
         """Become that state. Its arrays are copied, in place where this lane has memory of their shape.
 
         Of a trial with other hyper-parameters (this one starts from it): momenta and progress are taken over, learning rates,
-        decays and the like stay those of this configuration.
+        decays, the schedule's gamma and the like stay those of this configuration.
 
         Raises:
             ValueError: it is the state of another model.
@@ -283,6 +285,7 @@ class Lane:
         optimizers.unsettle(self.optimizer)
         if state["scheduler"] is not None and self.scheduler is not None and not isinstance(self.scheduler, LRSchedule):
             self.scheduler.load_state_dict(tree.to_torch(state["scheduler"]))
+            schedules.put_back(self.scheduler, self._scheduled, state.get("scheduled", {}))
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self._bad = state["bad"]

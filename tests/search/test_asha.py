@@ -96,6 +96,13 @@ def test_on_hopping_with_as_many_trials_as_slots():
     assert all(len({v.shard for v in state.visits[t][:4]}) == 4 for t in state.known)
 
 
+def test_rungs_are_each_beyond_the_one_before():
+    assert rungs(1, 3, 9) == (1, 3, 9) and rungs(1, 3, 10) == (1, 3, 9, 10)
+    assert rungs(1, 2.5, 16) == (1, 2, 6, 16) and rungs(1, 1.5, 8) == (1, 2, 3, 5, 8)
+    state, _ = simulate(ASHA(X, 9, 8, reduction_factor=1.5, max_concurrent=1, **GOAL), slots=1)
+    assert len(state.known) == 9, "none that is at the end takes the place of another"
+
+
 def test_as_many_for_each_slot_as_are_packed():
     _, lines = simulate(ASHA(X, 12, 3, **GOAL, per_slot=3), Pack(most=3), slots=2)
     assert len([s for s in submitted(lines) if s[0] == 0]) == 6

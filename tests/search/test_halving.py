@@ -43,13 +43,15 @@ def test_brackets_of_the_hyperband_paper():
 def test_brackets_come_again_until_there_are_so_many_trials():
     assert hyperband_brackets(9, 3, 20) == (
         *hyperband_brackets(9, 3),
-        (Rung(3, 1), Rung(1, 3)),
+        (Rung(3, 1), Rung(1, 9)),
     )
-    assert hyperband_brackets(9, 3, 4) == ((Rung(4, 1), Rung(1, 3)),)
+    assert hyperband_brackets(9, 3, 4) == ((Rung(4, 1), Rung(1, 9)),)
 
 
-def test_rungs_end_where_trials_or_epochs_do():
-    assert halving_bracket(4, 1, 100, 2) == (Rung(4, 1), Rung(2, 2), Rung(1, 4))
+def test_the_last_of_a_bracket_are_trained_to_the_end():
+    assert halving_bracket(4, 1, 100, 2) == (Rung(4, 1), Rung(2, 2), Rung(1, 100))
+    assert halving_bracket(27, 1, 10, 3) == (Rung(27, 1), Rung(9, 3), Rung(3, 9), Rung(1, 10))
+    assert halving_bracket(1, 1, 9, 3) == (Rung(1, 9),)
     assert halving_bracket(100, 1, 9, 3) == (Rung(100, 1), Rung(33, 3), Rung(11, 9))
 
 

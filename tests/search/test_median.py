@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 from search_kit import simulate, told
 
-from shoal.search import ASHA, MedianStopping, Random
+from shoal.search import ASHA, PBT, MedianStopping, Random
 from shoal.search.median import _median_without
 from shoal.search.space import uniform
 from shoal.testing import check_searcher
@@ -44,6 +44,17 @@ def test_only_where_others_came_as_far():
     assert stopped(DONE | {"t003": (3, [0.0], "")}, grace_period=2) == frozenset()
     assert stopped(DONE | {"t003": (3, [0.0], ""), "t004": (3, [0.0, 0.0], "")}, grace_period=2) == {"t004"}
     assert stopped(DONE | {"t003": (3, [nan, nan], "")}) == {"t003"}
+
+
+def test_a_copy_that_began_late_has_no_scores_up_to_there():
+    """It starts from another's state, and is scored from there on only."""
+    late = {"t003": (9, [None, None, 0.9], ""), "t004": (9, [0.0], "")}
+    assert stopped(DONE | late) == {"t004"}
+
+
+def test_over_a_population():
+    state, _ = simulate(MedianStopping(PBT(X, 4, 4, **GOAL), **GOAL), slots=1)
+    assert set(state.ended.values()) <= {"finished", "retired"} and any(t.start for t in state.known.values())
 
 
 def test_trials_that_advance_together_are_compared_with_each_other():

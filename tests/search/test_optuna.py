@@ -105,6 +105,9 @@ def test_wrong_samplers():
         Optuna("cmaes", X, 9, 1)
     with pytest.raises(ValueError, match="no sampler is named 'optuna.samplers:CmaEsSampler'.* keep more in Optuna's storage"):
         Optuna("optuna.samplers:CmaEsSampler", X, 9, 1)
+    for name, options in (("optuna.samplers:Nope", {}), ("no_such_module:Nope", {}), ("tpe", {"starup": 3})):
+        with pytest.raises(ValueError, match=f"sampler '{name}' cannot be made with .*: "):
+            Optuna(name, X, 9, 1, options)
     made = Optuna("optuna.samplers:TPESampler", X, 2, 1, **GOAL)
     assert len(simulate(made)[0].known) == 2
 

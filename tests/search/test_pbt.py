@@ -96,6 +96,44 @@ def test_a_place_whose_trial_failed_waits_for_somebody_to_copy():
     assert nobody_waits(FOUR | failed | {"t001": (2, [0.2], ""), "t002": (1, [], "")})["t000-g1"] == (2, ("t003", 1))
 
 
+def test_the_last_one_alive_takes_all_places():
+    failed = {t: (1, [], "failed") for t in ("t000", "t001", "t003")}
+    copies = {"t000-g1": (2, ("t002", 1)), "t001-g1": (2, ("t002", 1)), "t003-g1": (2, ("t002", 1))}
+    assert {t: (x.samples / 100, x.start) for t, x in asked(FOUR | failed, PBT(X, 4, 3, **GOAL)).items()} == {
+        "t002": (2, None),
+        **copies,
+    }
+    assert nobody_waits(FOUR | failed) == {"t002": (2, None), **copies}
+    alone = {"t000": (1, [0.5], "finished")}
+    assert {t: x.start for t, x in asked(alone, PBT(X, 1, 3, **GOAL)).items()} == {"t000": None}
+
+
+@pytest.mark.parametrize(
+    ("space", "mutate", "says"),
+    [
+        (X, "x", r"mutate is a list of names; got the text 'x': write mutate=\['x'\]"),
+        (X, ["x", "depth"], "mutate names depth; the space has width, x"),
+        ({"a": choice([1, 2]), "k": 3}, ["k"], "mutate names k; the space has a"),
+        ({"a": choice([1, 2]), "g": grid([1])}, None, "nothing is in this space.* of a, g"),
+        ({"k": 3}, None, "dimensions that are not constant"),
+    ],
+)
+def test_copies_must_have_something_to_change(space, mutate, says):
+    with pytest.raises(ValueError, match=says):
+        PBT(space, 4, 3, mutate=mutate, **GOAL)
+
+
+def test_a_branch_has_its_own_values():
+    """Another branch's value by the same name is not taken over, nor is its neighbour looked for."""
+    space = {"o": choice({"a": {"c": choice([1, 2]), "f": uniform(0, 1)}, "b": {"c": choice([7, 8]), "f": uniform(5, 6)}})}
+    for mutate in (["o", "o.c", "o.f"], ["o"]):
+        for seed in range(8):
+            search = PBT(space, 4, 3, mutate=mutate, resample_probability=0, seed=seed, **GOAL)
+            made = asked(FOUR, search, {t: {"o": "a", "o.c": 1, "o.f": 0.5} for t in FOUR})["t000-g1"].config
+            low, of = (5, (7, 8)) if made["o"] == "b" else (0, (1, 2))
+            assert made["o.c"] in of and low <= made["o.f"] <= low + 1
+
+
 def test_changes_stay_within_the_space():
     space = {"f": loguniform(1e-3, 1e-1), "n": randint(1, 5), "c": choice([1, 2, 4]), "g": grid([7]), "k": "fixed"}
     search = PBT(space, 4, 9, mutate=["f", "n", "c"], resample_probability=0, **GOAL)

@@ -10,13 +10,13 @@ from shoal.train.crew import parted
 from shoal.train.gauge import GAIN, TRIES, Gauge
 
 
-def measured(gauge: Gauge, lanes: int, step: Callable[[int], float]) -> list[int]:
+def measured(gauge: Gauge, lanes: int, step: Callable[[int], float], mix: str = "") -> list[int]:
     """Try what it wants until it wants no more; the widths tried."""
     tried = []
-    while (width := gauge.wants("a", lanes)) is not None:
+    while (width := gauge.wants("a", lanes, mix)) is not None:
         tried.append(width)
         for _ in range(TRIES):
-            gauge.took("a", width, step(width))
+            gauge.took("a", width, step(width), mix)
         assert len(tried) < 20
     return tried
 
@@ -91,6 +91,22 @@ def test_a_width_met_in_a_round_without_lanes_alone_is_compared_with_them() -> N
     assert [measured(gauge, 16, lambda w: 1.0 + 0.2 * w) for _ in range(2)] == [[1, 16, 8], [16, 8]]
     assert measured(gauge, 3, lambda w: 1.0 + 0.2 * w) == [1, 3, 2]
     assert gauge.ratio("a", 3) == pytest.approx(1.6 / 3 / 1.2)
+
+
+def test_fewer_lanes_compare_their_own_widths_in_terms_of_those_near() -> None:
+    """A crew's mix names every lane's optimizer, so one of 14 lanes has another than one of 16."""
+    gauge = Gauge()
+    assert measured(gauge, 16, {1: 1.0, 16: 4.0, 8: 1.6, 4: 2.0}.__getitem__, "16") == [1, 16, 8, 4], "16 was disturbed"
+    assert measured(gauge, 14, lambda w: 9 * (1 + 0.1 * w), "14") == [14, 7]
+    found = gauge.ratios("a")
+    assert found[14] / found[7] == pytest.approx(2.4 / 14 / (1.7 / 7)) and (found[16], found[8]) == (0.25, 0.2)
+    assert gauge.choose("a", 14) == 14
+
+
+def test_in_doubt_are_widths_that_these_lanes_can_have() -> None:
+    gauge, costs = Gauge(), {1: 1.0, 64: 6.0, 32: 3.4, 8: 2.4, 4: 1.4}
+    assert measured(gauge, 64, costs.__getitem__, "64") == [1, 64, 32]
+    assert measured(gauge, 8, costs.__getitem__, "8") == [1, 8, 4, 8, 4], "though 64 is far faster than both"
 
 
 def test_a_machine_that_changes_its_speed_between_rounds_does_not_mislead() -> None:

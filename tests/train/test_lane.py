@@ -324,6 +324,52 @@ def test_signature_tells_what_costs() -> None:
     assert Lane(Small(), {}, seed=3, device=CPU, epoch=90.0, kind="nvidia-h200").signature != same
 
 
+SCHEDULES = {
+    "step": lambda o, gamma: torch.optim.lr_scheduler.StepLR(o, 2, gamma),
+    "milestones": lambda o, gamma: torch.optim.lr_scheduler.MultiStepLR(o, [2, 4], gamma),
+    "cosine": lambda o, gamma: torch.optim.lr_scheduler.CosineAnnealingLR(o, 6, eta_min=gamma / 100),
+    "in turn": lambda o, gamma: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [torch.optim.lr_scheduler.LinearLR(o, gamma), torch.optim.lr_scheduler.CosineAnnealingLR(o, 6)],
+        milestones=[3],
+    ),
+    "plateau": lambda o, gamma: torch.optim.lr_scheduler.ReduceLROnPlateau(o, factor=gamma, patience=0),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_goes_on_with_its_own_hyper_parameters(name: str) -> None:
+    """From another's state after an epoch: as if this one had been trained from the beginning."""
+
+    class Scheduled(Small):
+        def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+            made = torch.optim.SGD(model.parameters(), lr=config["lr"])
+            return made, SCHEDULES[name](made, config["gamma"])
+
+    def epochs(one: Lane, count: int) -> list[float]:
+        rates = []
+        for _ in range(count):
+            train(one, chunk(20))
+            with one.rng:
+                one.end_epoch(1.0)
+            rates.append(float(one.optimizer.param_groups[0]["lr"]))
+        return rates
+
+    parent, mine, alone = (lane(Scheduled(), lr=lr, gamma=gamma) for lr, gamma in ((0.1, 0.5), (0.12, 0.25), (0.12, 0.25)))
+    epochs(parent, 1)
+    mine.load(parent.state())
+    expected, found = epochs(alone, 6)[1:], epochs(mine, 5)
+    if name == "in turn":  # the factor on the rate that the parent had by then holds to the end of its warm-up
+        expected, found = expected[2:], found[2:]
+    if name == "cosine":
+        assert mine.scheduler.eta_min == 0.0025
+    else:
+        assert found == pytest.approx(expected)
+    same = lane(Scheduled(), lr=0.1, gamma=0.5)
+    same.load(parent.state())
+    assert epochs(same, 5) == epochs(parent, 5), "nothing changes for the trial itself"
+
+
 @pytest.mark.parametrize("torchs", [False, True])
 def test_a_state_of_other_hyper_parameters_keeps_its_momenta_only(torchs: bool) -> None:
     """What a copy with a changed learning rate and decay goes on with; a schedule's factor holds."""
