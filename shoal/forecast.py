@@ -123,7 +123,7 @@ def _row(
     truth: Profile,
     out: Path | None,
 ) -> dict[str, Any]:
-    count = options.slots or wiring.slots_here() if options.backend == "ray" else 1
+    count = options.slots or wiring.slots_here(options.threads) if options.backend == "ray" else 1
     start = RAY_START if options.backend == "ray" else 0.0
     script = [(start, Joined(tuple(_slot(i, data, count) for i in range(count))))]
     sim = Sim(

@@ -42,8 +42,9 @@ class Packed:
     """Models of one recipe that train together on one device. Each learns what it would learn alone, in a study as here.
 
     `fuse`: models of one graph may train in one step where that is measured to be faster (equal to rounding); otherwise equal
-    to the last bit. `metric`: of the validation, where a recipe's scheduler is ReduceLROnPlateau. Where the models have no
-    room together they are trained in smaller packs, one after the other.
+    to the last bit. `metric`: of the validation, where a recipe's scheduler is ReduceLROnPlateau (default: the recipe's); with
+    one, each epoch ends with a validation, as in a study. Where the models have no room together they are trained in smaller
+    packs, one after the other.
 
     Raises:
         StudyError: not a recipe, or its data is not `shoal.Data`.
@@ -63,7 +64,7 @@ class Packed:
     ) -> None:
         check_recipe_type(recipe)
         self._recipe, self._data, self._seed, self._fuse = recipe, data_of(recipe), seed, fuse
-        self._device = device_of(device)
+        self._device, self._metric = device_of(device), metric or recipe.metric
         self._station = Station(
             recipe,
             self._data,
@@ -72,13 +73,14 @@ class Packed:
             device=self._device,
             kind=self._device,
             threads=threads,
-            metric=metric or recipe.metric,
+            metric=self._metric,
             data_memory_gb=data_memory_gb,
             state_memory_gb=inf,
         )
         self._models: dict[TrialId, _Model] = {}
         self._number = 0
         self._most: float = inf  # that are known to have room together
+        self._fewer = False  # models than when that was found out
         self.failed: dict[str, str] = {}  # models that were freed because they raised or diverged, and why
 
     @property
@@ -92,6 +94,8 @@ class Packed:
         Raises:
             StudyError: the name is in use.
         """
+        while name is None and f"m{self._number}" in self._models:
+            self._number += 1
         chosen = TrialId(name or f"m{self._number}")
         if chosen in self._models:
             raise StudyError(f"a model named {chosen} is loaded already; free it first, or choose another name")
@@ -107,6 +111,7 @@ class Packed:
         A model that raises or diverges is freed, and noted in `failed`. Where training ends early, as by Ctrl-C or data that
         cannot be read, the other models are as before the call.
         """
+        self._try_all()
         before: dict[TrialId, Tree | None] = {name: deepcopy(self._state(name)) for name in self._models}
         try:
             self._train([*self._models], epochs, before)
@@ -116,7 +121,12 @@ class Packed:
         return {name: {k: total / n for k, (total, n) in model.sums.items() if n} for name, model in self._models.items()}
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """The means of each model's validation values, by name; {} where there is nothing to validate with."""
+        """The means of each model's validation values, by name; {} for each where there is nothing to validate with.
+
+        Raises:
+            TrialError: a recipe raised; no model is lost by that.
+        """
+        self._try_all()
         return self._evaluate([*self._models])
 
     def state(self, name: str) -> Tree:
@@ -126,9 +136,11 @@ class Packed:
             StudyError: no such model.
             TrialError: it was not built yet, and its recipe raised.
         """
-        self._known(name)
-        self._place([TrialId(name)])
-        state: Tree = deepcopy(self._station.state(TrialId(name)))
+        source = self._known(name).source
+        if source is None:
+            self._place([TrialId(name)])
+            source = self._station.state(TrialId(name))
+        state: Tree = deepcopy(source)  # of one that is not on the device: there may be no room for it now
         return state
 
     def model(self, name: str) -> nn.Module:
@@ -149,6 +161,7 @@ class Packed:
         state = self.state(name)
         self._station.forget(TrialId(name))
         del self._models[TrialId(name)]
+        self._fewer = True
         return state
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -215,7 +228,13 @@ class Packed:
             model.sums = {}
         past = {visit.shard for visit in model.visits[len(model.visits) - seen :]}
         shard = shard_order(self._seed, epoch, set(self._data.shards) - past)[0]
-        return Unit(model.trial, model.visits, Visit(epoch, shard, epoch, 0), model.source)
+        ends = seen + 1 == len(self._data.shards)
+        return Unit(model.trial, model.visits, Visit(epoch, shard, epoch, 0), model.source, ends and self._metric is not None)
+
+    def _try_all(self) -> None:
+        """Some that were there when others had no room are gone."""
+        if self._fewer:
+            self._most, self._fewer = inf, False
 
     def _place(self, names: Iterable[TrialId]) -> None:
         """Have them on the device."""
@@ -238,9 +257,8 @@ class Packed:
                 scores = {part[0]: error} if len(part) == 1 else self._one_by_one(part)
             for name, values in scores.items():
                 if isinstance(values, TrialError):
-                    self._fail(name, values)
-                else:
-                    found[name] = values
+                    raise values
+                found[name] = values
         return found
 
     def _one_by_one(self, names: Sequence[TrialId]) -> dict[TrialId, dict[str, float] | TrialError]:
@@ -255,7 +273,7 @@ class Packed:
         return found
 
     def _fail(self, name: TrialId, error: TrialError) -> None:
-        self.failed[name] = error.why
+        self.failed[name], self._fewer = error.why, True
         self._station.forget(name)
         del self._models[name]
 

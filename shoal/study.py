@@ -138,7 +138,7 @@ class Study:
                 "given": wiring.given_rows(given),
             }
             state = replay(lines)
-            wiring.check_same(before, head, scored=any(state.scores.values()))
+            wiring.check_same(before, head, {name for scores in state.scores.values() for _, values in scores for name in values})
             state = self._begin(state, data.sizes, head, since, before)
             with ExitStack() as open_:
                 made = wired.backend(self, chosen, data, state, since, None if isinstance(given, Given) else given)

@@ -52,7 +52,7 @@ def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:
     kept = study.state.kept[trial]
     saved = Vault(study.folder.checkpoints, study.state.run).load(kept.name)
     again = {**_again(study, data_of(study.recipe), trial, kept.visits), "found": saved.get("found")}
-    equal, difference = compare({"found": None, **saved}, again)
+    equal, difference = compare({"found": None, "scheduled": again["scheduled"], **saved}, again)
     fused = trial in _fused(study.lines())
     random = fused and bool(study.state.known[trial].config.get("fuse_random", study.recipe.fuse_random))
     wide = trial in _wide(study.lines())

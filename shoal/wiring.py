@@ -3,7 +3,7 @@
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -163,12 +163,14 @@ def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: A
 
 def _check_repeats(searcher: Any) -> None:
     """Trials of one configuration and seed are equal to the bit: more of them than there are unlike ones tell nothing new."""
-    from shoal.search import Random
+    from shoal.search import PBT, Random
     from shoal.search.draws import Draws
     from shoal.search.space import dimensions
 
     draws, count = getattr(searcher, "_draws", None), getattr(searcher, "num_samples", None)
-    if not isinstance(draws, Draws) or count is None or any(hasattr(domain, "sample") for _, domain in dimensions(draws.space)):
+    if not isinstance(draws, Draws) or isinstance(searcher, PBT) or count is None:
+        return
+    if any(hasattr(domain, "sample") for _, domain in dimensions(draws.space)):
         return
     count *= draws.combinations if isinstance(searcher, Random) else 1
     if count > draws.combinations:
@@ -211,18 +213,20 @@ def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
 
 
 def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> Searcher[Any]:
-    """The searcher, with some trials under way for each slot where the policy may pack.
+    """The searcher, with some trials under way for each slot where the policy may pack; with more it would search blindly.
 
-    No more than make up a quarter of all on all slots: later ones are to learn from them.
+    Where packing is only considered (`Auto`), no more than make up a quarter of all, for later ones are to learn from them.
     """
     from shoal.policy import Auto
     from shoal.search import completed
 
     policies = policy.candidates.values() if isinstance(policy, Auto) else (policy,)
     most = max((each.most for each in policies if isinstance(each, (Pack, Packed))), default=1)
-    slots = 1 if options.backend == "local" else options.slots or slots_here()
-    samples = next((n for each in nested(searcher) if (n := getattr(each, "num_samples", None)) is not None), 4 * PACKED)
-    count = min(most, PACKED, max(1, samples // (4 * slots)))
+    count = min(most, PACKED)
+    if isinstance(policy, Auto):
+        slots = 1 if options.backend == "local" else options.slots or slots_here(options.threads)
+        samples = next((n for each in nested(searcher) if (n := getattr(each, "num_samples", None)) is not None), 1)
+        count = min(count, max(1, samples // (4 * slots))) if options.slots or not options.address else 1
     return completed(searcher, {"per_slot": count}, lambda: searcher)
 
 
@@ -251,11 +255,12 @@ def policy_of(policy: Policy[Any] | str, options: Options, data: "Data", seed: i
     return Fifo() if policy == "fifo" else Hop(rule=HOPS[policy], seed=seed)
 
 
-def slots_here() -> int:
-    """Slots that a Ray cluster of this machine alone would have: its GPUs, else its CPUs."""
+def slots_here(threads: int = 1) -> int:
+    """Slots that a Ray cluster of this machine alone would have: its GPUs, else its CPUs by so many threads."""
     from shoal.train.device import gpus
 
-    return gpus() or os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return gpus() or max(1, cpus // threads)
 
 
 def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
@@ -347,10 +352,10 @@ def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return Random(space or {}, num_samples=1).config(0)
 
 
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scored: bool = True) -> None:
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scores: Set[str]) -> None:
     """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
 
-    `scored`: whether a trial has a score; until then a misspelt metric may be set right.
+    `scores`: names of all that trials have; a metric that is not among them was misspelt, and may be set right.
 
     Raises:
         StudyError: what was trained and what would be trained do not belong together.
@@ -362,7 +367,8 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scored: bool =
             f"the data changed since this study began (fingerprint {before['data']['fingerprint'][:12]}, now "
             f"{now['data']['fingerprint'][:12]}): restore the data, or start a new study with another storage="
         )
-    old, new = (_fixed(x["searcher"], scored) | {"seed": x["seed"]} for x in (before, now))
+    free = {"max_concurrent", "per_slot"} | (set() if _metrics(before["searcher"]) & scores else {"metric", "mode"})
+    old, new = (_fixed(x["searcher"], free) | {"seed": x["seed"]} for x in (before, now))
     differ = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     if differ:
         changes = "; ".join(f"{k}: {old.get(k)!r}, now {new.get(k)!r}" for k in differ)
@@ -376,12 +382,17 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scored: bool =
         )
 
 
-def _fixed(searcher: Mapping[str, Any], scored: bool) -> dict[str, Any]:
-    """What of a searcher's description may not change."""
-    free = {"max_concurrent", "per_slot"} | ({"num_samples"} if searcher.get("name") != "pbt" else set())
-    free |= set() if scored else {"metric", "mode"}
+def _fixed(searcher: Mapping[str, Any], free: Set[str]) -> dict[str, Any]:
+    """What of a searcher's description may not change; a population has its size."""
+    free = free | ({"num_samples"} if searcher.get("name") != "pbt" else set())
     fixed = {k: v for k, v in searcher.items() if k not in free}
-    return fixed | {"inner": _fixed(fixed["inner"], scored)} if fixed.get("inner") else fixed
+    return fixed | {"inner": _fixed(fixed["inner"], free)} if fixed.get("inner") else fixed
+
+
+def _metrics(searcher: Mapping[str, Any]) -> set[str]:
+    """By which it compares trials, and those within it."""
+    inner = _metrics(searcher["inner"]) if searcher.get("inner") else set()
+    return inner | {searcher["metric"]} if searcher.get("metric") else inner
 
 
 def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:

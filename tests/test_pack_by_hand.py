@@ -9,6 +9,7 @@ import torch
 
 import shoal
 from shoal.policy import Fifo
+from shoal.train.unit import TrialError
 from shoal.train.verify import compare, differences
 
 CONFIGS = [{"width": w, "lr": lr} for w in (4, 8) for lr in (1e-2, 1e-3)]
@@ -105,6 +106,70 @@ def shoal_scores(recipe: Any, epochs: int) -> dict[str, Any]:
     return packed.evaluate()
 
 
+def test_a_schedule_follows_the_validation_as_in_a_study(tmp_path: Path, blobs: Any) -> None:
+    class Falling(blobs):  # type: ignore[misc]
+        def configure_optimizers(self, model: Any, config: Any) -> Any:
+            made = torch.optim.Adam(model.parameters(), lr=config["lr"])
+            return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made, mode="max", factor=0.5, patience=0, threshold=1.0)
+
+    study = shoal.create_study(Falling(), storage=tmp_path / "s", metric="accuracy", mode="max", search_space=CONFIGS[0])
+    study.optimize(policy=Fifo(), max_epochs=4, progress=False)
+    made = shoal.pack(Falling(), CONFIGS[:1], metric="accuracy")
+    made.train(4)
+    assert made.state("m0")["optimizer"]["param_groups"][0]["lr"] <= CONFIGS[0]["lr"] / 4, "there were epochs without gain"
+    assert str(made.model("m0").state_dict()) == str(study.load_model(study.trials[0]).state_dict())
+
+
+def test_a_validation_that_raises_takes_no_model(blobs: Any) -> None:
+    class Wrong(blobs):  # type: ignore[misc]
+        wrong = False
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            if self.wrong and model.width == 8:
+                raise KeyError("acuracy")
+            return super().validation_step(model, batch)
+
+        def configure_model(self, config: Any) -> Any:
+            model = super().configure_model(config)
+            model.width = config["width"]
+            return model
+
+    recipe = Wrong()
+    made = shoal.pack(recipe, CONFIGS)
+    made.train(2)
+    recipe.wrong = True
+    with pytest.raises(TrialError, match="acuracy"):
+        made.evaluate()
+    recipe.wrong = False
+    assert made.names == ("m0", "m1", "m2", "m3") and made.failed == {} and made.evaluate() == shoal_scores(blobs(), 2)
+
+
+def test_a_model_that_waits_elsewhere_is_read_and_freed_where_it_is(blobs: Any) -> None:
+    """And after one is gone, all are tried together again."""
+    room, alive = 2, weakref.WeakSet[Any]()
+
+    class Small(blobs):  # type: ignore[misc]
+        def configure_model(self, config: Any) -> Any:
+            model = super().configure_model(config)
+            alive.add(model)
+            if len(alive) > room:
+                raise torch.OutOfMemoryError("no room")
+            return model
+
+    made = shoal.pack(Small(), CONFIGS)
+    made.train(2)
+    away = [name for name in made.names if made._models[name].source is not None]
+    assert made.failed == {} and len(away) == 2 and made._most == 2
+    for name in away:
+        assert list(differences(made.state(name), alone(blobs(), CONFIGS[int(name[1:])], 2))) == []
+        assert len(alive) == 2
+    made.free(away[0])
+    room = 3
+    made.train()
+    assert made._most == float("inf")
+    assert made.load(CONFIGS[0], name="m4") == "m4" and made.load(CONFIGS[0]) == "m5", "a name nobody chose"
+
+
 def test_fused(blobs: Any) -> None:
     class Plain(blobs):  # type: ignore[misc]
         def configure_model(self, config: Any) -> Any:
@@ -112,6 +177,7 @@ def test_fused(blobs: Any) -> None:
 
     packed = shoal.pack(Plain(), CONFIGS, fuse=True)
     packed.train(3)
+    assert any(2 in each.tries for rounds in packed._station._pack.crews.gauge._rounds.values() for each in rounds), "tried"
     for name, config in zip(packed.names, CONFIGS, strict=True):
         assert compare(packed.state(name)["model"], alone(Plain(), config, 3)["model"]).difference < 1e-4
 

@@ -124,7 +124,7 @@ class _Packs:
             if gang.quota is not None or gang.shards or len(slots) != 1:
                 continue
             slot, lanes = view.slots[next(iter(slots))], list(gang.trials)
-            alike = [t for t in left if self._graph(t) == self._graph(lanes[0])]
+            alike = [t for t in left if self._graph(t) == self._graph(lanes[0]) and view.trials[t].widths[0] == 1]
             near = set(nsmallest(JOINING, alike, key=lambda t: self._apart(lanes[0], t)))
             for trial in [t for t in alike if t in near]:
                 if len(lanes) < self.rule.most and self._gains(slot, gang, lanes, trial):

@@ -24,9 +24,9 @@ class Packed:
     """The policy, over packs of trials that are at the same visits and that the profile says go faster together.
 
     `most`: trials in a pack; packs are no larger than leaves one for every slot. `fuse`: lanes of one graph may train in
-    one step. A pack stays together until its trials end or differ in their visits, or they turn out
-    not to go faster. Where the policy fixes each trial's order of shards (`Hop.order`), all of a pack have that of its
-    first trial from then on, so that an interrupted run equals the undisturbed one, whoever leads later.
+    one step. A pack stays together until its trials end or differ in their visits, or they turn out not to go faster, or to
+    need more memory than a slot has. Where the policy fixes each trial's order of shards (`Hop.order`), all of a pack have
+    that of its first trial from then on, so that an interrupted run equals the undisturbed one, whoever leads later.
 
     Raises:
         ValueError: packs of less than one.
@@ -73,8 +73,12 @@ def _state(view: View, trial: TrialId) -> tuple[Any, ...]:
 
 
 def _kept(view: View, packs: Packs, fuse: bool) -> Packs:
-    """The packs as they were, without trials that ended, and parted where trials differ by now or turned out not to gain."""
+    """The packs as they were, without trials that ended, and parted where trials differ by now or turned out not to gain.
+
+    Those that wait are parted, too, where they turned out to need more memory than a slot has.
+    """
     kept: Packs = []
+    room = _room(view)
     for pack in packs:
         parts: dict[object, list[TrialId]] = {}
         for trial in pack:
@@ -84,10 +88,28 @@ def _kept(view: View, packs: Packs, fuse: bool) -> Packs:
                 key = (gang.since, gang.trials[0]) if gang is not None else (*_state(view, trial), *alone)
                 parts.setdefault(key, []).append(trial)
         for part in parts.values():
-            waits = part[0] not in view.running
-            whole = len(part) == 1 or not waits or _gains(view, part[0], part[1], fuse)
-            kept += [part] if whole else [[trial] for trial in part]
+            if part[0] in view.running:
+                kept.append(part)
+                continue
+            for some in _fitting(view, part, room):
+                whole = len(some) == 1 or _gains(view, some[0], some[1], fuse)
+                kept += [some] if whole else [[trial] for trial in some]
     return kept
+
+
+def _room(view: View) -> float:
+    """The memory of the smallest slot: a pack may come to any."""
+    return min((slot.memory for slot in view.slots.values()), default=inf)
+
+
+def _fitting(view: View, pack: Sequence[TrialId], room: float) -> Packs:
+    """The pack in as few parts as have room, in order."""
+    parts: Packs = [[]]
+    for trial in pack:
+        if parts[-1] and not _fits(view, [*parts[-1], trial], room):
+            parts.append([])
+        parts[-1].append(trial)
+    return parts
 
 
 def _formed(view: View, packs: Packs, rule: Packed, order: Callable[[TrialId], object]) -> Packs:
@@ -98,7 +120,7 @@ def _formed(view: View, packs: Packs, rule: Packed, order: Callable[[TrialId], o
         return packs
     packs = [list(pack) for pack in packs]
     most = min(rule.most, max(1, len(view.trials) // max(1, len(view.slots))))
-    room = min((slot.memory for slot in view.slots.values()), default=inf)
+    room = _room(view)
     open_: dict[object, Packs] = {}  # packs that wait, by what must be equal; the first of each kind stands for it
     for pack in packs:
         if pack[0] not in view.running:

@@ -111,8 +111,10 @@ class PBT:
         alive = [t for t in holders if through(view, t, whole_epochs(view, ends[now]))]
         ranked = best_first(view, alive, ends[now], self.metric, self.mode)
         sound = [t for t in ranked if cost_at(view, t, ends[now], self.metric, self.mode) < inf]
+        most = whole_epochs(view, ends[now])  # a copy of what is beyond this generation would be, too
         count = min(ceil(len(ranked) * self.quantile_fraction), len(ranked) // 2)
         best, kept = sound[: max(1, count)], set(sound) & set(ranked[: len(ranked) - count])
+        best = [t for t in best if view.done[t] <= most + EPS]
         for i in due:
             if holders[i] in kept or (holders[i] in alive and not best):
                 yield extended(view, holders[i], ends[now + 1])

@@ -13,8 +13,7 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.checkpoint import StaleRun
 from shoal.train.columns import DataError
-from shoal.train.lane import Diverged
-from shoal.train.unit import OutOfMemory, TrialError
+from shoal.train.unit import Diverged, OutOfMemory, TrialError
 
 
 class Spent:
@@ -57,14 +56,25 @@ def blaming() -> Iterator[None]:
     except (Exception, SystemExit) as error:  # the recipe's own, whatever it is
         told = str(error).strip().split("\n")[0]
         why = told if isinstance(error, Diverged) else f"{type(error).__name__}: {told}" if told else type(error).__name__
-        kind = OutOfMemory if _no_room(error) else TrialError
+        kind = OutOfMemory if no_room(error) else TrialError
         raise kind(why, traceback.format_exc()) from error
 
 
-def _no_room(error: BaseException) -> bool:
+NO_ROOM = (  # in messages of errors that have no type of their own
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+
+
+def no_room(error: BaseException) -> bool:
     """Whether memory ran out, on a device or in this process."""
     told = str(error)
-    short = "can't allocate memory" in told or "not enough memory" in told or "bad_alloc" in told
+    short = any(words in told for words in NO_ROOM)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and short)
 
 

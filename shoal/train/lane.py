@@ -24,10 +24,7 @@ from shoal.train.columns import Columns
 from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
 from shoal.train.scoring import scoring
-
-
-class Diverged(Exception):  # noqa: N818
-    """The loss was not finite for more steps in a row than the recipe's patience."""
+from shoal.train.unit import Diverged
 
 
 class Lane:
@@ -266,8 +263,8 @@ class Lane:
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [list(visit) for visit in self.visits],
             "bad": self._bad,
-            "configured": self._configured,
-            "scheduled": self._scheduled,
+            "configured": tree.to_numpy(self._configured),
+            "scheduled": tree.to_numpy(self._scheduled),
             "found": self.found,
         }
 

@@ -4,29 +4,34 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler
 
-_NOT = ("optimizer", "_last_lr")  # of a scheduler's attributes; the second follows from the optimizer's rates
+_COUNTED = ("_last_lr", "T_i", "T_cur")  # attributes that tell how far it is, though they begin as it was made
+_WITHIN = ("_schedulers", "lr_lambdas")  # those that hold schedulers, or functions, with attributes of their own
 
 
 def made_with(scheduler: Any) -> dict[str, Any]:
-    """The plain attributes of a torch scheduler that has just been made, and those of the ones within it; {} of others."""
-    if not isinstance(scheduler, LRScheduler):
-        return {}
-    inner = [made_with(each) for each in getattr(scheduler, "_schedulers", ())]
-    plain = {name: _plain(value) for name, value in vars(scheduler).items() if name not in _NOT and _is_plain(value)}
-    return {**plain, "_schedulers": inner} if inner else plain
+    """The plain attributes of a torch scheduler that has just been made, and of what is within it; {} of others."""
+    return _attributes(scheduler) if isinstance(scheduler, LRScheduler) else {}
+
+
+def _attributes(of: Any) -> dict[str, Any]:
+    found = getattr(of, "__dict__", {})
+    plain = {name: _plain(value) for name, value in found.items() if name not in (*_COUNTED, *_WITHIN) and _is_plain(value)}
+    return plain | {name: [_attributes(each) for each in found[name]] for name in _WITHIN if name in found}
 
 
 def put_back(scheduler: Any, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Undo what loading another trial's state did to attributes in which the two were made unlike: gamma, T_max, base rates."""
     for name, value in own.items():
-        if name == "_schedulers":
-            for each, mine, other in zip(scheduler._schedulers, value, theirs.get(name, ()), strict=False):
+        if name in _WITHIN:
+            for each, mine, other in zip(getattr(scheduler, name), value, theirs.get(name, ()), strict=False):
                 put_back(each, mine, other)
         elif name in theirs and theirs[name] != value:
             now = getattr(scheduler, name)
             setattr(scheduler, name, type(now)(deepcopy(value)) if isinstance(now, tuple | list | dict) else value)
+    if isinstance(scheduler, CyclicLR):
+        scheduler._init_scale_fn()  # it holds the gamma that was there when it was made
 
 
 def _is_plain(value: Any) -> bool:

@@ -65,6 +65,10 @@ class TrialError(Exception):
         return self.why
 
 
+class Diverged(Exception):  # noqa: N818
+    """The loss was not finite for more steps in a row than the recipe's patience."""
+
+
 class OutOfMemory(TrialError):  # noqa: N818
     """The device had no room for it. Of a trial among several on a slot: it may have room alone.
 

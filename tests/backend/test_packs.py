@@ -9,8 +9,12 @@ import torch
 from test_local import maker
 
 import shoal
-from shoal.core.event import Ended, Planned
-from shoal.policy import Fifo, Pack
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Ended, Joined, Opened, Planned, Submitted
+from shoal.core.state import State, fold, view
+from shoal.core.trial import Trial, TrialId
+from shoal.policy import Fifo, Hop, Pack, Packed, packed
+from shoal.profile.table import Row, Table
 from shoal.report import summary
 from shoal.testing import Setting, check_backend
 
@@ -119,6 +123,42 @@ def test_a_pack_without_room_is_split_and_all_finish(tmp_path: Path, blobs: Any,
     assert all(split["needs"] or len(split["trials"]) == 1 for split in found["splits"])
     if memory:
         assert max(figures["memory"] for figures in found["figures"].values()) >= memory / 2 - 1e-9
+
+
+@pytest.mark.parametrize("memory", [None, 1.0])
+def test_a_hopping_pack_without_room_goes_on_in_smaller_ones(
+    tmp_path: Path, blobs: Any, memory: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Recipe(Crowded, blobs):  # type: ignore[misc]
+        alive = weakref.WeakSet()  # type: ignore[var-annotated]
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.room(model)
+            return super().training_step(model, batch)
+
+    monkeypatch.setattr(packed, "_gains", lambda *_: True)
+    study = studied(tmp_path / "s", Recipe(shards=2), Packed(Hop(), most=6), slot_memory_gb=memory, state_memory_gb=0.0)
+    assert {trial.status for trial in study.trials} == {"finished"} and together(study) == 6
+    assert all(row["equal"] for row in study.replay())
+
+
+def test_a_waiting_pack_that_turns_out_too_large_is_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was formed before its trials' memory was known."""
+    monkeypatch.setattr(packed, "_gains", lambda *_: True)
+    shards, names = {ShardId("a"): 10, ShardId("b"): 10}, [TrialId(f"t{i}") for i in range(8)]
+    slot = Slot(SlotId("g"), shards=frozenset(shards), memory=1.0)
+    trials = [Submitted(Trial(t, 40.0, {}, shards=frozenset(shards))) for t in names]
+    state = fold(State(), [Opened(1, shards), Joined((slot,)), *trials])
+
+    def plan(memory: float, remembered: Any) -> tuple[list[int], Any]:
+        policy = Packed(Hop())
+        made, after = policy.decide(view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)), remembered)
+        assert all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs) and len(made.gangs) == 1
+        return [len(pack) for pack in after[0]], after
+
+    sizes, remembered = plan(0.0, Packed(Hop()).start())
+    assert sizes == [8]
+    assert plan(0.2, remembered)[0] == [5, 3]
 
 
 def test_one_trial_that_has_no_room_alone_fails(tmp_path: Path, blobs: Any) -> None:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from shoal.train import kernels
 from shoal.train.fused import Fused, StepFailed, Unfusable, graph_key
-from shoal.train.lane import Diverged, Lane
+from shoal.train.lane import Lane
 from shoal.train.losses import Vectorized
 from shoal.train.recipe import Recipe
+from shoal.train.unit import Diverged
 from shoal.train.verify import compare, differences
 
 F64 = torch.float64
