@@ -42,9 +42,9 @@ class Packed:
     """Models of one recipe that train together on one device. Each learns what it would learn alone, in a study as here.
 
     `fuse`: models of one graph may train in one step where that is measured to be faster (equal to rounding); otherwise equal
-    to the last bit. `metric`: of the validation, where a recipe's scheduler is ReduceLROnPlateau (default: the recipe's); with
-    one, each epoch ends with a validation, as in a study. Where the models have no room together they are trained in smaller
-    packs, one after the other.
+    to the last bit. `metric`: of the validation that ends each epoch, as in a study, where a recipe's scheduler is
+    ReduceLROnPlateau (default: the recipe's). Where the models have no room together they are trained in smaller packs, one
+    after the other.
 
     Raises:
         StudyError: not a recipe, or its data is not `shoal.Data`.
@@ -156,12 +156,15 @@ class Packed:
 
         Raises:
             StudyError: no such model.
-            TrialError: it was not built yet, and its recipe raised.
+            TrialError: it was not built yet, and its recipe raised; it is taken out all the same.
         """
-        state = self.state(name)
-        self._station.forget(TrialId(name))
-        del self._models[TrialId(name)]
-        self._fewer = True
+        try:
+            state = self.state(name)
+        except TrialError:
+            if not self._known(name).visits:
+                self._forget(TrialId(name))
+            raise
+        self._forget(TrialId(name))
         return state
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -228,8 +231,8 @@ class Packed:
             model.sums = {}
         past = {visit.shard for visit in model.visits[len(model.visits) - seen :]}
         shard = shard_order(self._seed, epoch, set(self._data.shards) - past)[0]
-        ends = seen + 1 == len(self._data.shards)
-        return Unit(model.trial, model.visits, Visit(epoch, shard, epoch, 0), model.source, ends and self._metric is not None)
+        wanted = self._metric is not None and seen + 1 == len(self._data.shards) and self._station.follows_scores(name)
+        return Unit(model.trial, model.visits, Visit(epoch, shard, epoch, 0), model.source, wanted)
 
     def _try_all(self) -> None:
         """Some that were there when others had no room are gone."""
@@ -257,7 +260,7 @@ class Packed:
                 scores = {part[0]: error} if len(part) == 1 else self._one_by_one(part)
             for name, values in scores.items():
                 if isinstance(values, TrialError):
-                    raise values
+                    raise type(values)(f"{name}: {values.why}", values.text, values.signature)
                 found[name] = values
         return found
 
@@ -273,9 +276,13 @@ class Packed:
         return found
 
     def _fail(self, name: TrialId, error: TrialError) -> None:
-        self.failed[name], self._fewer = error.why, True
+        self.failed[name] = error.why
+        self._forget(name)
+
+    def _forget(self, name: TrialId) -> None:
         self._station.forget(name)
         del self._models[name]
+        self._fewer = True
 
     def _known(self, name: str) -> _Model:
         if name not in self._models:

@@ -367,8 +367,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scores: Set[st
             f"the data changed since this study began (fingerprint {before['data']['fingerprint'][:12]}, now "
             f"{now['data']['fingerprint'][:12]}): restore the data, or start a new study with another storage="
         )
-    free = {"max_concurrent", "per_slot"} | (set() if _metrics(before["searcher"]) & scores else {"metric", "mode"})
-    old, new = (_fixed(x["searcher"], free) | {"seed": x["seed"]} for x in (before, now))
+    old, new = (_fixed(x["searcher"], before["searcher"], scores) | {"seed": x["seed"]} for x in (before, now))
     differ = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     if differ:
         changes = "; ".join(f"{k}: {old.get(k)!r}, now {new.get(k)!r}" for k in differ)
@@ -382,17 +381,13 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any], scores: Set[st
         )
 
 
-def _fixed(searcher: Mapping[str, Any], free: Set[str]) -> dict[str, Any]:
-    """What of a searcher's description may not change; a population has its size."""
-    free = free | ({"num_samples"} if searcher.get("name") != "pbt" else set())
+def _fixed(searcher: Mapping[str, Any], before: Mapping[str, Any], scores: Set[str]) -> dict[str, Any]:
+    """What of a searcher's description may not change: a population has its size, and a metric that there is compared trials."""
+    free = {"max_concurrent", "per_slot"} | ({"num_samples"} if searcher.get("name") != "pbt" else set())
+    free |= {"metric", "mode"} if before.get("metric") not in scores else set()
     fixed = {k: v for k, v in searcher.items() if k not in free}
-    return fixed | {"inner": _fixed(fixed["inner"], free)} if fixed.get("inner") else fixed
-
-
-def _metrics(searcher: Mapping[str, Any]) -> set[str]:
-    """By which it compares trials, and those within it."""
-    inner = _metrics(searcher["inner"]) if searcher.get("inner") else set()
-    return inner | {searcher["metric"]} if searcher.get("metric") else inner
+    inner = fixed.get("inner")
+    return fixed | {"inner": _fixed(inner, before.get("inner") or {}, scores)} if inner else fixed
 
 
 def progress(wanted: bool, metric: str | None, mode: str) -> list[Any]:

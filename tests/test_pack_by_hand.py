@@ -138,9 +138,14 @@ def test_a_validation_that_raises_takes_no_model(blobs: Any) -> None:
     made = shoal.pack(recipe, CONFIGS)
     made.train(2)
     recipe.wrong = True
-    with pytest.raises(TrialError, match="acuracy"):
+    with pytest.raises(TrialError, match="m2: KeyError: 'acuracy'"):
         made.evaluate()
     recipe.wrong = False
+    unfit = made.load({"lr": 0.1})
+    with pytest.raises(TrialError, match=f"{unfit}: KeyError: 'width'"):
+        made.evaluate()
+    with pytest.raises(TrialError, match="width"):
+        made.free(unfit)
     assert made.names == ("m0", "m1", "m2", "m3") and made.failed == {} and made.evaluate() == shoal_scores(blobs(), 2)
 
 

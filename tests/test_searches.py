@@ -169,10 +169,11 @@ def test_numbers_may_grow_within_another_searcher_but_not_a_population(tmp_path:
     study.optimize("median(inner='patience')", num_samples=2, max_epochs=1, progress=False)
     study.optimize("median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False)
     assert len(study.trials) == 3
-    study = made(tmp_path / "p", blobs)
-    study.optimize("pbt", num_samples=2, max_epochs=1, progress=False)
-    with pytest.raises(shoal.StudyError, match="num_samples: 2, now 3.*not PBT's, which is its population"):
-        study.optimize("pbt", num_samples=3, max_epochs=1, progress=False)
+    for name, differs in (("pbt", "num_samples: 2, now 3"), ("median(inner='pbt')", "inner: ")):
+        study = made(tmp_path / name, blobs)
+        study.optimize(name, num_samples=2, max_epochs=1, progress=False)
+        with pytest.raises(shoal.StudyError, match=f"{differs}.*not PBT's, which is its population"):
+            study.optimize(name, num_samples=3, max_epochs=1, progress=False)
 
 
 def test_more_trials_than_there_are_configurations_are_warned_of(tmp_path: Path, blobs: Any) -> None:

@@ -6,6 +6,7 @@ pack, its first, with the pack's speed and memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -104,12 +105,14 @@ def _room(view: View) -> float:
 
 def _fitting(view: View, pack: Sequence[TrialId], room: float) -> Packs:
     """The pack in as few parts as have room, in order."""
-    parts: Packs = [[]]
-    for trial in pack:
-        if parts[-1] and not _fits(view, [*parts[-1], trial], room):
-            parts.append([])
-        parts[-1].append(trial)
-    return parts
+    needs = [view.profile.cost(t).memory for t in pack] if room < inf else []
+    if sum(needs) <= room:
+        return [[*pack]]
+    cuts = [0]
+    for at in range(1, len(pack)):
+        if sum(needs[cuts[-1] : at + 1]) > room:
+            cuts.append(at)
+    return [[*pack[a:b]] for a, b in pairwise([*cuts, len(pack)])]
 
 
 def _formed(view: View, packs: Packs, rule: Packed, order: Callable[[TrialId], object]) -> Packs:

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from shoal.train import columns as cols
-from shoal.train.account import no_room
 from shoal.train.columns import Columns
 
 if TYPE_CHECKING:
     from shoal.train.lane import Lane
 
-EVALUATION_BATCHES = 4  # without gradients a batch of so many training batches usually fits where one of those does
+EVALUATION_BATCHES = 4  # without gradients a batch of so many training batches fits where one of those does
 
 
 class Scoring:
@@ -25,21 +24,14 @@ class Scoring:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._totals: dict[str, list[float]] = {}
-        self._size = EVALUATION_BATCHES * lane.settings.batch_size
 
     def add(self, chunk: Columns) -> None:
         """Validate on these samples, too."""
         lane = self._lane
         with lane.rng, torch.no_grad():
-            at = 0
-            while at < cols.rows(chunk):
-                try:
-                    self._add(cols.cut(chunk, at, at + self._size))
-                    at += self._size
-                except (MemoryError, RuntimeError) as error:  # where outputs are larger than what training keeps
-                    if self._size <= lane.settings.batch_size or not no_room(error):
-                        raise
-                    self._size //= 2
+            size = EVALUATION_BATCHES * lane.settings.batch_size
+            for at in range(0, cols.rows(chunk), size):
+                self._add(cols.cut(chunk, at, at + size))
 
     def _add(self, batch: Columns) -> None:
         lane, count = self._lane, cols.rows(batch)

@@ -212,6 +212,11 @@ class Station:
             raise LookupError(f"trial {trial} is not held here")
         return _state(held.lane)
 
+    def follows_scores(self, trial: TrialId) -> bool:
+        """Whether its learning rate depends on its scores; of one that is not here it may."""
+        held = self._held.get(trial)
+        return held is None or isinstance(held.lane.scheduler, ReduceLROnPlateau)
+
     def place(self, unit: Unit) -> None:
         """Hold the trial in the state before that unit.
 

@@ -160,26 +160,6 @@ def test_evaluation_changes_nothing() -> None:
     assert np.array_equal(outer[1], np.random.get_state()[1]) and outer[2] == random.getstate()
 
 
-def test_evaluation_takes_smaller_batches_where_larger_ones_have_no_room() -> None:
-    class Short(Small):
-        room, tried = 100, 0
-
-        def validation_step(self, model: nn.Module, batch: Any) -> Any:
-            self.tried = len(batch[0])
-            if self.tried > self.room:
-                raise torch.OutOfMemoryError("no room")
-            return super().validation_step(model, batch)
-
-    recipe = Short()
-    one = lane(recipe)
-    whole = one.evaluate([chunk(40)])
-    recipe.room = 8
-    assert one.evaluate([chunk(40)]) == pytest.approx(whole) and recipe.tried == 8
-    recipe.room = 7  # not even as many as in training
-    with pytest.raises(torch.OutOfMemoryError):
-        one.evaluate([chunk(40)])
-
-
 def test_evaluation_averages_over_all_samples_in_evaluation_mode() -> None:
     one = lane(Small())
     x, y = chunk(75)
