@@ -42,12 +42,19 @@ class Folder:
         self.path = Path(path)
         self.journal = self.path / "journal.jsonl"
         self.report = self.path / "report.html"
-        self.checkpoints = checkpoints or str(self.path / "checkpoints")
+        self.elsewhere = _whole(checkpoints) if checkpoints else None  # the weights, where they are not in the folder itself
 
     @property
-    def checkpoints_url(self) -> str:
+    def checkpoints(self) -> str:
         """Where the weights lie, good in any process that sees the same files."""
-        return self.checkpoints if "://" in self.checkpoints else str(Path(self.checkpoints).resolve())
+        return self.elsewhere or _whole(self.path / "checkpoints")
+
+    def go_on(self, head: Mapping[str, Any]) -> None:
+        """Take the weights where that run had them, unless told another place. In the folder itself they move with it."""
+        place = head.get("checkpoints")
+        own = place is not None and Path(place).parts[-2:] == (head.get("study"), "checkpoints")  # as it was written once
+        if self.elsewhere is None and place is not None and not own:
+            self.elsewhere = place
 
     def make(self) -> None:
         """Create the folder, and see that it can be written to.
@@ -124,6 +131,10 @@ class Folder:
             renewed.__dict__.update(recipe.__dict__)
             return renewed
         return recipe
+
+
+def _whole(place: str | Path) -> str:
+    return str(place) if "://" in str(place) else str(Path(place).resolve())
 
 
 def timestamp() -> str:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,7 +240,7 @@ class Study:
         if self.metric is None:
             raise StudyError("the study has no metric to rank by: create it with metric= (and mode=)")
         sign = -1.0 if self.mode == "max" else 1.0
-        scored = [x for x in self.trials if x.value == x.value and not x.status.startswith("failed")]
+        scored = [x for x in self.trials if isfinite(x.value) and not x.status.startswith("failed")]
         if not scored:
             raise StudyError(f"no trial has a score {self.metric!r} yet; {len(self.state.known)} trials are known")
         return sorted(scored, key=lambda x: sign * x.value)
@@ -250,7 +250,7 @@ class Study:
         known = state.known[trial]
         scores = state.scores[trial]
         values = [x[self.metric] for _, x in scores if self.metric in x] if self.metric else []
-        best = (max if self.mode == "max" else min)(values, default=nan)
+        best = (max if self.mode == "max" else min)(filter(isfinite, values), default=nan)
         epochs = len(state.visits[trial]) / max(len(known.shards), 1)
         status = state.ended.get(trial, "running")
         return TrialResult(trial, known.config, status, epochs, state.done[trial], values[-1] if values else nan, best, scores)
@@ -343,6 +343,7 @@ def create_study(
     folder = Folder(storage or Path("runs") / (study_name or type(recipe).__name__.lower()), checkpoints)
     if folder.journal.exists() and not load_if_exists:
         raise StudyError(f"{folder.path} holds a study already: pass load_if_exists=True to go on with it, or another storage=")
+    folder.go_on(last_head(folder.lines()))
     return Study(recipe, folder, metric, mode, space, seed)
 
 
@@ -356,7 +357,7 @@ def load_study(storage: str | Path) -> Study:
     if not folder.journal.exists():
         raise StudyError(f"there is no study in {folder.path}: no journal.jsonl")
     head = last_head(folder.lines())
-    folder.checkpoints = head.get("checkpoints") or folder.checkpoints
+    folder.go_on(head)
     space = wiring.rebuild_space(head.get("space"))
     return Study(folder.load_recipe(head), folder, head.get("metric"), head.get("mode", "min"), space, int(head.get("seed", 0)))
 

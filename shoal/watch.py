@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Protocol
 
@@ -61,9 +62,9 @@ class Retention:
     """Keeps the last and the best durable state of each trial, within a limit for the whole study.
 
     The best is the kept state with the best `metric`. Over the limit (GiB) it deletes the best-but-not-last states,
-    those of the worst trials first, then the last states of failed and retired trials; a finished trial's final
-    weights and a running trial's newest state are never deleted: it warns instead. Nor is the state that another trial
-    starts from, until that one has its own. Called after the journal's sync.
+    those of the worst trials first, then the last states of failed and retired trials, the worst first; a finished trial's
+    final weights, a running trial's newest state and that of the study's best trial are never deleted: it warns instead.
+    Nor is the state that another trial starts from, until that one has its own. Called after the journal's sync.
     """
 
     def __init__(self, vault: Weights, metric: str | None, mode: str, limit_gb: float | None = None) -> None:
@@ -74,6 +75,7 @@ class Retention:
         self.last: dict[TrialId, str] = {}
         self.best: dict[TrialId, tuple[float, str]] = {}
         self.sizes: dict[str, int] = {}
+        self._scored: dict[TrialId, float] = {}  # by the evaluation that ended the trial's newest unit
         self._warned = False
 
     def restore(self, lines: Iterable[Line]) -> None:
@@ -88,45 +90,38 @@ class Retention:
 
     def learn(self, lines: Iterable[Line]) -> None:
         """Learn from the journal what is kept."""
-        scored: dict[TrialId, float] = {}  # by the evaluation that ended the trial's newest unit
         for _, entry in lines:
-            if isinstance(entry, Advanced):
-                for trial in entry.samples:
-                    scored.pop(trial, None)
-            elif isinstance(entry, Evaluated) and self.metric in entry.values:
-                scored[entry.trial] = self.sign * entry.values[self.metric]
-            elif isinstance(entry, Kept):
-                self._learn(entry, scored.get(entry.trial))
-            elif isinstance(entry, Submitted):
-                self._borrow(entry)
+            self._learn(entry)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         before: set[str] = set()
         kept = False
         for entry in entries:
-            if isinstance(entry, Submitted):
-                self._borrow(entry)
-            elif isinstance(entry, Kept):
+            if isinstance(entry, Kept):
                 kept = True
                 before |= self._named(entry.trial)
-                self._learn(entry, self._newest(state, entry))
                 self.sizes[entry.name] = self.vault.size(entry.name)
+            self._learn(entry)
         for name in sorted(before):
             self._delete(name)
         if kept and self.limit is not None:
             self._fit(state)
 
-    def _newest(self, state: State, entry: Kept) -> float | None:
-        scores = state.scores.get(entry.trial, ())
-        trial = state.known[entry.trial]
-        if not scores or self.metric not in scores[-1][1] or scores[-1][0] * len(trial.shards) != entry.visits:
-            return None
-        return self.sign * scores[-1][1][self.metric]
-
-    def _learn(self, entry: Kept, score: float | None) -> None:
-        self.last[entry.trial] = entry.name
-        if score is not None and (entry.trial not in self.best or score >= self.best[entry.trial][0]):
-            self.best[entry.trial] = score, entry.name
+    def _learn(self, entry: Entry) -> None:
+        if isinstance(entry, Advanced):
+            for trial in entry.samples:
+                self._scored.pop(trial, None)
+        elif isinstance(entry, Evaluated):
+            score = self.sign * entry.values.get(self.metric, nan)
+            if isfinite(score):
+                self._scored[entry.trial] = score
+        elif isinstance(entry, Kept):
+            self.last[entry.trial] = entry.name
+            new = self._scored.get(entry.trial)
+            if new is not None and (entry.trial not in self.best or new >= self.best[entry.trial][0]):
+                self.best[entry.trial] = new, entry.name
+        elif isinstance(entry, Submitted):
+            self._borrow(entry)
 
     def _borrow(self, entry: Submitted) -> None:
         """A trial that starts from another's newest state has that one for its own."""
@@ -147,10 +142,19 @@ class Retention:
         self.vault.delete(name)
         self.sizes.pop(name, None)
 
+    def _worth(self, state: State, trial: TrialId) -> float:
+        """The last score, the larger the better; of a failed trial, and of one without, the least."""
+        scores = state.scores.get(trial, ())
+        score = self.sign * scores[-1][1].get(self.metric, nan) if scores else nan
+        return score if isfinite(score) and not state.ended.get(trial, "").startswith("failed") else -inf
+
     def _fit(self, state: State) -> None:
         assert self.limit is not None
         spare = sorted((score, trial) for trial, (score, name) in self.best.items() if self.last.get(trial) != name)
-        lost = [t for t in self.last if state.ended.get(t, "finished") != "finished"]
+        worth = {t: self._worth(state, t) for t in self.last}
+        top = max(worth, key=worth.__getitem__)  # whose model is the study's best
+        lost = [t for t in self.last if state.ended.get(t, "finished") != "finished" and (t != top or worth[t] == -inf)]
+        lost.sort(key=worth.__getitem__)
         while sum(self.sizes.values()) > self.limit and (spare or lost):
             if spare:
                 trial = spare.pop(0)[1]

@@ -41,7 +41,12 @@ def load_model(study: "Study", trial: TrialId, which: str) -> "nn.Module":
     if name is None:
         how = study.state.ended.get(trial)
         raise StudyError(f"nothing of trial {trial} is durable" + (f"; it {how}" if how else " yet: let the study run on"))
-    return model_from(study.recipe, study.state.known[trial].config, study.seed, vault.load(name))
+    try:
+        state = vault.load(name)
+    except FileNotFoundError as error:
+        why = f"is not in {vault.url} any more: it was deleted for max_checkpoint_gb, or by hand"
+        raise StudyError(f"checkpoint {name} of trial {trial} {why}") from error
+    return model_from(study.recipe, study.state.known[trial].config, study.seed, state)
 
 
 def replayed(study: "Study", trial: TrialId) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def backend(study: "Study", options: Options, data: "Data", state: State, since:
     from shoal.train.checkpoint import Vault
 
     vault = Vault(study.folder.checkpoints, state.run)
+    if state.run == 1 and study.folder.elsewhere is not None and vault.names():
+        raise StudyError(f"there are checkpoints in {vault.url} already, of another study: give each its own, checkpoints=")
     vault.mark()
     course = Course(study.seed, data.sizes, options.validate_every, state, study.folder.path / "trials")
     if options.backend == "ray":
@@ -97,7 +99,7 @@ def _ray(
         study.recipe,
         data,
         course,
-        study.folder.checkpoints_url,
+        study.folder.checkpoints,
         run=state.run,
         slots=options.slots,
         address=options.address,

@@ -310,7 +310,7 @@ def head(
         "policy": candidates.described(policy) if isinstance(policy, str) else _described(policies.describe, policy),
         "backend": options.backend,
         "options": asdict(options),
-        "checkpoints": study.folder.checkpoints,
+        "checkpoints": study.folder.elsewhere,
         "versions": versions(),
         "host": platform.node(),
         "started": timestamp(),

@@ -1,6 +1,7 @@
 """The door, on the local backend."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -325,6 +326,56 @@ def test_checkpoints_may_lie_at_another_url(tmp_path: Path, blobs: Any) -> None:
     study.optimize(progress=False)
     assert list((tmp_path / "weights").rglob("*.pt")) and not (tmp_path / "s" / "checkpoints").exists()
     assert shoal.load_study(tmp_path / "s").best_model() is not None
+
+
+def test_a_study_keeps_its_checkpoints_wherever_it_is_opened_from(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun in a relative folder; moved; copied, and the copy gone on with; with weights elsewhere that nobody names again."""
+    (tmp_path / "one").mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    shoal.create_study(blobs(), storage="s").optimize(max_epochs=1, progress=False)
+    monkeypatch.chdir(tmp_path)
+    assert shoal.load_study("one/s").best_model() is not None
+    (tmp_path / "one" / "s").rename(tmp_path / "moved")
+    moved = shoal.load_study("moved")
+    held = sorted((tmp_path / "moved").rglob("*.pt"))
+    assert moved.best_model() is not None
+    shutil.copytree("moved", "copied")
+    copied = shoal.load_study("copied")
+    copied.resume(progress=False)
+    copied.enqueue({"width": 4, "lr": 0.1}, max_epochs=1)
+    copied.resume(progress=False)
+    assert all(row["equal"] for row in copied.replay()) and sorted((tmp_path / "moved").rglob("*.pt")) == held
+    space = {"width": 4, "lr": shoal.loguniform(1e-3, 1e-1)}
+    away = shoal.create_study(blobs(), storage="t", checkpoints="weights", search_space=space)
+    away.optimize(num_samples=1, progress=False)
+    again = shoal.create_study(blobs(), storage="t", search_space=space, load_if_exists=True)
+    again.optimize(num_samples=2, progress=False)
+    assert len(list(Path("weights").rglob("*.pt"))) >= 2 and not Path("t/checkpoints").exists()
+    with pytest.raises(StudyError, match="there are checkpoints in .*/weights already, of another study"):
+        shoal.create_study(blobs(), storage="u", checkpoints="weights").optimize(progress=False)
+
+
+def test_scores_that_are_not_finite_are_not_the_best(tmp_path: Path, blobs: Any) -> None:
+    class Odd(blobs):  # type: ignore[misc]
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            scores = super().validation_step(model, batch)["accuracy"]
+            return {"accuracy": scores + (float("inf") if model.infinite else 0.0)}
+
+        def configure_model(self, config: Any) -> Any:
+            model = super().configure_model(config)
+            model.infinite = config["lr"] > 0.05
+            return model
+
+    space = {"width": 4, "lr": shoal.grid([0.1, 0.01])}
+    study = shoal.create_study(Odd(), storage=tmp_path / "s", metric="accuracy", mode="max", search_space=space)
+    study.optimize(max_epochs=1, progress=False)
+    assert study.best_trial.id == "t001" and 0 < study.trials[1].best_value <= 1
+    assert study.trials[0].best_value != study.trials[0].best_value, "nan"
+    (tmp_path / "s" / "checkpoints" / study.state.kept[study.trials[1].id].name).unlink()
+    with pytest.raises(StudyError, match="checkpoint t001/.* of trial t001 is not in .* any more"):
+        study.best_model()
 
 
 def test_load_study_needs_no_recipe_file(tmp_path: Path, blobs: Any) -> None:

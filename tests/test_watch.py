@@ -2,13 +2,14 @@
 
 import warnings
 from dataclasses import replace
+from math import nan
 
 import pytest
 from simkit import SHARDS, state_of, trial
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Advanced, Finished, Kept, Opened, Submitted
+from shoal.core.event import Advanced, Evaluated, Finished, Kept, Opened, Retired, Submitted
 from shoal.core.state import State, fold
 from shoal.core.trial import TrialId, Visit
 from shoal.engine.journal import Journal, Line
@@ -73,6 +74,28 @@ def test_also_after_a_restart():
     again = Retention(shelf, "loss", "min")
     again.restore(lines)
     assert shelf.held == {"a/2", "a/3"}
+
+
+def scored(name, visits, loss):
+    advanced, durable = kept(name, visits)
+    return [advanced, Evaluated(name, visits / len(SHARDS), {"loss": loss}), durable]
+
+
+def test_over_the_limit_the_best_trial_keeps_its_weights():
+    """The worst retired trial's go first; a first score of nan is never the best; two units in a moment are two."""
+    names = [TrialId(x) for x in "abc"]
+    shelf, state = Shelf(), State()
+    retention = Retention(shelf, "loss", "min", limit_gb=2 / 1024**3)
+    moments = [[Opened(1, SHARDS), *(Submitted(replace(PARENT, id=t)) for t in names)]]
+    moments += [[*scored(names[0], 1, nan), *scored(names[0], 2, 0.1)], [Retired(names[0])]]
+    moments += [scored(names[1], 1, 0.9), [Retired(names[1])], [*scored(names[2], 1, 0.5), *scored(names[2], 2, 0.7)]]
+    for now, entries in enumerate(moments):
+        shelf.held |= {e.name for e in entries if isinstance(e, Kept)}
+        state = fold(state, entries)
+        retention(float(now), tuple(entries), state)
+        if now == 1:
+            assert retention.best[names[0]] == (-0.1, "a/2")
+    assert shelf.held == {"a/2", "c/2"}, "not b's, the worst that was retired, nor c's best but not last"
 
 
 def test_a_child_stands_where_its_parent_stood():
