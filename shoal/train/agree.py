@@ -20,6 +20,11 @@ from shoal.train.stacked import Unfusable, others, trained
 _CLOSE = {torch.float64: (1e-8, 1e-12), torch.float32: (1e-3, 1e-7)}  # relative to the norm, and absolute
 _COARSE = (0.1, 1e-3)
 
+
+class Differing(Unfusable):
+    """Fused, a lane's numbers are not what they are alone."""
+
+
 _agreed: WeakKeyDictionary[Recipe, dict[tuple[str, Any], bool]] = WeakKeyDictionary()
 
 
@@ -81,7 +86,8 @@ def compare(mine: Own, fused: Own, bf16: bool) -> None:
     """Compare one lane's own with its share of the fused step.
 
     Raises:
-        Unfusable: they differ by more than rounding.
+        Unfusable: other parameters have gradients.
+        Differing: they differ by more than rounding.
     """
     if [grad is None for grad in mine.grads] != [grad is None for grad in fused.grads]:
         raise Unfusable("other parameters get a gradient than alone")
@@ -91,7 +97,7 @@ def compare(mine: Own, fused: Own, bf16: bool) -> None:
     for what, pairs in (("loss", [(mine.loss, fused.loss)]), ("gradient", grads), ("buffers", rest)):
         norm, gap = _norm([a for a, _ in pairs]), _norm([a.double() - b.double() for a, b in pairs])
         if norm.isfinite() and not gap <= relative * norm + absolute:
-            raise Unfusable(
+            raise Differing(
                 f"fused, a lane's {what} differ by {float(gap):.2g} (norm {float(norm):.2g}) from what they are alone"
             )
 

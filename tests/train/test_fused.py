@@ -12,7 +12,9 @@ import torch
 from fused_kit import CPU, MODELS, Images, alone, configs, images, lanes, together, weights
 from torch import Tensor, nn
 
+from shoal.train import fused as fused_module
 from shoal.train import kernels
+from shoal.train.agree import Differing
 from shoal.train.fused import Fused, StepFailed, Unfusable, graph_key
 from shoal.train.lane import Lane
 from shoal.train.losses import Vectorized
@@ -522,6 +524,27 @@ def _normalizing(recipe: Any, model: Any, batch: Any) -> Tensor:
     with torch.no_grad():
         model[1].weight.div_(model[1].weight.norm())
     return _cell(model, batch)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane that differs on a batch must agree on a half of it."""
+    sizes = []
+
+    def compared(mine: Any, share: Any, bf16: bool) -> None:
+        sizes.append(len(sizes))
+        if len(sizes) == 1 or (always and len(sizes) > 3):
+            raise Differing("a unit at its kink")
+
+    monkeypatch.setattr(fused_module, "compare", compared)
+    one = made(None, None)
+    lanes = [one, *(Lane(one._recipe, {"lr": 0.2}, seed=i, device=CPU, epoch=1.0) for i in (1, 2))]
+    if always:
+        with pytest.raises(Unfusable, match="kink"):
+            Fused(lanes).step(images(16), 16)
+    else:
+        assert Fused(lanes).step(images(16), 16) == 16
+    assert len(sizes) == (5 if always else 4), "all lanes on the batch, the first on one half, or both"
 
 
 @pytest.mark.parametrize(
