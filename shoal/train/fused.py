@@ -235,10 +235,9 @@ class Fused:
         They must agree on either half of the batch: what is wrong with the graph is wrong for all samples.
         """
         wrong = self._differing(batch, evaluating, range(len(self.lanes)))
-        rows = cols.rows(batch)
-        for start, end in ((0, rows // 2), (rows // 2, rows)) if rows >= 4 else ():
-            if wrong:
-                wrong = self._differing(cols.cut(batch, start, end), evaluating, wrong)
+        if wrong and (rows := cols.rows(batch)) >= 4:
+            for start, end in ((0, rows // 2), (rows // 2, rows)):
+                wrong = wrong and self._differing(cols.cut(batch, start, end), evaluating, wrong)
         for error in wrong.values():
             raise error
 
