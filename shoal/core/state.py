@@ -60,7 +60,8 @@ class State:
     scores: Mapping[TrialId, tuple[Score, ...]] = field(default_factory=dict)
     figures: Mapping[str, Figures] = field(default_factory=dict)  # by signature
     signature: Mapping[TrialId, str] = field(default_factory=dict)
-    deaths: Mapping[TrialId, int] = field(default_factory=dict)  # slots that died under it since its last Kept
+    died: Mapping[TrialId, int] = field(default_factory=dict)  # slots under it, since its last Kept
+    deaths: Mapping[TrialId, int] = field(default_factory=dict)  # of slots, or for lack of memory in company, since then
     gangs: Mapping[Gang, None] = field(default_factory=dict)  # what runs now
     busy: Mapping[SlotId, Gang] = field(default_factory=dict)  # index of gangs
     running: Mapping[TrialId, Gang] = field(default_factory=dict)  # index of gangs
@@ -254,8 +255,9 @@ def _advanced(draft: _Draft, entry: Advanced) -> None:
 def _kept(draft: _Draft, entry: Kept) -> None:
     if entry.trial in draft.read("known"):
         draft.write("kept")[entry.trial] = entry
-        if draft.read("deaths").get(entry.trial):
-            del draft.write("deaths")[entry.trial]
+        for table in ("deaths", "died"):
+            if draft.read(table).get(entry.trial):
+                del draft.write(table)[entry.trial]
 
 
 def _fell(draft: _Draft, entry: Fell) -> None:
@@ -293,10 +295,10 @@ def _left(draft: _Draft, entry: Left) -> None:
         slots.pop(slot, None)
     for gang in hit:
         if entry.died:
-            deaths = draft.write("deaths")
-            for lane in gang.lanes:
-                if entry.slots.issuperset(lane.slots):  # on slots that are left it goes on
-                    deaths[lane.trial] = deaths.get(lane.trial, 0) + 1
+            for table in (draft.write("deaths"), draft.write("died")):
+                for lane in gang.lanes:
+                    if entry.slots.issuperset(lane.slots):  # on slots that are left it goes on
+                        table[lane.trial] = table.get(lane.trial, 0) + 1
         draft.prune(gang, frozenset(), entry.slots)
 
 

@@ -125,7 +125,7 @@ def _plan(state: State, noted: list[Entry], plan: Plan) -> State:
 def _doomed(state: State) -> list[Entry]:
     return [
         Failed(trial, f"its slot died under it {deaths} times")
-        for trial, deaths in state.deaths.items()
+        for trial, deaths in state.died.items()
         if deaths >= MAX_DEATHS and trial in state.trials
     ]
 

@@ -123,6 +123,20 @@ def test_a_lost_slot_prunes_and_counts_deaths() -> None:
     assert step(state, Left(frozenset({W0}))).deaths == {}, "a slot that was taken away says nothing of its trials"
 
 
+def test_lack_of_memory_in_company_is_no_slot_that_died() -> None:
+    """It makes trials run alone, and fails none."""
+    pack = Gang((Lane(A, (W0,)), Lane(B, (W0,))))
+    state = started(trial("a"), trial("b"))
+    for _ in range(3):
+        state = fold(state, [Planned((), (pack,)), Ended(pack, "out of memory")])
+    assert state.deaths == {A: 2, B: 2} and state.died == {}
+    alone = Gang((Lane(A, (W0,)),))
+    state = fold(state, [Planned((), (alone,)), Left(frozenset({W0}), died=True)])
+    assert state.deaths == {A: 3, B: 2} and state.died == {A: 1}
+    kept = step(state, Kept(A, 0, 0.0))
+    assert kept.deaths == {B: 2} and kept.died == {}
+
+
 def test_extending_a_trial() -> None:
     state = fold(started(trial("a")), [Advanced({A: 30.0}), Finished(A)])
     assert state.ended == {A: "finished"} and not state.trials
