@@ -52,8 +52,10 @@ class Folder:
     def go_on(self, head: Mapping[str, Any]) -> None:
         """Take the weights where that run had them, unless told another place. In the folder itself they move with it."""
         place = head.get("checkpoints")
-        own = place is not None and Path(place).parts[-2:] == (head.get("study"), "checkpoints")  # as it was written once
-        if self.elsewhere is None and place is not None and not own:
+        if self.elsewhere is not None or place is None:
+            return
+        as_once_written = "://" not in place and Path(place).parts[-2:] == (head.get("study"), "checkpoints")
+        if not (as_once_written and (self.path / "checkpoints").exists()):
             self.elsewhere = place
 
     def make(self) -> None:
@@ -134,7 +136,7 @@ class Folder:
 
 
 def _whole(place: str | Path) -> str:
-    return str(place) if "://" in str(place) else str(Path(place).resolve())
+    return str(place) if "://" in str(place) else str(Path(place).expanduser().resolve())
 
 
 def timestamp() -> str:

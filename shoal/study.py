@@ -139,6 +139,7 @@ class Study:
             }
             state = replay(lines)
             wiring.check_same(before, head, {name for scores in state.scores.values() for _, values in scores for name in values})
+            wired.check_place(self, state)
             state = self._begin(state, data.sizes, head, since, before)
             with ExitStack() as open_:
                 made = wired.backend(self, chosen, data, state, since, None if isinstance(given, Given) else given)

@@ -6,7 +6,7 @@ from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Protocol
 
-from shoal.core.event import Advanced, Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
+from shoal.core.event import Entry, Evaluated, Failed, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
@@ -75,7 +75,8 @@ class Retention:
         self.last: dict[TrialId, str] = {}
         self.best: dict[TrialId, tuple[float, str]] = {}
         self.sizes: dict[str, int] = {}
-        self._scored: dict[TrialId, float] = {}  # by the evaluation that ended the trial's newest unit
+        self._shards: dict[TrialId, int] = {}
+        self._scored: dict[TrialId, tuple[int, float]] = {}  # by each trial's newest evaluation: after so many visits
         self._warned = False
 
     def restore(self, lines: Iterable[Line]) -> None:
@@ -108,20 +109,18 @@ class Retention:
             self._fit(state)
 
     def _learn(self, entry: Entry) -> None:
-        if isinstance(entry, Advanced):
-            for trial in entry.samples:
-                self._scored.pop(trial, None)
+        if isinstance(entry, Submitted):
+            self._shards[entry.trial.id] = len(entry.trial.shards)
+            self._borrow(entry)
         elif isinstance(entry, Evaluated):
-            score = self.sign * entry.values.get(self.metric, nan)
-            if isfinite(score):
-                self._scored[entry.trial] = score
+            visits = round(entry.epoch * self._shards.get(entry.trial, 1))
+            self._scored[entry.trial] = visits, self.sign * entry.values.get(self.metric, nan)
         elif isinstance(entry, Kept):
             self.last[entry.trial] = entry.name
-            new = self._scored.get(entry.trial)
-            if new is not None and (entry.trial not in self.best or new >= self.best[entry.trial][0]):
-                self.best[entry.trial] = new, entry.name
-        elif isinstance(entry, Submitted):
-            self._borrow(entry)
+            visits, score = self._scored.get(entry.trial, (0, nan))
+            new = visits == entry.visits and isfinite(score)  # a state may become durable when the trial is further already
+            if new and (entry.trial not in self.best or score >= self.best[entry.trial][0]):
+                self.best[entry.trial] = score, entry.name
 
     def _borrow(self, entry: Submitted) -> None:
         """A trial that starts from another's newest state has that one for its own."""

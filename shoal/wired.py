@@ -28,14 +28,22 @@ class WiredBackend:
         self.close = close
 
 
+def check_place(study: "Study", state: State) -> None:
+    """Raise StudyError where a new study's checkpoints would lie among another's: it deletes what it does not know."""
+    from shoal.train.checkpoint import Vault
+
+    if state.run == 0 and study.folder.elsewhere is not None and Vault(study.folder.elsewhere, 0).names():
+        raise StudyError(
+            f"there are checkpoints in {study.folder.elsewhere} already, of another study: give each its own, checkpoints="
+        )
+
+
 def backend(study: "Study", options: Options, data: "Data", state: State, since: Seconds, given: Profile | None) -> WiredBackend:
     """The backend, ready to run; its vault is marked as this run's, so that a former run's writers are refused."""
     from shoal.backend.course import Course
     from shoal.train.checkpoint import Vault
 
     vault = Vault(study.folder.checkpoints, state.run)
-    if state.run == 1 and study.folder.elsewhere is not None and vault.names():
-        raise StudyError(f"there are checkpoints in {vault.url} already, of another study: give each its own, checkpoints=")
     vault.mark()
     course = Course(study.seed, data.sizes, options.validate_every, state, study.folder.path / "trials")
     if options.backend == "ray":

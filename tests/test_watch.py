@@ -98,6 +98,19 @@ def test_over_the_limit_the_best_trial_keeps_its_weights():
     assert shelf.held == {"a/2", "c/2"}, "not b's, the worst that was retired, nor c's best but not last"
 
 
+def test_a_state_that_becomes_durable_late_has_its_own_score_or_none():
+    begun, (advanced, evaluated, durable) = BEGUN[0], scored(A, 1, 0.1)
+    further, later, last = scored(A, 2, 0.9)
+    for lines, best in (
+        ([advanced, evaluated, further, durable], "a/1"),
+        ([advanced, evaluated, further, later, durable], None),
+        ([advanced, evaluated, further, later, durable, last], "a/2"),
+    ):
+        retention = Retention(Shelf("a/1", "a/2"), "loss", "min")
+        retention.learn([Line(0.0, entry) for entry in [*begun, *lines]])
+        assert retention.best.get(A, (0, None))[1] == best
+
+
 def test_a_child_stands_where_its_parent_stood():
     state = fold(State(), [e for moment in [*BEGUN, kept(A, 3)] for e in moment])
     assert state.visits[B] == state.visits[A][:2] and state.done[B] == 20.0 and len(state.pending[B]) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from copy import deepcopy
-from math import isnan
+from math import inf, isnan
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,10 +19,11 @@ from shoal.train.stacked import Unfusable, others, trained
 
 _CLOSE = {torch.float64: (1e-8, 1e-12), torch.float32: (1e-3, 1e-7)}  # relative to the norm, and absolute
 _COARSE = (0.1, 1e-3)
+KINK = 10  # times as much as rounding, that one sample's unit may change a gradient
 
 
 class Differing(Unfusable):
-    """Fused, a lane's numbers are not what they are alone."""
+    """Fused, a lane's gradient is not quite what it is alone: by more than rounding, by no more than a unit at a kink makes."""
 
 
 _agreed: WeakKeyDictionary[Recipe, dict[tuple[str, Any], bool]] = WeakKeyDictionary()
@@ -86,8 +87,8 @@ def compare(mine: Own, fused: Own, bf16: bool) -> None:
     """Compare one lane's own with its share of the fused step.
 
     Raises:
-        Unfusable: other parameters have gradients.
-        Differing: they differ by more than rounding.
+        Differing: the gradients do, by as much as one unit may that a sum moved over its kink.
+        Unfusable: they differ by more than rounding.
     """
     if [grad is None for grad in mine.grads] != [grad is None for grad in fused.grads]:
         raise Unfusable("other parameters get a gradient than alone")
@@ -97,9 +98,13 @@ def compare(mine: Own, fused: Own, bf16: bool) -> None:
     for what, pairs in (("loss", [(mine.loss, fused.loss)]), ("gradient", grads), ("buffers", rest)):
         norm, gap = _norm([a for a, _ in pairs]), _norm([a.double() - b.double() for a, b in pairs])
         if norm.isfinite() and not gap <= relative * norm + absolute:
-            raise Differing(
-                f"fused, a lane's {what} differ by {float(gap):.2g} (norm {float(norm):.2g}) from what they are alone"
-            )
+            kind = Differing if what == "gradient" and gap <= KINK * relative * norm else Unfusable
+            raise kind(f"fused, a lane's {what} differ by {float(gap):.2g} (norm {float(norm):.2g}) from what they are alone")
+
+
+def tells(mine: Own) -> bool:
+    """Whether there is a gradient to compare: of samples that are masked out there is none."""
+    return bool(0 < _norm([grad for grad in mine.grads if grad is not None]) < inf)
 
 
 def _norm(tensors: list[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ work as if each were alone. Sums are made in another order than alone, so gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train import columns as cols
-from shoal.train.agree import Differing, Own, agreed, compare, flags_of, own, same_scores
+from shoal.train.agree import Differing, Own, agreed, compare, flags_of, own, same_scores, tells
 from shoal.train.batched import StepFailed, batched
 from shoal.train.columns import Columns
 from shoal.train.graph import graph_key
@@ -232,17 +232,17 @@ class Fused:
     def _agree(self, batch: Columns, evaluating: bool) -> None:
         """Lanes that differ may do so by one sample, where a sum that rounds otherwise moves a unit over a kink.
 
-        They must agree on either half of the batch: what is wrong with the graph is wrong for all samples.
+        They must agree on a half of the batch that has a gradient: what is wrong with the graph is wrong for others, too.
         """
-        wrong = self._differing(batch, evaluating, range(len(self.lanes)))
+        wrong = self._differing(batch, evaluating, dict.fromkeys(range(len(self.lanes))))
         if wrong and (rows := cols.rows(batch)) >= 4:
             for start, end in ((0, rows // 2), (rows // 2, rows)):
                 wrong = wrong and self._differing(cols.cut(batch, start, end), evaluating, wrong)
         for error in wrong.values():
             raise error
 
-    def _differing(self, batch: Columns, evaluating: bool, lanes: Iterable[int]) -> dict[int, Differing]:
-        """Which of these lanes have another loss or gradient, fused, than alone."""
+    def _differing(self, batch: Columns, evaluating: bool, lanes: Mapping[int, Differing | None]) -> dict[int, Differing]:
+        """Which of these lanes have another gradient, fused, than alone; of those in doubt also where there is none to tell."""
         draws, self._draws = self._draws, False
         try:
             losses = self._run(batch)["loss"]
@@ -254,13 +254,15 @@ class Fused:
             self._draws = draws
             self._net.undo()
         found = {}
-        for i in lanes:
+        for i, doubt in lanes.items():
             mine = own(self.lanes[i], batch, evaluating=evaluating)
             share = Own(losses[i].detach(), [g if g is None else g[i] for g in grads], [t[i] for t in rest], False)
             try:
                 compare(mine, share, self._settings.precision == "bf16")
+                if doubt is not None and not tells(mine):
+                    found[i] = doubt
             except Differing as error:
-                found[i] = error
+                found[i] = error.with_traceback(None)  # which holds the gradients of all
         return found
 
     # -- validation ----------------------------------------------------------------------------------------------------

@@ -526,9 +526,11 @@ def _normalizing(recipe: Any, model: Any, batch: Any) -> Tensor:
     return _cell(model, batch)
 
 
-@pytest.mark.parametrize("always", [False, True])
-def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that differs on a batch must agree on a half of it."""
+@pytest.mark.parametrize(("always", "masked", "compared_with"), [(False, False, 4), (True, False, 5), (False, True, 5)])
+def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
+    always: bool, masked: bool, compared_with: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane that differs on a batch must agree on a half of it that has a gradient."""
     sizes = []
 
     def compared(mine: Any, share: Any, bf16: bool) -> None:
@@ -537,14 +539,16 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(always: bool,
             raise Differing("a unit at its kink")
 
     monkeypatch.setattr(fused_module, "compare", compared)
+    if masked:
+        monkeypatch.setattr(fused_module, "tells", lambda mine: False)
     one = made(None, None)
     lanes = [one, *(Lane(one._recipe, {"lr": 0.2}, seed=i, device=CPU, epoch=1.0) for i in (1, 2))]
-    if always:
+    if always or masked:
         with pytest.raises(Unfusable, match="kink"):
             Fused(lanes).step(images(16), 16)
     else:
         assert Fused(lanes).step(images(16), 16) == 16
-    assert len(sizes) == (5 if always else 4), "all lanes on the batch, the first on one half, or both"
+    assert len(sizes) == compared_with, "all lanes on the batch, the first on one half, or both"
 
 
 @pytest.mark.parametrize(
