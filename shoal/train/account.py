@@ -56,11 +56,11 @@ def blaming() -> Iterator[None]:
     except (Exception, SystemExit) as error:  # the recipe's own, whatever it is
         told = str(error).strip().split("\n")[0]
         why = told if isinstance(error, Diverged) else f"{type(error).__name__}: {told}" if told else type(error).__name__
-        kind = OutOfMemory if no_room(error) else TrialError
+        kind = OutOfMemory if _no_room(error) else TrialError
         raise kind(why, traceback.format_exc()) from error
 
 
-NO_ROOM = (  # in messages of errors that have no type of their own
+_NO_ROOM = (  # in messages of errors that have no type of their own
     "can't allocate memory",
     "not enough memory",
     "bad_alloc",
@@ -71,10 +71,10 @@ NO_ROOM = (  # in messages of errors that have no type of their own
 )
 
 
-def no_room(error: BaseException) -> bool:
+def _no_room(error: BaseException) -> bool:
     """Whether memory ran out, on a device or in this process."""
     told = str(error)
-    short = any(words in told for words in NO_ROOM)
+    short = any(words in told for words in _NO_ROOM)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and short)
 
 

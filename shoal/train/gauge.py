@@ -34,7 +34,7 @@ class Gauge:
     A machine's speed changes with what else runs on it, and lanes of a kind may have several optimizers: widths are compared
     within a round, whose tries follow each other closely and are of one `mix` of optimizers, and the middle one of all rounds'
     ratios counts. Where fusing is far faster in any case, and only by how many is in doubt, an early round leaves the lanes alone
-    out: they would cost as much as ten rounds without.
+    out: they would cost several times as much.
     """
 
     def __init__(self) -> None:
