@@ -15,7 +15,7 @@ import shoal
 
 
 class Mnist(shoal.Recipe):
-    """28 x 28 grey images, ten classes; DIR holds *-images-idx3-ubyte(.gz) and *-labels-idx1-ubyte(.gz)."""
+    """28 x 28 grey images, ten classes; DIR holds t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz."""
 
     search_space = {
         "channels": shoal.grid([8, 16]),

@@ -62,7 +62,13 @@ def recipe_of(file: str) -> "Recipe":
     path, name = file, None
     if ":" in file and not Path(file).exists():
         path, _, name = file.rpartition(":")
-    return recipe_class(load_module(Path(path)), name)()
+    made = recipe_class(load_module(Path(path)), name)
+    try:
+        return made()
+    except TypeError as error:
+        raise ValueError(
+            f"{made.__name__}() raised TypeError: {error}; here a recipe is made without arguments: give defaults"
+        ) from error
 
 
 def space_of(recipe: "Recipe", given: list[str] | None) -> dict[str, Any] | None:
@@ -92,7 +98,9 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
                 domain, parts = domains.get(node.func.id), node.args
             values = [ast.literal_eval(x) for x in (parts if domain else [node])]
         except (SyntaxError, TypeError, ValueError) as error:
-            raise ValueError(f"--space takes name=domain(arguments), domains {', '.join(domains)}; got {text!r}") from error
+            raise ValueError(
+                f"--space takes name=domain(arguments), domains {', '.join(domains)}, text in quotes; got {text!r}"
+            ) from error
         found[name] = domain(*values) if domain is not None else values[0]
     return found
 

@@ -302,10 +302,14 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report, one HTML file that opens offline."""
-    from shoal.study import load_study
+    from shoal import report as reports
+    from shoal.folder import Folder, StudyError
 
     with errors():
-        path = load_study(directory).report(out)
+        folder = Folder(directory)
+        if not folder.journal.exists():
+            raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+        path = reports.write(folder.journal, out or folder.report)
         show({"report": str(path)}, as_json, lambda x: [f"report: {x['report']}"])
 
 

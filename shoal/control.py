@@ -60,7 +60,7 @@ def meaning(study: "Study") -> Meaning:
         if "add" in note:
             return _new(state, TrialId(note["add"]), lambda name: _added(study, state, name, note))
         if "copy" in note:
-            return _new(state, TrialId(note["copy"]), lambda name: _copied(state, name, note))
+            return _new(state, TrialId(note["copy"]), lambda name: _copied(study, state, name, note))
         if note["stop"] is None:
             return (Commanded("stop", "asked for"),)
         trial = TrialId(note["stop"])
@@ -83,11 +83,13 @@ def _added(study: "Study", state: State, name: TrialId, note: Note) -> Trial:
     return Trial(name, samples, note["config"], (fewest, most), frozenset(state.shards), priority=note.get("priority", 1.0))
 
 
-def _copied(state: State, name: TrialId, note: Note) -> Trial:
+def _copied(study: "Study", state: State, name: TrialId, note: Note) -> Trial:
     trial = TrialId(note["of"])
     known, kept, epochs = _known(state, trial), state.kept.get(trial), note["max_epochs"]
     if note["warm_start"] and kept is None:
         raise StudyError(f"nothing of trial {trial} is durable yet, so nothing can start from it: use warm_start=False")
+    if note["warm_start"] and kept is not None and trial in state.ended:  # of others a newer one may have come by now
+        _check_there(study, state, trial, kept.name)
     start = (trial, kept.visits) if note["warm_start"] and kept is not None else None
     size = sum(state.shards[shard] for shard in known.shards)
     samples = known.samples if epochs is None else epochs * size
@@ -97,6 +99,20 @@ def _copied(state: State, name: TrialId, note: Note) -> Trial:
             f"{samples / size:g} in all: give a larger max_epochs="
         )
     return Trial(name, samples, {**known.config, **note["modify"]}, known.widths, known.shards, start, known.priority)
+
+
+def _check_there(study: "Study", state: State, trial: TrialId, name: str) -> None:
+    from shoal.train.checkpoint import Vault
+
+    try:
+        Vault(study.folder.checkpoints, state.run).size(name)
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"checkpoint {name} of trial {trial} is not there any more (it was deleted for max_checkpoint_gb, or by hand), "
+            "so nothing can start from it: use warm_start=False"
+        ) from error
+    except OSError:  # the storage is in trouble: whoever loads it will say so
+        return
 
 
 def _ask(study: "Study", said: Callable[[Names], Note]) -> Note:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from shoal import wiring
+from shoal import searchers, wiring
 from shoal.backend.sim import Sim
 from shoal.candidates import NAME, USUAL, WIDE, is_auto
 from shoal.core.cluster import Slot, SlotId
@@ -53,7 +53,7 @@ def forecast(
     data = wiring.data_of(study.recipe)
     epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
     wiring.check_widths(widths, chosen)
-    searcher = wiring.searcher_of(study, None, num_samples=num_samples, max_epochs=epochs, max_concurrent=None, widths=widths)
+    searcher = searchers.searcher_of(study, None, num_samples=num_samples, max_epochs=epochs, max_concurrent=None, widths=widths)
     fewest, most = widths or (1, 1)
     wide, narrow = (WIDE, fewest == 1) if most > 1 else ((), True)
     wanted = policies or (NAME, *((*USUAL, "hop-lrw") if narrow else ()), *wide)

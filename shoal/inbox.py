@@ -118,8 +118,8 @@ class Reachable:
     def change(self, before: Gang | None, after: Gang | None) -> None:
         self._backend.change(before, after)
 
-    def wake(self, at: Seconds | None) -> None:
-        self._backend.wake(at)
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        self._backend.wake(at, until)
 
     def moments(self) -> Iterator[Moment]:
         for now, events in self._backend.moments():

@@ -15,7 +15,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from shoal import wiring
+from shoal import searchers, wiring
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.folder import StudyError, dumps
 from shoal.forecast import all_trials
@@ -110,7 +110,7 @@ def trials_of(study: "Study", given: Mapping[str, Any], num_samples: int | None 
     if study.folder.journal.exists() and study.state.known:
         return list(study.state.known.values())
     samples = num_samples or getattr(study.recipe, "num_samples", None)
-    searcher = wiring.default_searcher(study.search_space, samples, 1, None, study.seed)
+    searcher = searchers.default_searcher(study.search_space, samples, 1, None, study.seed)
     return list(all_trials(searcher, data).known.values())
 
 

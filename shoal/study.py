@@ -9,7 +9,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import control, weights, wired, wiring
+from shoal import control, searchers, weights, wired, wiring
 from shoal.candidates import is_auto
 from shoal.core.event import Commanded, Entry, Remembered
 from shoal.core.ports import Policy, Profile, Searcher
@@ -91,13 +91,16 @@ class Study:
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, or an argument is wrong.
+            ValueError: no searcher or policy has that name or those arguments, or evaluations lack the metric.
+            PlanError: the backend cannot do what the policy asks for.
+            Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
         chosen = wiring.Options.of(**options)
         epochs = max_epochs or getattr(self.recipe, "max_epochs", None)
         given = {"num_samples": num_samples, "max_epochs": epochs, "max_concurrent": max_concurrent, "widths": widths}
         given["priority"] = priority
-        search = wiring.searcher_of(self, searcher, **given)
+        search = searchers.searcher_of(self, searcher, **given)
         wiring.check_widths(getattr(search, "widths", widths), chosen)
         self._run(search, policy, chosen, timeout, profile, progress, optuna_log)
 
@@ -127,8 +130,8 @@ class Study:
         with pausing(self.folder), self.folder.lock():
             data = wiring.data_of(self.recipe)
             rule = wiring.policy_of(policy, chosen, data, self.seed)
-            wiring.check_scores(search, self.recipe, data)
-            search = wiring.per_slot(search, rule, chosen)
+            searchers.check_scores(search, self.recipe, data)
+            search = searchers.per_slot(search, rule, chosen)
             given = wiring.profile_of(profile)
             control.take(self)
             lines = self.folder.lines()
@@ -303,6 +306,9 @@ class Study:
         A row a trial: trial, visits, equal (bit for bit), difference (largest absolute), fused (trained in a fused pack, which
         rounds otherwise than training alone), random (as `fuse_random` allows, it may have drawn other numbers, too), wide (it
         had several slots, which rounds otherwise, too), agrees (equal, or fused or wide and as near as rounding leaves it).
+
+        Raises:
+            StudyError: there is nothing durable of a trial.
         """
         chosen = [TrialId(x) for x in trials] if trials else [x for x in self.state.known if x in self.state.kept]
         unknown = [x for x in chosen if x not in self.state.kept]
@@ -349,10 +355,10 @@ def create_study(
 
 
 def load_study(storage: str | Path) -> Study:
-    """The study in that folder, as its last run left it.
+    """The study in that folder, as its last run left it. Its recipe is read from a pickle: open studies you trust.
 
     Raises:
-        StudyError: there is none.
+        StudyError: there is none, or its recipe is not there.
     """
     folder = Folder(storage)
     if not folder.journal.exists():
@@ -373,7 +379,7 @@ def pausing(folder: Folder) -> Iterator[None]:
     except (OSError, DataError) as error:
         raise StudyPaused(
             f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable is kept; mend this and run "
-            f"again (shoal resume {folder.path})"
+            "the same command or script again"
         ) from error
 
 

@@ -18,8 +18,9 @@ from shoal.core.event import Kept
 from shoal.core.plan import Proposal
 from shoal.engine.journal import read
 from shoal.policy import Fifo, Pack
+from shoal.searchers import per_slot
 from shoal.train.checkpoint import Vault
-from shoal.wiring import Options, per_slot
+from shoal.wiring import Options
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
 
@@ -254,6 +255,9 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
         study.clone("t009")
     with pytest.raises(shoal.StudyError, match="trained 2 epochs already, and its copy is to train 2 in all"):
         study.clone("t000", {"lr": 0.1})
+    shutil.rmtree(tmp_path / "s" / "checkpoints" / "t000")
+    with pytest.raises(shoal.StudyError, match="of trial t000 is not there any more"):
+        study.clone("t000", max_epochs=3)
     with pytest.raises(ValueError, match="a configuration holds"):
         study.enqueue({"width": object()})
     with study.folder.lock(), pytest.raises(shoal.StudyError, match="there is no trial t007"):

@@ -261,7 +261,7 @@ def test_a_full_disk_pauses_and_resume_goes_on(tmp_path: Path, blobs: Any, monke
 
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     monkeypatch.setattr(Vault, "save", full)
-    with pytest.raises(shoal.StudyPaused, match=r"No space left on device.*shoal resume"):
+    with pytest.raises(shoal.StudyPaused, match=r"No space left on device.*the same command"):
         study.optimize(policy="fifo", progress=False)
     assert study.trials[0].status == "finished" and not any(t.status.startswith("failed") for t in study.trials)
     study.resume(progress=False)

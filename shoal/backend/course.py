@@ -1,6 +1,6 @@
 """Where each trial stands: which unit comes next, and which events a finished one makes. Shared by the real backends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -67,7 +67,7 @@ class Course:
         self._state = state
         self.positions: dict[TrialId, Position] = {}
         self._sizes = {name for name, figures in state.figures.items() if "batch_size" in figures}
-        self._memory = {name: figures.get("memory", 0.0) for name, figures in state.figures.items()}
+        self._memory = {n: max(f.get("memory", 0.0), f.get("crowded", 0.0)) for n, f in state.figures.items()}  # GiB
 
     def submit(self, trial: Trial) -> None:
         at = self.positions.get(trial.id)
@@ -146,7 +146,7 @@ class Course:
         return events
 
     def _believed(self, done: Done, room: GiB) -> Mapping[str, float]:
-        """The unit's figures; what was found out by running out of memory stands against what a step seemed to need."""
+        """The unit's figures, each said as often as it can change."""
         figures = dict(done.figures)
         if done.signature in self._sizes:
             figures.pop("batch_size", None)  # part of the signature: said once
@@ -154,12 +154,18 @@ class Course:
             self._sizes.add(done.signature)
         if "memory" not in figures:
             return figures
-        need = min(room, max(self._memory.get(done.signature, 0.0), done.figures["memory"]))
-        self._memory[done.signature] = need
+        need = min(room, done.figures["memory"])
+        self._memory[done.signature] = max(self._memory.get(done.signature, 0.0), need)
         return {**figures, "memory": need}
 
-    def end_round(self, run: Run, slot: Slot, failed: Mapping[TrialId, TrialError] = MappingProxyType({})) -> list[Event]:
-        """Each lane of the gang has made a unit, or failed: what ends by that.
+    def end_round(
+        self,
+        run: Run,
+        slot: Slot,
+        failed: Mapping[TrialId, TrialError] = MappingProxyType({}),
+        lost: Collection[TrialId] = (),
+    ) -> list[Event]:
+        """Each lane of the gang has made a unit, or failed, or `lost` the state it was to go on from: what ends by that.
 
         Lanes that had no room together do not fail: the gang ends, they are believed to need more, `Joined` tells of the slot.
         Nor does one alone that found no room beside models at rest.
@@ -169,7 +175,7 @@ class Course:
         crowded = {t: e for t, e in short.items() if len(gang.lanes) > 1 or e.freed}
         gone = {trial: error for trial, error in failed.items() if trial not in crowded}
         finished = [trial for trial in gang.trials if trial not in failed and self.met(trial)]
-        self._count_down(run, [trial for trial in gang.trials if trial not in failed])
+        self._count_down(run, [trial for trial in gang.trials if trial not in failed and trial not in lost])
         if crowded:
             events += self._split(run, slot, crowded)
         elif run.over and len(gone) < len(gang.lanes):
@@ -210,7 +216,7 @@ class Course:
         events: list[Event] = [*([Joined((replace(slot, memory=room),))] if slot.memory == inf else []), *fell]
         for name, trial in {name: trial for trial, name in names.items() if name}.items():
             self._memory[name] = min(room, 2.0 * room * need[name] / needs)  # alone it may have room
-            events.append(Measured(trial, name, {"memory": self._memory[name]}))
+            events.append(Measured(trial, name, {"crowded": self._memory[name]}))
         return [*events, Ended(run.gang, f"out of memory with {len(errors)} trials on {slot.id}")]
 
     def keep(self, trial: TrialId, name: str) -> Kept:

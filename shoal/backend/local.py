@@ -54,7 +54,7 @@ class Local:
         self.course.submit(trial)
         self._open.add(trial.id)
 
-    def wake(self, at: Seconds | None) -> None:
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:

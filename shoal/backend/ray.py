@@ -3,9 +3,11 @@
 import os
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from math import inf
 from time import monotonic
 from typing import Any, Literal
 
@@ -21,14 +23,14 @@ from shoal.backend.ray_slot import Setup
 from shoal.backend.ray_states import States, Work
 from shoal.backend.ray_wide import Wides
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.event import Event, Joined
+from shoal.core.event import Commanded, Event, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.train.data import Data
 from shoal.train.recipe import Recipe, overrides
 
-PATIENCE = 60.0  # seconds that slots which are ready at the start wait for the others
+PATIENCE = 60.0  # seconds that a run waits at the start for all of its slots, where some are ready or others may come
 
 
 class Ray:
@@ -105,6 +107,8 @@ class Ray:
             self._inbox = Inbox()
             self._fleet = Fleet(setup, data.shards, share, copies, self._inbox.put, self._on_loss, self._on_news)
             self._wake_at: Seconds | None = None
+            self._awaits = True  # slots that may come are worth waiting for
+            self._idle = False  # nobody wants to be asked again
             self._unfinished: set[TrialId] = set()
             active: set[TrialId] = set()
             self._states = States(course, self._fleet, state_memory_gb, active)
@@ -134,8 +138,11 @@ class Ray:
         self.course.submit(trial)
         self._unfinished.add(trial.id)
 
-    def wake(self, at: Seconds | None) -> None:
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        self._awaits, self._idle = until is not None, at is None
         self._wake_at = at
+        if until is not None and until < inf and self._fleet.coming:
+            self._wake_at = until if at is None else min(at, until)
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
         wide = after is not None and self._wides.takes(after)
@@ -197,11 +204,13 @@ class Ray:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _assemble(self) -> list[Event]:
-        """Wait for the slots that were started."""
-        until, events = monotonic() + PATIENCE, list[Event]()
-        while self._fleet.opening and not (self._fleet.ready and monotonic() > until):
-            events += self._gather(1.0)
-        return [Joined(self._fleet.assembled()), *events]
+        """Wait a while for the slots that were started, unless something is asked for meanwhile."""
+        until, told = monotonic() + PATIENCE, list[Event]()
+        while self._fleet.opening and not any(isinstance(event, Commanded) for event in told):
+            if monotonic() > until and (self._fleet.ready or self._fleet.look_at is not None):
+                break
+            told += [event for event in self._gather(1.0) if not isinstance(event, Joined | Left)]  # nobody knows of them yet
+        return [Joined(self._fleet.assembled()), *told]
 
     def _patience(self) -> Seconds | None:
         """How long to wait for something to happen; None: as long as it takes."""
@@ -225,10 +234,16 @@ class Ray:
         return True
 
     def _going(self) -> bool:
-        """Whether anything is under way, or a slot is to come for what is left to do."""
-        at_work = any(berth.at_work for berth in self._fleet.berths.values())
-        waiting = self._narrow.waiting or self._wides.waiting or self._states.saving
-        return at_work or bool(waiting) or (self._fleet.coming and bool(self._unfinished))
+        """Whether anything is under way, or a slot may come for what is left to do."""
+        if any(berth.at_work for berth in self._fleet.berths.values()):
+            return True
+        if self._narrow.waiting or self._wides.waiting or self._states.saving:
+            return True
+        waits = self._fleet.coming and self._awaits
+        if waits and self._idle and not self._fleet.opening:
+            told = f"no trial can run on the {len(self._fleet.ready)} slots there are: waiting for nodes; Ctrl-C ends the run"
+            warnings.warn(told, stacklevel=1)
+        return waits
 
     def _begin(self) -> None:
         """Start what need not wait any more."""

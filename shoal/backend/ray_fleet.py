@@ -1,6 +1,7 @@
 """The slots' processes: started, followed, replaced when they die, and the shards registered with them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -104,8 +105,8 @@ class Fleet:
 
     @property
     def coming(self) -> bool:
-        """Whether a slot may join without being asked to: it starts, or none is left in a cluster that gets new nodes."""
-        return self.opening or (self.look_at is not None and not self.berths)
+        """Whether a slot may join without being asked to: it starts, or the cluster may get new nodes."""
+        return self.opening or self.look_at is not None
 
     def at(self, node: str) -> bool:
         """Whether there are slots at the node."""
@@ -135,12 +136,13 @@ class Fleet:
     def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""
         seen = nodes(self._share)
-        fresh = [node for name, node in seen.items() if name not in self._nodes]
-        self._nodes, self.look_at = seen, monotonic() + POLL
+        known, self.look_at = self._nodes, monotonic() + POLL
+        fresh = [node for name, node in seen.items() if name not in known and not self.at(name)]
         for turn in range(max((node.room for node in fresh), default=0)):
             for node in fresh:
                 if turn < node.room and (self._limit is None or len(self.berths) < self._limit):
                     self.start(node.id)
+        self._nodes = {name: node for name, node in seen.items() if name in known or self.at(name)}  # others may be of use later
 
     def add(self, n: int) -> list[Event]:
         """Start so many slots, or as many as there is room for."""
@@ -246,6 +248,8 @@ class Fleet:
         if self.berths.get(berth.id) is not berth:
             return []
         del self.berths[berth.id]
+        with suppress(Exception):  # it may only be out of reach, and holds what the next one needs
+            ray.kill(berth.actor)
         there = not isinstance(error, ActorUnschedulableError) and berth.node in nodes(self._share)
         events = [] if berth.slot is None else self._without(berth, died=True)
         tries = berth.tries + 1 if berth.slot is None else 1
@@ -258,6 +262,7 @@ class Fleet:
     def part(self, berth: Berth) -> list[Event]:
         """Let go of a slot that has nothing left to do."""
         del self.berths[berth.id]
+        self._limit = None if self._limit is None else self._limit - 1
         berth.call("control", "leave", False)
         ray.kill(berth.actor)
         return [] if berth.slot is None else self._without(berth, died=False)

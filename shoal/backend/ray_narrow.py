@@ -154,7 +154,8 @@ class Narrow:
         events = self._settle(berth, berth.run, call, outcomes)
         self._fill(berth)
         if not berth.calls:
-            self._active.difference_update(berth.run.gang.trials)
+            if call.void or not berth.run.over:  # else they went at the round's end
+                self._active.difference_update(berth.run.gang.trials)
             berth.run = None
         return events
 
@@ -176,24 +177,37 @@ class Narrow:
             berth.stopping = True
             return [*events, Ended(run.gang)]
         if any(not isinstance(outcome, Cut | Lost) for outcome in here.values()):
-            events += self._over(berth, run, failed)
+            events += self._over(berth, run, failed, lost)
         return events
 
-    def _over(self, berth: Berth, run: Run, failed: Mapping[TrialId, TrialError]) -> list[Event]:
+    def _over(self, berth: Berth, run: Run, failed: Mapping[TrialId, TrialError], lost: Collection[TrialId]) -> list[Event]:
         """What ends with the round."""
         assert berth.slot is not None, "only of a berth at work"
         before = run.gang.trials
-        events = self._course.end_round(run, berth.slot, failed)
+        events = self._course.end_round(run, berth.slot, failed, lost)
         for event in events:
             if isinstance(event, Joined):
                 berth.slot = event.slots[0]
             elif isinstance(event, Finished | Failed):
                 self._unfinished.discard(event.trial)
+        out = set[TrialId]()
         if run.over:
             berth.stopping = True
-            self._active.difference_update(before)
-        self._active.difference_update(set(before) - set(run.gang.trials))
+            out = {t for call in berth.calls for t in set(call.units) - call.dropped if t in self._unfinished}
+        if out:
+            events = [*self._void(berth, out), *events]
+            run.gang = prune(run.gang, frozenset(run.gang.trials) - out) or run.gang
+        self._active.difference_update(set(before) - (out if run.over else set(run.gang.trials)))
         return events
+
+    def _void(self, berth: Berth, trials: Collection[TrialId]) -> list[Event]:
+        """The gang is over (it had no room) while rounds of it are out: they come to nothing; how far they went nobody knows."""
+        for call in berth.calls:
+            call.void = True
+            berth.call("control", "halt", call.number)
+        for trial in trials:
+            self._course.positions[trial].carried = None
+        return [self._course.fall(trial) for trial in sorted(trials)]
 
     def _trained(self, berth: Berth, call: Call, trial: TrialId, outcome: Trained) -> list[Event]:
         at, unit = self._course.positions[trial], call.units[trial]

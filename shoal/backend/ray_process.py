@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.core.cluster import GiB
+from shoal.train.unit import DeviceLost
 
 # What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond, it stays in the object store.
 FILL = np.zeros(128 * 1024, dtype=np.uint8)
@@ -75,7 +77,10 @@ class Prints(io.TextIOBase):
 
 
 def portable(error: BaseException) -> BaseException:
-    """The exception, or its text where it cannot be pickled."""
+    """The exception, or its text where it cannot be pickled. With its device lost the process ends; another one comes."""
+    if isinstance(error, DeviceLost):
+        sys.stdout.write(f"{error}\n")  # to the trial's log
+        os._exit(1)
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 whatever its class does when copied

@@ -150,6 +150,8 @@ class Host:
         data = ray_data.shared(self._shelf, os.getppid(), recipe.data, at.fingerprint)
         self._vault = Vault(at.checkpoints, at.run, secrets.token_hex(4))  # slots on several machines write side by side
         device = "cuda" if at.gpus > 0 else "cpu"
+        shares = 0 < at.gpus < 1
+        memory = limit_memory(device, at.slot_memory_gb, at.gpus if shares else 1.0)
         self._station = Station(
             recipe,
             data,
@@ -162,14 +164,13 @@ class Host:
             checkpoint_every=at.checkpoint_every,
             data_memory_gb=at.data_memory_gb,
             state_memory_gb=at.state_memory_gb,
-            slot_memory_gb=inf if at.slot_memory_gb is None else at.slot_memory_gb,
+            slot_memory_gb=memory if shares or at.slot_memory_gb is not None else inf,
             pace=pace,
             metric=at.metric,
             turn_of=self._print_of,
             feed=ray_feeder.find(at.token, ray.get_runtime_context().get_node_id(), at.feeders, at.stream_samples),
         )
         self._meeting = Meeting(ray_cluster.address())
-        memory = limit_memory(device, at.slot_memory_gb, at.gpus if 0 < at.gpus < 1 else 1.0)
         if device == "cpu" and at.slot_memory_gb is not None:
             limit_space(at.slot_memory_gb)
         return Hello(platform.node(), device, memory, os.getpid(), self._meeting.address)

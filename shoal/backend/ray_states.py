@@ -85,7 +85,7 @@ class States:
         return events
 
     def secure(self, berth: Berth) -> list[Event]:
-        """Make durable what is only at this berth.
+        """Make durable what is only at this berth; where it is the last one, also what lies in the object store.
 
         Raises:
             RayError: its process died meanwhile.
@@ -99,13 +99,16 @@ class States:
                 events.append(self._course.keep(name, _got(berth.call("train", "keep", name))))
             except LookupError:  # it was given up here, for another slot had it, too
                 events.append(self._course.fall(name))
+        for name, at in self._course.positions.items() if self._fleet.ready == [berth] else ():
+            if isinstance(at.carried, Stored) and not _durable(at):
+                events.append(self._course.keep(name, _got(self._save(name, at, [berth]))))
         return events
 
     def spill(self) -> None:
         """Make states durable that lie idle in the object store, those stored longest ago first, until the rest has room."""
         stored = [(at.carried, trial, at) for trial, at in self._course.positions.items() if isinstance(at.carried, Stored)]
         excess = sum(state.size for state, _, _ in stored) - self._room()
-        if excess <= 0:
+        if excess <= 0 or not self._fleet.ready:
             return
         for state, trial, at in sorted(stored, key=lambda item: item[0].number):
             if excess > 0 and trial not in self._active:

@@ -96,7 +96,7 @@ class Sim:
         assert stand.kept[0] == visits, f"a trial starts from {parent} after {visits} visits, but durable is {stand.kept}"
         return stand.visits[:visits], stand.kept
 
-    def wake(self, at: Seconds | None) -> None:
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:

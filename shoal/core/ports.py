@@ -81,6 +81,9 @@ class Backend(Protocol):
         """Start (None, gang), stop (gang, None), or turn one gang into another; of an ended gang: nothing."""
         ...
 
-    def wake(self, at: Seconds | None) -> None:
-        """Yield a moment at that time at the latest, empty if nothing happened; None: no need."""
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        """Yield a moment at that time at the latest, empty if nothing happened; None: no need.
+
+        `until`: how long slots that may come by themselves are worth waiting for; None: not at all, nothing is left to do.
+        """
         ...

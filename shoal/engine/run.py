@@ -1,6 +1,7 @@
 """The one loop, for simulated and for real runs alike."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 from shoal.core.check import check, diff, in_order
@@ -80,7 +81,8 @@ def run(
             backend.change(old, new)
         if deadline is not None and state.plan.gangs and state.stopped is None:
             wakes.append(deadline)
-        backend.wake(min(wakes, default=None))
+        worth = state.trials and state.stopped is None
+        backend.wake(min(wakes, default=None), (inf if deadline is None else deadline) if worth else None)
         for see in watchers:
             see(now, tuple(noted), state)
     journal.sync()

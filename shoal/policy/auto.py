@@ -13,6 +13,7 @@ from shoal.core.trial import Seconds
 from shoal.profile.measure import measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
+EPS = 1e-6  # samples, of sums of parts
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 
@@ -120,7 +121,7 @@ def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     """Whether there is anything left to choose for: trained to the end, trials are still known until that is told."""
     if memory["follows"] is None:
         return bool(view.trials)
-    return any(view.done[name] < trial.samples for name, trial in view.trials.items())
+    return any(view.done[name] < trial.samples - EPS for name, trial in view.trials.items())
 
 
 def _told(name: str, seconds: Seconds) -> str:

@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from math import inf, log
 from typing import Any
 
+from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane
 from shoal.core.ports import Cost, Profile
 from shoal.core.state import Figures, State
@@ -31,7 +32,12 @@ Points = tuple[tuple[int, float], ...]  # widths, rising, and samples/s
 
 def believe(state: State, given: Given = NOTHING) -> "Measured":
     """What the study's journal says about speed and memory; costs next to nothing until it is asked."""
-    return Measured(state.figures, state.signature, state.known, given)
+    return Measured(state.figures, state.signature, state.known, given, largest(state))
+
+
+def largest(state: State) -> GiB:
+    """Memory of the largest slot there is."""
+    return max((slot.memory for slot in state.slots.values()), default=inf)
 
 
 class Believer:
@@ -40,10 +46,13 @@ class Believer:
     def __init__(self, given: Given = NOTHING) -> None:
         self.given = given
         self._last: Measured | None = None
+        self._slots: Mapping[SlotId, Slot] | None = None
 
     def __call__(self, state: State) -> "Measured":
-        last = self._last
-        if last is None or last.figures is not state.figures or last.signature is not state.signature:
+        last, joined = self._last, self._slots is not state.slots
+        self._slots = state.slots
+        changed = last is None or last.figures is not state.figures or last.signature is not state.signature
+        if last is None or changed or (joined and last.room != largest(state)):
             self._last = last = believe(state, self.given)
         elif last.known is not state.known:
             self._last = last = last.of(state.known)
@@ -61,7 +70,8 @@ class Measured:
     A trial has the figures of the signature measured on its configuration; else of the nearest configuration measured,
     as far as speed can depend on it: keys by which configurations of one signature differ, and usual names of tuning
     parameters, do not count. Figures that are missing are the mean of those measured; of widths, the mean of the speed-ups.
-    What is `given` of a trial holds, whatever was measured.
+    What is `given` of a trial holds, whatever was measured. A trial that ran out of memory beside others ("crowded") is never
+    believed to need more than the largest slot has (`room`): alone it may fit.
     """
 
     def __init__(
@@ -70,9 +80,11 @@ class Measured:
         signature: Mapping[TrialId, str],
         known: Mapping[TrialId, Trial],
         given: Given = NOTHING,
+        room: GiB = inf,
     ) -> None:
         self.figures = figures
         self.given = given
+        self.room = room
         self.signature = signature
         self.known = known
         self._measured_on = known
@@ -82,7 +94,7 @@ class Measured:
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Measured":
         """The same measurements, for these trials (a simulation's, say)."""
-        made = Measured(self.figures, self.signature, known, self.given)
+        made = Measured(self.figures, self.signature, known, self.given, self.room)
         made._measured_on = self._measured_on
         kept = ("_mean", "_speedups", "_seen", "_idle_keys", "_idle_in_form", "_seen_forms", "_kinds")
         made.__dict__.update({k: self.__dict__[k] for k in kept if k in self.__dict__})
@@ -142,10 +154,12 @@ class Measured:
         return {1: alone} | (own or {width: alone * more for width, more in self._speedups.items()})
 
     def cost(self, trial: TrialId) -> Cost:
-        found = self._figures(trial)
+        found, said = self._figures(trial), self._said(trial)
         memory, build, evaluate, save = (found.get(k, self._mean.get(k, 0.0)) for k in ("memory", "build", "evaluate", "save"))
+        if "memory" not in said:
+            memory = max(memory, min(found.get("crowded", 0.0), self.room))
         first = max((f["first"] for f in self.figures.values() if "first" in f), default=0.0)
-        return Cost(memory, build, evaluate, save, self._said(trial).get("first", first))
+        return Cost(memory, build, evaluate, save, said.get("first", first))
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
         if after is None:

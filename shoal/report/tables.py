@@ -265,7 +265,7 @@ def _measured(account: Account) -> str:
         return ""
     seen = {name for figures in account.figures.values() for name in figures if name[:6] != "fused:" and name != "unfusable"}
     widths = sorted((name for name in seen if name.startswith("rate@")), key=lambda name: int(name[5:]))
-    order = ("rate", *widths, "step", "memory", "build", "first", "evaluate", "save", "switch", "repack")
+    order = ("rate", *widths, "step", "memory", "crowded", "build", "first", "evaluate", "save", "switch", "repack")
     names = [name for name in order if name in seen] + sorted(seen - set(order))
     rows = []
     for signature, figures in account.figures.items():
@@ -291,6 +291,6 @@ def _figure(name: str, figure: float | None) -> str:
         return count(figure)
     if "bytes" in name and figure is not None:
         return size(figure)
-    if name == "memory" and figure is not None:
+    if name in ("memory", "crowded") and figure is not None:
         return size(figure * 2**30)
     return count(figure) if name.partition("@")[0] in UNITS or figure is None else duration(figure)

@@ -206,7 +206,7 @@ class Tally:
         """What a pack's trials are believed to need is said just before it ends."""
         needs = self._needs[1] if self._needs[0] == time else {}
         if isinstance(entry, Measured):
-            memory = entry.figures.get("memory")
+            memory = entry.figures.get("crowded")
             self._needs = time, needs if memory is None else {**needs, entry.signature: memory}
         elif entry.why:
             self.splits.append(Split(time, entry.gang.trials, entry.why, needs))

@@ -17,7 +17,8 @@ Arrival = tuple[float, Mapping[str, Any], float | None]  # time, configuration, 
 class Trace:
     """Trials that arrive at these seconds of the study, as (time, config) or (time, config, samples).
 
-    `max_epochs`: how long those train that do not say. `widths`: fewest and most slots of each (None: one).
+    `max_epochs`: how long those train that do not say (None: as the study says, else 1). `widths`: fewest and most slots of
+    each (None: one).
     Arrivals are put in order of time. Its memory is how many came.
 
     Raises:
@@ -25,7 +26,7 @@ class Trace:
     """
 
     arrivals: Sequence[Sequence[Any]]
-    max_epochs: float = 1
+    max_epochs: float | None = None
     widths: Widths | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class Trace:
             came += 1
             name = trial_id(i, len(self.arrivals))
             if name not in view.known:  # it is, if a crash tore the journal between the trial and the memory of it
-                length = whole_epochs(view, self.max_epochs) if samples is None else samples
+                length = whole_epochs(view, self.max_epochs or 1.0) if samples is None else samples
                 now.append(Trial(name, length, config, self.widths or (1, 1), frozenset(view.shards)))
         return Proposal(tuple(now), wake_at=self.arrivals[came][0] if came < len(self.arrivals) else None), came
 

@@ -180,8 +180,8 @@ class Probed:
             self.inner.change(self.ended.pop(), None)
         self.inner.change(before, after)
 
-    def wake(self, at: Seconds | None) -> None:
-        self.inner.wake(at)
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        self.inner.wake(at, until)
 
     def see(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         """Watch that the plan holds nobody twice."""

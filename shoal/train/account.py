@@ -13,7 +13,7 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.checkpoint import StaleRun
 from shoal.train.columns import DataError
-from shoal.train.unit import Diverged, OutOfMemory, TrialError
+from shoal.train.unit import DeviceLost, Diverged, OutOfMemory, TrialError
 
 
 class Spent:
@@ -51,12 +51,17 @@ def blaming() -> Iterator[None]:
     """What the recipe's code raises, as the trial's error; what concerns the whole study passes."""
     try:
         yield
-    except (DataError, StaleRun, TrialError):
+    except (DataError, DeviceLost, StaleRun, TrialError):
         raise
     except (Exception, SystemExit) as error:  # the recipe's own, whatever it is
         told = str(error).strip().split("\n")[0]
+        if isinstance(error, RuntimeError) and not no_room(error) and not _works():
+            raise DeviceLost(
+                f"the GPU does not work any more in this process, after {told} (perhaps of an earlier step, of any trial there: "
+                "with CUDA_LAUNCH_BLOCKING=1 the traceback tells which); a trial that does it again can be stopped by name"
+            ) from error
         why = told if isinstance(error, Diverged) else f"{type(error).__name__}: {told}" if told else type(error).__name__
-        kind = OutOfMemory if _no_room(error) else TrialError
+        kind = OutOfMemory if no_room(error) else TrialError
         raise kind(why, traceback.format_exc()) from error
 
 
@@ -71,7 +76,18 @@ _NO_ROOM = (  # in messages of errors that have no type of their own
 )
 
 
-def _no_room(error: BaseException) -> bool:
+def _works() -> bool:
+    """Whether a GPU in use still computes: after some errors it never does, in this process."""
+    try:
+        used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return not used or bool(torch.ones(1, device="cuda").item() == 1)
+    except torch.OutOfMemoryError:
+        return True
+    except RuntimeError:
+        return False
+
+
+def no_room(error: BaseException) -> bool:
     """Whether memory ran out, on a device or in this process."""
     told = str(error)
     short = any(words in told for words in _NO_ROOM)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.train.device import doubled
 from shoal.train.graph import attributes
 from shoal.train.lane import Lane, named
 from shoal.train.recipe import Recipe
@@ -19,6 +20,7 @@ from shoal.train.stacked import Unfusable, others, trained
 
 _CLOSE = {torch.float64: (1e-8, 1e-12), torch.float32: (1e-3, 1e-7)}  # relative to the norm, and absolute
 _COARSE = (0.1, 1e-3)
+SHORT = 1e-2  # relative, where factors have ten bits
 KINK = 10  # times as much as rounding, that one sample's unit may change a gradient
 
 
@@ -93,13 +95,23 @@ def compare(mine: Own, fused: Own, bf16: bool) -> None:
     if [grad is None for grad in mine.grads] != [grad is None for grad in fused.grads]:
         raise Unfusable("other parameters get a gradient than alone")
     relative, absolute = _COARSE if bf16 else _CLOSE.get(mine.loss.dtype, _COARSE)
+    if mine.loss.dtype == torch.float32 and mine.loss.device.type == "cuda" and _short():
+        relative = SHORT
     grads = [(a, b) for a, b in zip(mine.grads, fused.grads, strict=True) if a is not None and b is not None]
     rest = list(zip(mine.rest, fused.rest, strict=True))
     for what, pairs in (("loss", [(mine.loss, fused.loss)]), ("gradient", grads), ("buffers", rest)):
-        norm, gap = _norm([a for a, _ in pairs]), _norm([a.double() - b.double() for a, b in pairs])
+        norm, gap = _norm([a for a, _ in pairs]), _norm([doubled(a) - doubled(b) for a, b in pairs])
         if norm.isfinite() and not gap <= relative * norm + absolute:
             kind = Differing if what == "gradient" and gap <= KINK * relative * norm else Unfusable
             raise kind(f"fused, a lane's {what} differ by {float(gap):.2g} (norm {float(norm):.2g}) from what they are alone")
+
+
+def _short() -> bool:
+    """Whether kernels on CUDA may round factors to TF32 (cuDNN's do by default), alone and fused not in the same places."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # it was set by layers, in a newer way
+        return True
 
 
 def tells(mine: Own) -> bool:
@@ -109,7 +121,7 @@ def tells(mine: Own) -> bool:
 
 def _norm(tensors: list[Tensor]) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(
-        torch.cat([torch.zeros(1).double(), *(tensor.double().reshape(-1).cpu() for tensor in tensors)])
+        torch.cat([torch.zeros(1).double(), *(doubled(tensor).reshape(-1).cpu() for tensor in tensors)])
     )
     return norm
 

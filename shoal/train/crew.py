@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds
-from shoal.train.account import Spent
+from shoal.train.account import Spent, no_room
 from shoal.train.batched import formula
 from shoal.train.batches import Batches
 from shoal.train.gauge import Gauge
@@ -44,6 +44,7 @@ class Crew:
     cut: Batches
     graph: str | None
     mix: str = ""
+    reported: Seconds = 0.0  # when, by the clock
 
 
 class Crews:
@@ -88,7 +89,8 @@ class Crews:
         """How many are to be fused in one."""
         if crew.graph is None or self.gauge.why(crew.graph) is not None:
             return 1
-        return len(crew.passes) if self._paced else self.gauge.choose(crew.graph, len(crew.passes))
+        lanes = len(crew.passes)
+        return self.gauge.room(crew.graph, lanes) if self._paced else self.gauge.choose(crew.graph, lanes)
 
     def timed(self, crew: Crew, width: int, took: Iterable[Sequence[Seconds]]) -> None:
         """What steps took at this width: of each that was tried, one after the other.
@@ -106,9 +108,11 @@ class Crews:
         """Whether there are lanes of which is not known what a step takes alone, by which others like them are judged."""
         return not self._paced and any(self._meter.step(each.lane.signature) is None for each in crew.passes)
 
-    def give_up(self, crew: Crew, error: Exception) -> None:
-        """Never again fuse such lanes."""
-        if crew.graph is not None:
+    def give_up(self, crew: Crew, error: Exception, lanes: int) -> None:
+        """Never again fuse such lanes; or not so many of them, where that only took too much memory."""
+        if crew.graph is not None and _short(error):
+            self.gauge.crowded(crew.graph, lanes)
+        elif crew.graph is not None:
             self.gauge.never(crew.graph, f"{type(error).__name__}: {error}")
             self._tell(crew, crew.graph)
 
@@ -122,6 +126,11 @@ class Crews:
             if news:
                 self._told |= {(signature, name) for name in news}
                 self._meter.tell(signature, **news)
+
+
+def _short(error: BaseException | None) -> bool:
+    """Whether it came of a lack of memory."""
+    return error is not None and (no_room(error) or _short(error.__cause__))
 
 
 def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

@@ -124,8 +124,9 @@ class Data:
     ) -> Data:
         """A map-style torch Dataset whose items are tuples, dicts or single values of equal shapes.
 
-        Its items are read once and kept as columns: random transforms belong in `Recipe.augment`. `validation`: another such
-        dataset, the fraction set aside at random, or None. `shard_weights`: as for `arrays`.
+        Its items are kept as columns once read (those beyond `data_memory_gb` are read again): random transforms belong in
+        `Recipe.augment`. `validation`: another such dataset, the fraction set aside at random, or None. `shard_weights`: as for
+        `arrays`.
 
         Raises:
             DataError: no length, no items, items that cannot be stacked, nothing left to train or validate on.

@@ -3,6 +3,9 @@
 from math import inf
 
 import torch
+from torch import Tensor
+
+CONTEXT = 0.5  # GiB of a GPU that each process takes beside what it allocates
 
 
 def device_of(name: str = "auto") -> str:
@@ -25,13 +28,17 @@ def gpus() -> int:
 
 
 def limit_memory(device: str, most: float | None, share: float = 1.0) -> float:
-    """GiB that a slot has on the device: `most`, else its `share` of a GPU; on a GPU this process gets no more from now on."""
-    whole = memory_of(device) * share
-    if most is None:
-        return whole
-    if device.startswith("cuda"):
-        torch.cuda.set_per_process_memory_fraction(min(1.0, most / memory_of(device)), device)
-    return min(most, whole)
+    """GiB that a slot has on the device: `most`, or its `share` of a GPU, if less. On a GPU this process gets no more then."""
+    whole = memory_of(device)
+    room = min(whole if share >= 1 else max(share * whole - CONTEXT, share * whole / 2), inf if most is None else most)
+    if room < whole < inf:
+        torch.cuda.set_per_process_memory_fraction(room / whole, torch.device(device).index)
+    return room
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    """The tensor in float64; from Apple's GPUs, which have none, in main memory."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def memory_of(device: str) -> float:

@@ -8,7 +8,7 @@ work as if each were alone. Sums are made in another order than alone, so gradie
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from math import inf
@@ -21,6 +21,7 @@ from shoal.train import columns as cols
 from shoal.train.agree import Differing, Own, agreed, compare, flags_of, own, same_scores, tells
 from shoal.train.batched import StepFailed, batched
 from shoal.train.columns import Columns
+from shoal.train.device import doubled
 from shoal.train.graph import graph_key
 from shoal.train.lane import Lane, named
 from shoal.train.recipe import LRSchedule, Recipe
@@ -331,7 +332,7 @@ class Fused:
                 if not isinstance(values, Tensor) or tuple(values.shape) != (len(self.lanes), count):
                     raise Unfusable(f"validation_step: {name} is not a value for each sample")
                 total, before = totals.get(name, (0.0, 0))
-                totals[name] = (total + values.double().sum(1), before + count)
+                totals[name] = (total + doubled(values).sum(1), before + count)
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -373,6 +374,11 @@ class Fused:
                 module.training = flag
         self._net.part()
         self._optimizers.part()
+        for lane in self.lanes:
+            for module in lane.model.modules():
+                if isinstance(module, torch.nn.RNNBase):
+                    with suppress(torch.OutOfMemoryError):  # cuDNN wants their weights side by side, for speed
+                        module.flatten_parameters()
 
 
 def _joined(first: list[Columns], rest: Iterator[Columns]) -> Iterator[Columns]:

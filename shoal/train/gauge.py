@@ -42,6 +42,7 @@ class Gauge:
         self._newest: dict[tuple[str, str], _Round] = {}  # by kind and mix
         self._calm: Counter[str] = Counter()
         self._never: dict[str, str] = {}
+        self._most: dict[str, int] = {}  # lanes that have room fused, where more had none
 
     def wants(self, kind: str, lanes: int, mix: str = "") -> int | None:
         """The width to try next where so many lanes are together; None: enough is known.
@@ -49,6 +50,7 @@ class Gauge:
         First alone, then all together, then halves (rounded up), as long as that is faster; now and then again. What is known of
         other mixes is enough for one that has tried nothing itself.
         """
+        lanes = self.room(kind, lanes)
         if kind in self._never or lanes < 2:
             return None
         own = self._newest.get((kind, mix))
@@ -95,6 +97,7 @@ class Gauge:
 
     def choose(self, kind: str, lanes: int) -> int:
         """The width that takes the least time per lane; 1: one lane after the other."""
+        lanes = self.room(kind, lanes)
         ratios = self._within(kind, lanes)
         if kind in self._never or lanes < 2 or not ratios:
             return 1
@@ -115,6 +118,15 @@ class Gauge:
     def never(self, kind: str, why: str) -> None:
         """Lanes of this kind cannot be fused."""
         self._never.setdefault(kind, why)
+
+    def crowded(self, kind: str, lanes: int) -> None:
+        """So many lanes of this kind have no room in one step: at most half as many are fused from now on."""
+        self._most[kind] = min(lanes // 2, self._most.get(kind, lanes))
+
+    def room(self, kind: str, lanes: int) -> int:
+        """How many of so many lanes may be fused in one, of those in which they can be parted evenly."""
+        most = min(lanes, self._most.get(kind, lanes))
+        return -(-lanes // -(-lanes // most)) if most else lanes
 
     def why(self, kind: str) -> str | None:
         """Why lanes of this kind are not fused; None: they may be."""

@@ -143,6 +143,8 @@ class Group:
             self._control = _gloo(seat, store)
             self._gradients = _nccl(seat, store) if seat.gradients == "nccl" else self._control
         self._stall = timedelta(seconds=seat.stall)
+        if seat.gradients == "nccl":  # it connects with the first sum: now, while all are here
+            self.end(self.begin_sum(torch.zeros(1, device="cuda")))
         self.sent = 0  # bytes of trees, so far
 
     # -- sums ----------------------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Group:
         else:  # NCCL's `wait` only holds back the device: a lost peer would be noticed after the step was made
             wait(work.is_completed, self.seat, lambda: _broken(self.seat, self._orders), POLL / 10)
             with _losing():
-                work.wait()
+                work.wait(self._stall)  # with a limit it raises what went wrong
 
     def sum(self, numbers: Tensor) -> None:
         """Sum numbers in main memory, in place."""

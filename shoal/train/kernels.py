@@ -54,7 +54,11 @@ class Piece:
 
     def column(self, numbers: Any) -> Tensor:
         """(k,) as (k, 1) beside the weights."""
-        return torch.as_tensor(numbers, dtype=self.weights.dtype).to(self.weights.device).unsqueeze(1)
+        made = torch.as_tensor(numbers, dtype=self.weights.dtype)
+        there = self.weights.device
+        if there.type == "cuda":  # without waiting for the device
+            return made.pin_memory().to(there, non_blocking=True).unsqueeze(1)
+        return made.to(there).unsqueeze(1)
 
     def kept(self, name: str, numbers: Callable[[], Any]) -> Tensor:
         """A column made once for these numbers."""

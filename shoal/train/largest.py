@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from shoal.train.columns import Columns
 from shoal.train.lane import Lane
 from shoal.train.measure import Extra
 from shoal.train.recipe import Recipe
+from shoal.train.scoring import EVALUATION_BATCHES
 from shoal.train.unit import OutOfMemory
 
 LARGEST = 1024  # where no limit of memory is known
@@ -33,10 +35,19 @@ def with_size(config: Mapping[str, Value], size: int) -> dict[str, Value]:
     return {**config, "batch_size": size}
 
 
-def largest(make: Make, config: Mapping[str, Value], samples: Columns, most: int, room: float, device: torch.device) -> int:
+def largest(
+    make: Make,
+    config: Mapping[str, Value],
+    samples: Columns,
+    validation: Columns | None,
+    most: int,
+    room: float,
+    device: torch.device,
+) -> int:
     """The largest power of two, at most `most`, with which a step fits the device and, as far as can be told, `room` bytes.
 
-    Tried by steps of a lane that is thrown away, on batches of twice the size each, made of these samples (again and again).
+    Tried by steps of a lane that is thrown away, on batches of twice the size each, made of these samples (again and again), and
+    by scores of `validation` data, if there are any: they are computed for several batches at once.
 
     Raises:
         TrialError: the recipe's code raised, or not even the smallest batch fits.
@@ -47,7 +58,14 @@ def largest(make: Make, config: Mapping[str, Value], samples: Columns, most: int
     found = 0
     while size <= most:
         try:
-            fits = _step(lane, _batch(samples, size), size, device) <= room
+            with blaming():
+                batch = _batch(samples, size)
+            fits = _step(lane, batch, size, device) <= room
+            del batch
+            if validation is not None and fits:
+                lane.settings = replace(lane.settings, batch_size=size)
+                with blaming():
+                    lane.evaluate([cols.cut(validation, 0, EVALUATION_BATCHES * size)])
         except OutOfMemory:
             if not found:
                 raise
@@ -57,6 +75,8 @@ def largest(make: Make, config: Mapping[str, Value], samples: Columns, most: int
         found, size = size, 2 * size
     del lane
     gc.collect()
+    if device.type == "cuda":  # others may share the GPU
+        torch.cuda.empty_cache()
     return max(found, 1)
 
 

@@ -104,10 +104,17 @@ class Meter:
         """Figures found elsewhere."""
         self._news.setdefault(signature, {}).update(figures)
 
+    @property
+    def waits(self) -> bool:
+        """Whether to look at a result is to wait for the device."""
+        return self._device.type != "cpu"
+
     def now(self) -> Seconds:
         """The time, once the device is through with what it was given."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
         return perf_counter()
 
 

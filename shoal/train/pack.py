@@ -45,6 +45,7 @@ class Pack:
     ) -> None:
         self._streams, self._data, self._meter = streams, data, meter
         self._threads, self._pace = threads, pace
+        self._lazy = pace is None and meter.waits  # not after each chunk
         self.turn_of = turn_of or (lambda _: None)
         self.crews = Crews(meter, pace is not None)
         self._fused: dict[Lane, Fused] = {}
@@ -154,7 +155,9 @@ class Pack:
         rest = crew.cut.end() if last else None
         if last and (rest is not None or any(each.lane.unfinished for each in crew.passes)):
             yield from self._take(crew, self.crews.width(crew), [] if rest is None else [rest], last=True)
-        yield from self._reports(crew.passes)
+        if last or not self._lazy or perf_counter() >= crew.reported + PART_SECONDS:
+            crew.reported = perf_counter()
+            yield from self._reports(crew.passes)
         crew.passes = [each for each in crew.passes if not each.failed]
 
     def _take(
@@ -224,7 +227,7 @@ class Pack:
             made = Fused(lanes)
         except Exception as error:  # noqa: BLE001 whatever it is: these lanes train one by one
             if self._settled(passes):
-                self.crews.give_up(crew, error)
+                self.crews.give_up(crew, error, len(passes))
             return None
         self._fused.update(dict.fromkeys(lanes, made))
         for signature in {lane.signature for lane in lanes}:
@@ -294,12 +297,12 @@ class Pack:
         for each in passes:
             yield from self._alone(crew, each, batches, None, last)
         if error is not None and not any(each.failed for each in passes):
-            self.crews.give_up(crew, error)
+            self.crews.give_up(crew, error, len(passes))
 
     def _reports(self, passes: Iterable[Pass]) -> Iterator[News]:
         for each in passes:
             try:
-                with blaming():
+                with each.spent.on("train"), blaming():  # on a GPU it waits for the steps
                     samples, values = each.lane.taken()
             except TrialError as error:
                 self.release(each.lane)

@@ -69,6 +69,8 @@ class Ranks:
             signature = self._parts[trial].wide.lane.signature if trial in self._parts else ""
             self._forget(trial)
             self._station._short, freed = True, self._station._give_up(0.0)
+            if not freed and self._station._device.type == "cuda":
+                freed = self._station._streams.shrink()
             raise OutOfMemory(error.why, error.text, signature, freed) from error
         except TrialError:
             self._forget(trial)

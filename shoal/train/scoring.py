@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from shoal.train import columns as cols
 from shoal.train.columns import Columns
+from shoal.train.device import doubled
 
 if TYPE_CHECKING:
     from shoal.train.lane import Lane
@@ -23,7 +24,7 @@ class Scoring:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._totals: dict[str, list[float]] = {}
+        self._totals: dict[str, list[Any]] = {}
 
     def add(self, chunk: Columns) -> None:
         """Validate on these samples, too."""
@@ -32,6 +33,8 @@ class Scoring:
             size = EVALUATION_BATCHES * lane.settings.batch_size
             for at in range(0, cols.rows(chunk), size):
                 self._add(cols.cut(chunk, at, at + size))
+            for total in self._totals.values():  # on the device until here
+                total[0] = float(total[0])
 
     def _add(self, batch: Columns) -> None:
         lane, count = self._lane, cols.rows(batch)
@@ -43,7 +46,7 @@ class Scoring:
                 rule = f"validation_step must return a value for each of the {count} samples, shape ({count},)"
                 raise ValueError(f"{rule}; {name}: got {got}")
             total = self._totals.setdefault(name, [0.0, 0])
-            total[0] += float(values.double().sum())
+            total[0] = total[0] + doubled(values).sum()
             total[1] += count
 
     def means(self) -> dict[str, float]:

@@ -51,7 +51,7 @@ class Stacked:
             places[id(tensor)].append((box, key))
         self._places = [places[id(tensor)] for tensor in own]
         self._own = own
-        self._recurrent = any(isinstance(module, nn.RNNBase) for module in self.model.modules())
+        self._recurrent = [vars(module) for module in self.model.modules() if isinstance(module, nn.RNNBase)]
         self._renewed = [(vars(m), name) for m in self.model.modules() for name in RENEWED if name in vars(m)]
 
     def run(self, function: Callable[[nn.Module], Mapping[str, Any]], randomness: str = "error") -> dict[str, Any]:
@@ -101,6 +101,8 @@ class Stacked:
     @contextmanager
     def _exchanged(self) -> Iterator[None]:
         kept, flash = [box[name] for box, name in self._renewed], bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
+        for box in self._recurrent:  # torch would lay the exchanged weights out for cuDNN
+            box["flatten_parameters"] = lambda: None
         plain = flash and self.leaves[0].device.type == "cpu"  # its kernel of flash attention cannot be vectorized
         if plain:
             torch.backends.cuda.enable_flash_sdp(False)
@@ -114,6 +116,8 @@ class Stacked:
                     box[key] = tensor
             for (box, name), value in zip(self._renewed, kept, strict=True):
                 box[name] = value
+            for box in self._recurrent:
+                del box["flatten_parameters"]
 
     def keep(self) -> None:
         """Remember what is not trained."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from gc import collect
@@ -158,6 +159,8 @@ class Station:
             left = [unit.trial.id for unit in units if unit.trial.id not in over]
             self._drop(*left)
             self._short, freed = True, self._give_up(0.0)
+            if len(units) == 1 and not freed and self._device.type == "cuda":
+                freed = self._streams.shrink()
             for trial in left:
                 yield trial, OutOfMemory(error.why, error.text, signatures.get(trial, ""), freed)
         except GeneratorExit:
@@ -360,11 +363,11 @@ class Station:
         most = min(self._data.size(shard) for shard in shards)
         kind = f"{make(with_size(config, 1)).signature} {most}"
         if kind not in self._largest:
-            chunks = self._streams.of(data_key(self._recipe, config)).chunks(self._data.shards[0], 0)
-            try:
-                self._largest[kind] = largest(make, config, next(chunks), most, self._memory, self._device)
-            finally:
-                chunks.close()
+            stream = self._streams.of(data_key(self._recipe, config))
+            with closing(stream.validation()) as validation:
+                scored = next(validation, None) if self._evaluation.possible else None
+            with closing(stream.chunks(self._data.shards[0], 0)) as training:
+                self._largest[kind] = largest(make, config, next(training), scored, most, self._memory, self._device)
         return self._largest[kind]
 
     def _load(self, lane: Lane, state: Tree, unit: Unit) -> None:

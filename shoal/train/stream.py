@@ -38,7 +38,7 @@ class Shelf:
     """Prepared chunks by shard, within a limit of bytes. Room is made by dropping the shard used longest ago."""
 
     def __init__(self, limit: float) -> None:
-        self._limit, self._key = limit, ""
+        self._limit, self._key = [limit], ""  # the limit of all shelves that share their chunks
         self._held: OrderedDict[str, dict[int, Columns]] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._lock = Lock()
@@ -61,6 +61,16 @@ class Shelf:
             self._held.move_to_end(name)
             return self._held[name].get(number)
 
+    def shrink(self) -> bool:
+        """Drop everything, and keep half as much from now on; whether there was anything."""
+        with self._lock:
+            if not self.total:
+                return False
+            self._limit[0] = self.total / 2
+            self._held.clear()
+            self._sizes.clear()
+        return True
+
     def drop(self, shard: ShardId) -> None:
         with self._lock:
             self._held.pop(self._key + shard, None)
@@ -72,9 +82,9 @@ class Shelf:
         with self._lock:
             self._held.setdefault(name, {})
             self._held.move_to_end(name)
-            while self.total + size > self._limit and len(self._held) > 1:
+            while self.total + size > self._limit[0] and len(self._held) > 1:
                 self._sizes.pop(self._held.popitem(last=False)[0], None)
-            if self.total + size <= self._limit:
+            if self.total + size <= self._limit[0]:
                 self._held[name][number] = chunk
                 self._sizes[name] = self._sizes.get(name, 0) + size
 
@@ -341,7 +351,7 @@ class Streams:
     def __init__(
         self, recipe: Recipe, data: Data, *, seed: int, device: torch.device, memory_gb: float, feed: Feed | None = None
     ) -> None:
-        shelf = Shelf(memory_gb * 2**30)
+        shelf = self._shelf = Shelf(memory_gb * 2**30)
 
         def make(key: DataKey) -> Stream:
             mine = shelf.of(key)
@@ -349,6 +359,10 @@ class Streams:
 
         self._make = make
         self._made: dict[DataKey, Stream] = {}
+
+    def shrink(self) -> bool:
+        """Memory ran out: drop the chunks that are kept, and keep fewer from now on; whether there were any."""
+        return self._shelf.shrink()
 
     def of(self, key: DataKey = ()) -> Stream:
         """The stream of trials with this key."""

@@ -69,6 +69,10 @@ class Diverged(Exception):  # noqa: N818
     """The loss was not finite for more steps in a row than the recipe's patience."""
 
 
+class DeviceLost(OSError):  # noqa: N818
+    """The device does nothing any more for this process; no trial can go on here."""
+
+
 class OutOfMemory(TrialError):  # noqa: N818
     """The device had no room for it. Of a trial among several on a slot: it may have room alone.
 

@@ -102,13 +102,20 @@ class Bench:
         course = Course(SEED, self.data.sizes, 1, self.state, self.folder / "trials")
         return Ray(self.recipe, self.data, course, checkpoints, run=self.state.run, logs=self.folder / "trials", **options)
 
-    def run(self, searcher: Any, policy: Any, watch: Callable[[Ray], Watch] | None = None, **options: Any) -> Ray:
+    def run(
+        self,
+        searcher: Any,
+        policy: Any,
+        watch: Callable[[Ray], Watch] | None = None,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> Ray:
         """Run to the end; the backend, closed."""
         backend = self.open(**options)
         journal = Journal()
         watchers = [watch(backend)] if watch else []
         try:
-            self.state = run(searcher, policy, backend, believe, journal, self.state, None, watchers)
+            self.state = run(searcher, policy, backend, believe, journal, self.state, deadline, watchers)
         finally:
             backend.close()
             self.lines += journal.lines

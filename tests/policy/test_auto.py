@@ -222,3 +222,13 @@ def test_who_is_followed_again_goes_on_with_its_memory() -> None:
     simulate.takes["Hop"] = 1.0
     memory = policy.decide(seen(replace(two, slots={slots[0].id: slots[0]})), memory)[1]
     assert memory["follows"] == "hop" and memory["inner"]["hop"] == seats
+
+
+def test_it_does_not_ask_for_what_only_rounding_left() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate)
+    state = measured(study(2, 4), rate=10.0)
+    memory = policy.decide(believed(state), policy.start())[1]
+    state = fold(state, [Advanced({name: trial.samples - 1e-9 for name, trial in state.trials.items()})])
+    assert policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"] == memory["why"]
+    assert simulate.times == 3

@@ -1,16 +1,19 @@
+from dataclasses import replace
+
 import pytest
 from simkit import SHARDS, rates, slots, started, study, trial
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import SlotId
+from shoal.core.event import Joined, Submitted
 from shoal.core.event import Measured as Was
-from shoal.core.event import Submitted
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.state import State, fold
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
 from shoal.policy.hop import Hop
+from shoal.profile.given import Given
 from shoal.profile.measure import RATE, Believer, believe
 from shoal.search.grid import Grid
 from shoal.search.space import grid
@@ -72,6 +75,19 @@ def test_missing_figures_are_the_mean_of_the_known() -> None:
     cost = believe(STATE).cost(TrialId("c"))
     assert (cost.memory, cost.build, cost.evaluate, cost.save, cost.first) == (2.0, 0.25, 0.125, 0.0, 1.0)
     assert believe(STATE).switch(None, solo(TrialId("a"), W[0], 0)) == 0.5
+
+
+def test_what_had_no_room_in_company_is_still_tried_alone_on_a_smaller_slot() -> None:
+    crowded = fold(STATE, [Was(TrialId("a"), "small", {"crowded": 40.0})])
+    believer = Believer()
+
+    def memory(state: State, size: float) -> float:
+        joined = fold(state, [Joined(tuple(replace(slot, memory=size) for slot in state.slots.values()))])
+        return believer(joined).cost(TrialId("a")).memory
+
+    assert [memory(crowded, size) for size in (80.0, 16.0, 0.25)] == [40.0, 16.0, 0.5], "never less than was measured"
+    said = Given((({"width": 64}, {"memory": 3.0}),))
+    assert believe(crowded, said).cost(TrialId("a")).memory == 3.0
 
 
 def test_wide_and_shared() -> None:

@@ -20,8 +20,8 @@ LINES = [
     Line(2.0, Measured(A, "elsewhere", {"memory": 0.1})),
     Line(3.0, Fell(A, 0, 0.0)),
     Line(3.0, Fell(B, 0, 0.0)),
-    Line(3.0, Measured(A, "abc", {"memory": 0.5})),
-    Line(3.0, Measured(B, "def", {"memory": 1.0})),
+    Line(3.0, Measured(A, "abc", {"crowded": 0.5})),
+    Line(3.0, Measured(B, "def", {"crowded": 1.0})),
     Line(3.0, Ended(GANG, "out of memory with 2 trials on slot0")),
 ]
 

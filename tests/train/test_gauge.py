@@ -141,3 +141,19 @@ def test_what_is_known_of_one_mix_of_optimizers_holds_for_others_but_times_are_n
     assert gauge.wants("a", 4, "others") is None and gauge.wants("a", 5, "others") is None, "enough is known"
     assert gauge.wants("a", 9, "others") == 1
     assert gauge.wants("a", 4, "dear") == 4, "what was begun is brought to an end"
+
+
+def test_what_has_no_room_is_fused_by_less() -> None:
+    gauge = Gauge()
+    for _ in range(TRIES):
+        gauge.took("a", 1, 1.0)
+    gauge.crowded("a", 32)
+    assert gauge.wants("a", 32) == 16 and gauge.why("a") is None
+    gauge.crowded("a", 16)
+    assert measured(gauge, 32, lambda w: 1.0 + 0.1 * w) == [8, 4]
+    assert gauge.choose("a", 32) == gauge.room("a", 32) == 8
+    assert gauge.choose("a", 5) == 5 and gauge.choose("b", 2) == 1
+    gauge.crowded("d", 9)
+    assert [gauge.room("d", lanes) for lanes in (0, 1, 4, 9, 10)] == [0, 1, 4, 3, 4]
+    gauge.crowded("c", 3)
+    assert gauge.wants("c", 3) is None and gauge.choose("c", 3) == 1

@@ -311,6 +311,26 @@ def test_what_a_step_takes_alone_is_the_mean_of_all_optimizers(monkeypatch: pyte
     assert fused_of(station, later[0].id) is not None
 
 
+def test_lanes_without_room_for_all_in_one_are_fused_by_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Fused._run
+
+    def cramped(these: Fused, batch: Any) -> Any:
+        if len(these.lanes) > 2:
+            raise torch.OutOfMemoryError("no room for so many")
+        return run(these, batch)
+
+    recipe = Zoo()
+    data = recipe.data()
+    trials = [trial(f"t{i}", 3, data, lr=0.01 * (i + 1)) for i in range(5)]
+    station = Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
+    monkeypatch.setattr(Fused, "_run", cramped)
+    found = packed(recipe, data, trials, fuse=True, station=station)
+    assert all(record.error is None for record in found.values())
+    assert not any("unfusable" in record.figures for record in found.values())
+    widths = {len(fused.lanes) for each in trials if (fused := fused_of(station, each.id)) is not None}
+    assert widths == {2}, "of five that have no room, two at a time have"
+
+
 class Touchy(Zoo):
     """A step on the sample `spot` raises when fused; alone, only in lanes whose buffer says so."""
 

@@ -57,6 +57,22 @@ def test_bounds(room: int, shards: int, size: int) -> None:
     assert packed(recipe, data, [trial("a", 1, data)])["a"].state["found"] == size
 
 
+def test_validation_must_fit_too() -> None:
+    """It takes several batches at once."""
+
+    class Scored(Tight):
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            if len(batch[0]) > 16:
+                raise torch.OutOfMemoryError("too large")
+            return super().validation_step(model, batch)
+
+    recipe = Scored(validation=40)
+    data = recipe.data()
+    found = packed(recipe, data, [trial("a", 1, data)])["a"]
+    assert found.state["found"] == 4 and found.scores
+    assert recipe.steps[:3] == [2, 4, 8]
+
+
 def test_without_limit_a_cpu_takes_1024() -> None:
     recipe = Zoo(samples=3000, shards=1, batch_size="max")
     data = recipe.data()

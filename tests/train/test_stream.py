@@ -239,3 +239,16 @@ class _Named(Small):
 
     def validation_step(self, model: Any, batch: Any) -> Any:
         return super().validation_step(model, (batch["x"], batch["y"]))
+
+
+def test_a_shelf_that_shrinks_keeps_half_as_much() -> None:
+    shelf, block = Shelf(100), (np.zeros(40, "u1"),)
+    other = shelf.of("otherwise")
+    shelf.put(S0, 0, block)
+    other.put(S0, 0, block)
+    assert shelf.total == 80 and shelf.shrink() and shelf.total == other.total == 0
+    other.put(S0, 0, block)
+    assert other.get(S0, 0) is block and other.total == 40, "80 were held: 40 may be"
+    assert shelf.shrink()
+    shelf.put(S0, 0, block)
+    assert shelf.total == 0 and not shelf.shrink()
