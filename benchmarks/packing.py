@@ -219,8 +219,8 @@ def markdown(name: str) -> str:
         f"{found['machine']['cpu']}, {ratios['device']}, torch {found['versions']['torch']}; one thread on one core. "
         f"Milliseconds for {STEPS} steps of all models; the best way is bold, a losing fused one in italics.",
         f"Shoal's choice took at most {ratios['chosen_over_best']:.2f} of the best way's time ({ratios['chosen_over_best_at']}). "
-        f"Fusing all lost to the sequential way in {len(lost)} of {len(done)} cells. {ratios['left_out']} cells were left out, "
-        "since each way would have taken too long.",
+        f"Fusing all lost to the sequential way in {len(lost)} of {len(done)} cells."
+        + (f" {ratios['left_out']} cells were left out: each way would have taken too long." if ratios["left_out"] else ""),
         table(
             ["net", "models", "batch", *WAYS, "chosen", "choice", "chosen / best", "sequential / chosen"],
             [[r["net"], r["models"], r["batch"], *(ms(r, how) for how in (*WAYS, "chosen")), *_rest(r)] for r in rows],
