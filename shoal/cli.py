@@ -303,12 +303,11 @@ def report(
 ) -> None:
     """Write the report, one HTML file that opens offline."""
     from shoal import report as reports
-    from shoal.folder import Folder, StudyError
+    from shoal.folder import Folder
 
     with errors():
         folder = Folder(directory)
-        if not folder.journal.exists():
-            raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+        folder.check_begun()
         path = reports.write(folder.journal, out or folder.report)
         show({"report": str(path)}, as_json, lambda x: [f"report: {x['report']}"])
 

@@ -72,6 +72,11 @@ class Folder:
         except OSError as error:
             raise StudyError(f"the study's folder {self.path} cannot be written to ({error}): choose another storage=") from error
 
+    def check_begun(self) -> None:
+        """Raise StudyError unless there is a study's journal here."""
+        if not self.journal.exists():
+            raise StudyError(f"there is no study in {self.path}: no journal.jsonl")
+
     def lines(self) -> list[Line]:
         return list(read(self.journal)) if self.journal.exists() else []
 

@@ -361,8 +361,7 @@ def load_study(storage: str | Path) -> Study:
         StudyError: there is none, or its recipe is not there.
     """
     folder = Folder(storage)
-    if not folder.journal.exists():
-        raise StudyError(f"there is no study in {folder.path}: no journal.jsonl")
+    folder.check_begun()
     head = last_head(folder.lines())
     folder.go_on(head)
     space = wiring.rebuild_space(head.get("space"))

@@ -5,7 +5,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-CONTEXT = 0.5  # GiB of a GPU that each process takes beside what it allocates
+CONTEXT = 0.5  # GiB of a GPU that a process may take beside what it allocates; not measured
 
 
 def device_of(name: str = "auto") -> str:
