@@ -22,7 +22,9 @@ def enqueue(
     study: "Study", config: Mapping[str, Any], max_epochs: float | None, widths: tuple[int, int] | None, priority: float
 ) -> TrialId:
     """A trial of this configuration; see `Study.enqueue`."""
-    epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
+    from shoal.wiring import epochs_of
+
+    epochs = epochs_of(study, max_epochs)
     if epochs is None:
         raise StudyError("say how long to train: max_epochs= (or a max_epochs attribute of the recipe)")
     said = {"config": _plain(config), "max_epochs": epochs, "widths": widths or (1, 1), "priority": priority}

@@ -1,7 +1,7 @@
 """From what a user says of a search to a searcher that fits the study: its space, its metric, its recipe, its slots."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.ports import Policy, Searcher
@@ -36,7 +36,7 @@ def default_searcher(
 
 def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: Any) -> Searcher[Any]:
     """The searcher, by name or as it is, with what it leaves open taken from the study and from what `optimize` was given."""
-    from shoal.search import completed, parse
+    from shoal.search import completed, nested, parse
 
     wide = {"widths": given.get("widths"), "priority": given.get("priority")}
     own = {"space": study.search_space, "metric": study.metric, "mode": study.mode, "seed": study.seed}
@@ -62,11 +62,14 @@ def searcher_of(study: "Study", searcher: Searcher[Any] | str | None, **given: A
 
 def _check_repeats(searcher: Any) -> None:
     """Trials of one configuration and seed are equal to the bit: more of them than there are unlike ones tell nothing new."""
-    from shoal.search import PBT, Random
+    from shoal.search import PBT, Hyperband, Random
     from shoal.search.draws import Draws
+    from shoal.search.halving import hyperband_brackets
     from shoal.search.space import dimensions
 
     draws, count = getattr(searcher, "_draws", None), getattr(searcher, "num_samples", None)
+    if isinstance(searcher, Hyperband) and count is None and searcher.max_epochs is not None:
+        count = sum(bracket[0].trials for bracket in hyperband_brackets(searcher.max_epochs, searcher.reduction_factor))
     if not isinstance(draws, Draws) or isinstance(searcher, PBT) or count is None:
         return
     if any(hasattr(domain, "sample") for _, domain in dimensions(draws.space)):
@@ -81,16 +84,9 @@ def _check_repeats(searcher: Any) -> None:
         )
 
 
-def nested(searcher: Any) -> Iterator[Any]:
-    """The searcher, and those within it."""
-    while searcher is not None:
-        yield searcher
-        searcher = getattr(searcher, "inner", None)
-
-
 def check_scores(searcher: Searcher[Any], recipe: "Recipe", data: "Data") -> None:
     """Raise StudyError where trials are to be compared and the recipe gives nothing to compare them by."""
-    from shoal.search import compares
+    from shoal.search import compares, nested
     from shoal.train.recipe import overrides
 
     if data.validation and overrides(recipe, "validation_step"):
@@ -110,7 +106,7 @@ def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> 
     Where packing is only considered (`Auto`), no more than make up a quarter of all, for later ones are to learn from them.
     """
     from shoal.policy import Auto
-    from shoal.search import completed
+    from shoal.search import completed, nested
 
     policies = policy.candidates.values() if isinstance(policy, Auto) else (policy,)
     most = max((each.most for each in policies if isinstance(each, (Pack, Packed))), default=1)

@@ -97,7 +97,7 @@ class Study:
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
         chosen = wiring.Options.of(**options)
-        epochs = max_epochs or getattr(self.recipe, "max_epochs", None)
+        epochs = wiring.epochs_of(self, max_epochs)
         given = {"num_samples": num_samples, "max_epochs": epochs, "max_concurrent": max_concurrent, "widths": widths}
         given["priority"] = priority
         search = searchers.searcher_of(self, searcher, **given)

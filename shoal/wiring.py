@@ -9,12 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import msgspec
-
 from shoal import candidates
 from shoal.core.event import Event
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import State
+from shoal.engine.journal import plain
 from shoal.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.policy import Fifo, Hop, Pack, Packed
 from shoal.policy.hop import Rule
@@ -212,8 +211,8 @@ def head(
         "host": platform.node(),
         "started": timestamp(),
     }
-    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(said))  # as it will be read back
-    return plain
+    told: dict[str, Any] = plain(said)  # as it will be read back
+    return told
 
 
 def _code(now: dict[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,6 +239,11 @@ def rebuild(head: Mapping[str, Any]) -> tuple[Searcher[Any], Policy[Any] | str, 
     rule = head["policy"]
     chosen = candidates.said(rule) if rule["name"] == candidates.NAME else policy.rebuild(rule)
     return search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
+
+
+def epochs_of(study: "Study", max_epochs: float | None) -> Any:
+    """How long trials train: as said, else as the recipe says; None where neither does."""
+    return getattr(study.recipe, "max_epochs", None) if max_epochs is None else max_epochs
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -302,7 +306,8 @@ def optuna_log(study: "Study", wanted: bool | str | Path, searcher: Searcher[Any
     if not wanted and not place.exists():
         return []
     from shoal.report.optuna_log import OptunaLog
+    from shoal.search import nested
 
-    epochs = getattr(searcher, "max_epochs", None) or getattr(getattr(searcher, "inner", None), "max_epochs", None)
+    epochs = next((e for each in nested(searcher) if (e := getattr(each, "max_epochs", None)) is not None), None)
     path = place if isinstance(wanted, bool) else Path(wanted)
     return [OptunaLog(path, study.folder.path.name, study.search_space, study.metric, study.mode, epochs)]

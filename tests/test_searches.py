@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from shoal import candidates
 from shoal.core.event import Kept
 from shoal.core.plan import Proposal
 from shoal.engine.journal import read
+from shoal.folder import last_head
 from shoal.policy import Fifo, Pack
 from shoal.searchers import per_slot
 from shoal.train.checkpoint import Vault
-from shoal.wiring import Options
+from shoal.wiring import Options, rebuild
 
 SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
 
@@ -184,6 +185,9 @@ def test_more_trials_than_there_are_configurations_are_warned_of(tmp_path: Path,
         with pytest.warns(UserWarning, match=f"the space has 2 configurations, all of grids: {repeats}"):
             study.optimize(name, num_samples=samples, max_epochs=1, progress=False)
         assert len(study.trials) == (3 if name else 4)
+    study = shoal.create_study(blobs(), storage=tmp_path / "hb", search_space=grid)
+    with pytest.warns(UserWarning, match="of 4 trials 2 repeat"):
+        study.optimize("hyperband(reduction_factor=2)", max_epochs=2, progress=False)
 
 
 def test_as_many_under_way_as_leave_something_to_learn() -> None:
@@ -265,3 +269,20 @@ def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
     with pytest.raises(shoal.StudyError, match="is not running: there is nothing to stop"):
         study.stop()
     assert len(study.trials) == 1
+
+
+def test_a_space_may_hold_what_json_lacks(tmp_path: Path, blobs: Any) -> None:
+    """A study that was resumed draws what it would have drawn; nothing became None on the way."""
+    space = {"width": 4, "lr": 0.01, "clip": shoal.choice([1.0, float("inf")])}
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space, seed=1)
+    study.optimize("asha", num_samples=3, max_epochs=1, progress=False)
+    whole = shoal.create_study(blobs(), storage=tmp_path / "whole", search_space=space, seed=1)
+    whole.optimize("asha", num_samples=8, max_epochs=1, progress=False)
+    searcher, _, _ = rebuild(last_head(study.folder.lines()))
+    drawn = [replace(searcher, num_samples=8)._draws(i)["clip"] for i in range(8)]  # type: ignore[type-var]
+    assert drawn == [t.config["clip"] for t in whole.trials] and set(drawn) == {1.0, float("inf")}
+
+
+def test_no_epochs_are_refused_and_not_taken_for_the_recipes(tmp_path: Path, blobs: Any) -> None:
+    with pytest.raises(ValueError, match="max_epochs must be >= 1; got 0"):
+        made(tmp_path / "s", blobs).optimize("asha", num_samples=2, max_epochs=0, progress=False)

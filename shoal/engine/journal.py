@@ -55,6 +55,11 @@ def _unmarked(value: Any) -> Any:
     return [_unmarked(item) for item in value] if isinstance(value, list) else value
 
 
+def plain(value: Any) -> Any:
+    """The value as a journal gives it back: tuples and sets as lists, dataclasses as dicts."""
+    return _unmarked(_decode(_encode(_marked(msgspec.to_builtins(value)))))
+
+
 def decode(line: bytes) -> Line:
     """The entry of one line.
 

@@ -79,7 +79,7 @@ def run(
             backend.submit(trial)
         for old, new in diff(before, state.plan):
             backend.change(old, new)
-        if deadline is not None and state.plan.gangs and state.stopped is None:
+        if deadline is not None and (state.plan.gangs or wakes) and state.stopped is None:
             wakes.append(deadline)
         worth = state.trials and state.stopped is None
         backend.wake(min(wakes, default=None), (inf if deadline is None else deadline) if worth else None)

@@ -94,7 +94,7 @@ class OptunaLog:
         params, kinds = parameters(self._space, config) or ({}, {})
         rest = {name: value for name, value in config.items() if name not in params}
         made = optuna().trial.create_trial(
-            state=self._states.RUNNING, params=params, distributions=kinds, user_attrs={"trial": trial, **rest}
+            state=self._states.RUNNING, params=params, distributions=kinds, user_attrs={**rest, "trial": trial}
         )
         self._ids[trial] = self._storage.create_new_trial(self._study, template_trial=made)
 

@@ -6,6 +6,7 @@ A searcher is a frozen value; its memory is JSON-able and journalled; configurat
 
 from shoal.search.asha import ASHA as ASHA
 from shoal.search.given import completed as completed
+from shoal.search.given import nested as nested
 from shoal.search.grid import Grid as Grid
 from shoal.search.halving import Hyperband as Hyperband
 from shoal.search.halving import SuccessiveHalving as SuccessiveHalving

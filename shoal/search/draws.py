@@ -75,6 +75,11 @@ def through(view: View, trial: TrialId, samples: Samples) -> bool:
     return asked > samples + EPS or (view.ended.get(trial) == "finished" and asked >= samples - EPS)
 
 
+def training(view: View) -> list[TrialId]:
+    """Trials under way that have samples left: one that took its last is about to finish."""
+    return [t for t, trial in view.trials.items() if view.done[t] < trial.samples - EPS]
+
+
 def mine(view: View, count: int) -> list[TrialId]:
     """The searcher's trials so far, of at most so many."""
     return list(takewhile(view.known.__contains__, map(numbered, range(count))))

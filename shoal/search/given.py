@@ -1,6 +1,6 @@
 """What a study fills in where a searcher leaves it open."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -24,3 +24,10 @@ def completed(searcher: Searcher[Any], given: Mapping[str, Any], usual: Callable
             found[name] = given[name]
     changed = {name: value for name, value in found.items() if value is not getattr(searcher, name)}
     return replace(searcher, **changed) if changed else searcher
+
+
+def nested(searcher: Any) -> Iterator[Any]:
+    """The searcher, and those within it."""
+    while searcher is not None:
+        yield searcher
+        searcher = getattr(searcher, "inner", None)

@@ -8,7 +8,7 @@ the one before, by their scores then.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import ceil, floor, log
+from math import ceil, floor, inf, log
 from typing import NamedTuple
 
 from shoal.core.plan import Proposal
@@ -16,7 +16,7 @@ from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
 from shoal.search.batch import whole_epochs
 from shoal.search.draws import Draws, by_number, check_numbers, draws, extended, needed, new_trial, numbered, through
-from shoal.search.rank import Mode, best_first, check_scores
+from shoal.search.rank import Mode, best_first, check_scores, cost_at
 from shoal.search.space import Space
 
 ETA_SLACK = 1e-9  # so that log(81)/log(3) counts as 4
@@ -38,7 +38,7 @@ def halving_bracket(trials: int, min_epochs: float, max_epochs: float, factor: f
     That holds also where no power of the factor leads there, and where a single trial is left before.
     """
     rungs = []
-    while trials > 1 and min_epochs < max_epochs * (1 - ETA_SLACK):
+    while trials > 1 and max(1, round(min_epochs)) < round(max_epochs):
         rungs.append(Rung(trials, max(1, round(min_epochs))))
         trials, min_epochs = max(1, floor(trials / factor + ETA_SLACK)), min_epochs * factor
     return (*rungs, Rung(trials, max(1, round(max_epochs))))
@@ -66,7 +66,7 @@ def hyperband_brackets(max_epochs: float, factor: float = 3, trials: int | None 
 class SuccessiveHalving:
     """`num_samples` trials for `grace_period` epochs; the best one in `reduction_factor` go on, so many times longer, and so on.
 
-    A trial without a finite score comes last, a failed one goes no further and keeps no other waiting; ties go to the first.
+    A trial that failed, or without a finite score, goes no further and keeps no other waiting; ties go to the first.
     Trial i's configuration is a function of (seed, i), as for `Random`. What is None is the study's.
 
     Raises:
@@ -169,9 +169,16 @@ class _Rungs:
             alive = [t for t in trials if through(view, t, samples)]
             if after is None or not alive:
                 return None
-            trials = best_first(view, alive, rung.epochs, self.rule.metric, self.rule.mode)[: after.trials]
-            samples = whole_epochs(view, after.epochs)
-            due = [extended(view, t, after.epochs) for t in sorted(trials, key=by_number) if view.known[t].samples < samples]
+            ranked = best_first(view, alive, rung.epochs, self.rule.metric, self.rule.mode)
+            trials = [t for t in ranked[: after.trials] if self._cost(t, rung) < inf]
+            more = [t for t in trials if view.known[t].samples < whole_epochs(view, after.epochs)]
+            sound = [
+                t for t in more if view.ended.get(t) in (None, "finished")
+            ]  # not one that failed later, with a larger num_samples
+            due = [extended(view, t, after.epochs) for t in sorted(sound, key=by_number)]
             if due:
                 return due
         return None
+
+    def _cost(self, trial: TrialId, rung: Rung) -> float:
+        return cost_at(self.view, trial, rung.epochs, self.rule.metric, self.rule.mode)

@@ -10,7 +10,7 @@ from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
-from shoal.search.draws import check_numbers, needed
+from shoal.search.draws import check_numbers, needed, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost
 
 
@@ -50,7 +50,7 @@ class MedianStopping:
         return replace(proposal, retire=proposal.retire | frozenset(self._stopped(view))), memory
 
     def _stopped(self, view: View) -> Iterator[TrialId]:
-        at = {t: view.scores[t][-1][0] for t in view.trials if view.scores[t]}
+        at = {t: view.scores[t][-1][0] for t in training(view) if view.scores[t]}
         for epoch in sorted({e for e in at.values() if e >= self.grace_period - EPOCH}):
             came = [t for t in view.known if view.scores[t] and view.scores[t][-1][0] >= epoch - EPOCH]
             costs = {t: each for t in came if (each := self._costs(view, t, epoch))}  # what began later has none up to there

@@ -58,6 +58,11 @@ class Optuna:
                 f'no sampler is named {self.sampler!r}: there are {", ".join(SAMPLERS)}, and "module:Class" for others that keep '
                 f"nothing but trials; {', '.join(KEEPING)} keep more in Optuna's storage, which is rebuilt from the journal"
             )
+        if "seed" in self.options:
+            raise ValueError(
+                f"Optuna: a sampler is made for each trial, seeded by (seed, number of the trial); options say seed="
+                f"{self.options['seed']!r}, with which all would ask alike: say seed= instead"
+            )
         optuna()
         try:
             with quietly():

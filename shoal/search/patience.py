@@ -12,7 +12,7 @@ from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
-from shoal.search.draws import check_numbers, needed
+from shoal.search.draws import check_numbers, needed, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost
 
 
@@ -49,7 +49,7 @@ class Patience:
         assert self.inner is not None
         check_scores(view, self.metric)
         proposal, memory = self.inner.propose(view, memory)
-        converged = frozenset(trial for trial in view.trials if self._converged(view, trial))
+        converged = frozenset(trial for trial in training(view) if self._converged(view, trial))
         return (replace(proposal, retire=proposal.retire | converged) if converged else proposal), memory
 
     def _converged(self, view: View, trial: TrialId) -> bool:

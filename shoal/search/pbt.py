@@ -52,10 +52,11 @@ class PBT:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if not (self.perturbation_interval >= 1 and 0 < self.quantile_fraction <= 0.5 and 0 <= self.resample_probability <= 1):
+        whole = self.perturbation_interval >= 1 and self.perturbation_interval % 1 == 0
+        if not (whole and 0 < self.quantile_fraction <= 0.5 and 0 <= self.resample_probability <= 1):
             raise ValueError(
-                "PBT needs perturbation_interval >= 1, quantile_fraction in (0, 0.5] and resample_probability in [0, 1]; got "
-                f"{self.perturbation_interval!r}, {self.quantile_fraction!r}, {self.resample_probability!r}"
+                "PBT needs perturbation_interval a whole number >= 1, quantile_fraction in (0, 0.5] and resample_probability "
+                f"in [0, 1]; got {self.perturbation_interval!r}, {self.quantile_fraction!r}, {self.resample_probability!r}"
             )
         if isinstance(self.mutate, str):
             raise ValueError(f"PBT: mutate is a list of names; got the text {self.mutate!r}: write mutate=[{self.mutate!r}]")
@@ -182,16 +183,22 @@ def _within(domain: Any, value: Any) -> bool:
 
 
 def _perturbed(domain: Any, value: Any, rng: np.random.Generator) -> Value:
-    """Near the value, within the domain."""
+    """Near the value, within the domain: up or down, or the other way at its end. The same only where there is no other."""
     up = bool(rng.integers(2))
+    near = _moved(domain, value, up)
+    return near if near != value else _moved(domain, value, not up)
+
+
+def _moved(domain: Any, value: Any, up: bool) -> Value:
     if isinstance(domain, Choice):
         at = domain.values.index(value) + (1 if up else -1)
         near: Value = domain.values[min(max(at, 0), len(domain.values) - 1)]
         return near
     moved = value * (1.2 if up else 0.8)
     if isinstance(domain, RandInt):
-        whole: int = min(max(round(moved), domain.low), domain.high - 1)
-        return whole
+        whole = round(moved) if round(moved) != value else value + (1 if up else -1)
+        kept_whole: int = min(max(whole, domain.low), domain.high - 1)
+        return kept_whole
     kept: float = min(max(moved, domain.low), nextafter(domain.high, domain.low))
     return kept
 

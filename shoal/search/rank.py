@@ -16,13 +16,11 @@ def cost(values: Mapping[str, float], metric: str | None, mode: Mode | None) -> 
     """The metric as a number whose smallest is best; inf where it is not finite or not there.
 
     Raises:
-        ValueError: no metric was named, or evaluations do not give it.
+        ValueError: no metric was named.
     """
     if metric is None:
         raise ValueError("trials are compared by a metric: name it, metric=, in create_study or to the searcher")
     value = values.get(metric)
-    if value is None and values:
-        raise ValueError(f"trials have no metric {metric!r}; evaluations give {', '.join(sorted(values))}")
     if value is None or not isfinite(value):
         return inf
     return -value if mode == "max" else value
@@ -31,14 +29,20 @@ def cost(values: Mapping[str, float], metric: str | None, mode: Mode | None) -> 
 def check_scores(view: View, metric: str | None) -> None:
     """Look at the first scores that there are: a wrong name is told then, not when the first trials are compared.
 
+    One evaluation that lacks it counts as one that is not finite.
+
     Raises:
-        ValueError: no metric was named, evaluations do not give it, or there are none.
+        ValueError: no metric was named, none of the evaluations gives it, or there are none.
     """
     cost({}, metric, None)
-    first = next((scores[0][1] for trial in view.known if (scores := view.scores[trial])), None)
+    first: Mapping[str, float] | None = None
+    for values in (values for trial in view.known for _, values in view.scores[trial]):
+        if metric in values:
+            return
+        first = values if first is None else first
     if first is not None:
-        cost(first, metric, None)
-    elif any(view.ended.get(trial) == "finished" for trial in view.known):
+        raise ValueError(f"trials have no metric {metric!r}; evaluations give {', '.join(sorted(first)) or 'nothing'}")
+    if any(view.ended.get(trial) == "finished" for trial in view.known):
         raise ValueError(f"trials are compared by {metric!r}, but nothing is evaluated: define validation_step")
 
 

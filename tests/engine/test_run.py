@@ -120,6 +120,11 @@ def test_a_deadline_stops_the_study_and_units_come_to_their_end() -> None:
     assert set(final.ended.values()) == {"finished"} and not _repeated(more)
 
 
+def test_a_deadline_stops_a_study_that_only_waits() -> None:
+    lines, state = study(Fifo(), rates(1.0), searcher=Trace([(0.0, {"x": 0}), (1000.0, {"x": 0})]), deadline=60.0)
+    assert state.stopped == "timeout" and lines[-1].time == 60.0
+
+
 def test_a_deadline_stops_whole_data_at_the_end_of_the_visit_under_way() -> None:
     lines, state = study(Fifo(), rates(1.0), count=1, deadline=15.0)
     assert max(time for time, _ in lines) == 20.0

@@ -133,3 +133,25 @@ def _states(lines):
 def test_wrong_values(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_where_too_few_come_the_best_goes_to_the_end():
+    """Eight trials, rungs 1, 3, 9, 27: two go on, of whom the rule alone promotes none."""
+    state, lines = simulate(ASHA(X, 8, 27, **GOAL))
+    lengths = Counter(trial.samples / 100 for trial in state.known.values())
+    assert lengths == {1: 6, 3: 1, 27: 1}
+    best = max(state.known, key=lambda t: state.known[t].config["x"])
+    assert state.known[best].samples == 2700
+    assert len([t for _, t, epochs in submitted(lines) if epochs > 3]) == 2, "one rung after the other, once"
+
+
+def test_nobody_is_left_to_go_on_where_no_score_is_finite():
+    state, _ = simulate(ASHA(X, 4, 9, **GOAL), curve=lambda config, epochs: {"score": nan})
+    assert {trial.samples for trial in state.known.values()} == {100} and set(state.ended.values()) == {"finished"}
+
+
+def test_one_that_took_its_last_samples_is_not_stopped():
+    """On one slot its evaluation, and its end, come a moment later."""
+    trials = {f"t00{i}": (4, [0.5, 0.6, 0.7, 0.8], "") for i in range(3)}
+    seen = told(trials | {"t003": (4, [None, None, None, 0.1], "")})
+    assert ASHA(X, 4, 4, stopping=True, **GOAL).propose(seen, None)[0].retire == frozenset()

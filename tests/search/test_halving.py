@@ -4,8 +4,9 @@ import pytest
 
 from shoal.backend.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Evaluated, Finished, Opened, Submitted
+from shoal.core.event import Advanced, Evaluated, Failed, Finished, Opened, Submitted
 from shoal.core.state import State, fold, view
+from shoal.core.trial import Trial, TrialId, Visit
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
@@ -111,11 +112,28 @@ def test_ties_go_to_the_smaller_id_and_failures_no_further():
     assert state.known["t002"].samples == 100
 
 
-def test_no_finite_score_comes_last():
+def test_no_finite_score_goes_no_further():
     state, _ = simulate(
         SuccessiveHalving({"x": uniform(0, 1)}, 3, 3, metric="score", mode="max"), lambda c, e: {"score": float("nan")}
     )
-    assert state.known["t000"].samples == 300
+    assert {trial.samples for trial in state.known.values()} == {100}
+
+
+def test_a_trial_that_failed_stays_failed_when_fewer_are_asked_for():
+    """With nine trials it went on to the second rung and failed there; with two its bracket begins with it."""
+    shards, rule = SHARDS, SuccessiveHalving({"x": uniform(0, 1)}, 2, 9, metric="score", mode="max")
+    entries = [Opened(1, shards)]
+    for name, samples, score in (("t000", 100.0, 0.1), ("t001", 300.0, 0.9)):
+        t = TrialId(name)
+        entries += [Submitted(Trial(t, samples, {"x": 0.5}, shards=frozenset(shards)))]
+        entries += [Advanced({t: 100}, visits={t: (Visit(0, ShardId("all"), 0, 100),)}), Evaluated(t, 1, {"score": score})]
+        entries += [Finished(t) if name == "t000" else Failed(t, "breaks")]
+    state = fold(State(), entries)
+    assert rule.propose(view(state, 0.0, Table().of(state.known)), None)[0].submit == ()
+
+
+def test_no_two_rungs_of_the_same_length():
+    assert halving_bracket(8, 2.4, 10, 2) == (Rung(8, 2), Rung(4, 5), Rung(2, 10))
 
 
 def test_brackets_one_after_the_other_or_at_once():

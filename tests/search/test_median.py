@@ -1,5 +1,6 @@
 """The median stopping rule, over any searcher."""
 
+from dataclasses import replace
 from math import nan
 from statistics import median
 
@@ -44,6 +45,18 @@ def test_only_where_others_came_as_far():
     assert stopped(DONE | {"t003": (3, [0.0], "")}, grace_period=2) == frozenset()
     assert stopped(DONE | {"t003": (3, [0.0], ""), "t004": (3, [0.0, 0.0], "")}, grace_period=2) == {"t004"}
     assert stopped(DONE | {"t003": (3, [nan, nan], "")}) == {"t003"}
+    assert stopped(DONE | {"t003": (3, [0.0, 0.0, 0.0], "")}) == frozenset(), "it took its last samples, and is about to finish"
+
+
+def test_an_evaluation_without_the_metric_is_the_worst_and_a_name_that_none_has_is_told():
+    seen = told(DONE | {"t003": (3, [0.1], "")})
+    known = {
+        t: tuple((epoch, {"score": 0.5} if t != "t001" else {"loss": 1.0}) for epoch, _ in s) for t, s in seen.scores.items()
+    }
+    rule = MedianStopping(Random(X, 4, 9), **GOAL)
+    rule.propose(replace(seen, scores=known), 4)
+    with pytest.raises(ValueError, match="trials have no metric 'acc'; evaluations give score"):
+        replace(rule, metric="acc").propose(seen, 4)
 
 
 def test_a_copy_that_began_late_has_no_scores_up_to_there():

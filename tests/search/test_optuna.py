@@ -108,6 +108,8 @@ def test_wrong_samplers():
     for name, options in (("optuna.samplers:Nope", {}), ("no_such_module:Nope", {}), ("tpe", {"starup": 3})):
         with pytest.raises(ValueError, match=f"sampler '{name}' cannot be made with .*: "):
             Optuna(name, X, 9, 1, options)
+    with pytest.raises(ValueError, match="all would ask alike: say seed= instead"):
+        Optuna("tpe", X, 9, 1, {"seed": 42})
     made = Optuna("optuna.samplers:TPESampler", X, 2, 1, **GOAL)
     assert len(simulate(made)[0].known) == 2
 

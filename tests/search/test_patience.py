@@ -33,6 +33,11 @@ def test_no_better_for_so_many_epochs():
     assert stopped(0.5, 0.6, 0.7, mode="min") and not stopped(0.7, 0.6, 0.5, mode="min")
 
 
+def test_one_that_took_its_last_samples_is_not_stopped():
+    rule = Patience(Random(X, 1, 3), epochs=2, **GOAL)
+    assert rule.propose(told({"t000": (3, [0.9, 0.1, 0.1], "")}), 1)[0].retire == frozenset()
+
+
 def test_better_by_less_than_min_delta_is_not_better():
     assert stopped(0.5, 0.505, 0.509, min_delta=0.01)
     assert not stopped(0.5, 0.505, 0.511, min_delta=0.01), "against the best that counted, so that slow gains add up"

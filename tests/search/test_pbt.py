@@ -145,7 +145,15 @@ def test_changes_stay_within_the_space():
         assert (child["g"], child["k"]) == (7, "fixed") and 1e-3 <= child["f"] < 1e-1
         for name, found in values.items():
             found.add(child[name])
-    assert len(values["f"]) == 2 and values["n"] == {2} and values["c"] == {1, 4}
+    assert len(values["f"]) == 2 and values["n"] == {1, 3} and values["c"] == {1, 4}
+
+
+def test_a_copy_is_never_the_same_again_where_there_is_another_value():
+    space = {"n": randint(1, 5), "c": choice([1, 2]), "f": uniform(0.5, 1)}
+    for seed in range(10):
+        one = PBT(space, 4, 9, mutate=["n", "c", "f"], resample_probability=0, seed=seed, **GOAL)
+        child = asked(FOUR, one, {t: {"n": 1, "c": 2, "f": 0.5} for t in FOUR})["t000-g1"].config
+        assert child == {"n": 2, "c": 1, "f": 0.6}, "at an end it goes the other way"
 
 
 def test_copies_train_on_from_where_the_other_stood():
@@ -169,7 +177,10 @@ def test_a_start_must_be_durable():
         replace(parent, start=(parent.id, 1))
 
 
-@pytest.mark.parametrize("wrong", [{"quantile_fraction": 0.6}, {"perturbation_interval": 0}, {"resample_probability": 2}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"quantile_fraction": 0.6}, {"perturbation_interval": 0}, {"perturbation_interval": 1.5}, {"resample_probability": 2}],
+)
 def test_wrong_values(wrong):
     with pytest.raises(ValueError, match="PBT needs perturbation_interval"):
         PBT(X, 4, 3, **wrong)
