@@ -1,6 +1,6 @@
 """The four protocols that everything else is written against."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,8 @@ Moment = tuple[Seconds, tuple[Event, ...]]
 class Cost:
     """What a trial costs beside its training: memory held, and seconds to build, evaluate once, save once.
 
-    `first`: what building takes longer when it is the first that a slot builds.
+    `first`: what building takes longer when it is the first that a slot builds. `form`: equal for trials that may train in
+    one fused step, as far as is known; None: nothing is.
     """
 
     memory: GiB = 0.0
@@ -26,6 +27,7 @@ class Cost:
     evaluate: Seconds = 0.0
     save: Seconds = 0.0
     first: Seconds = 0.0
+    form: Hashable = None
 
 
 class Profile(Protocol):

@@ -5,7 +5,7 @@ groupings are in `policy.grouping`. Ours: exact grouping by length, company acro
 brackets, and lanes that are filled again when a trial ends.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import nsmallest
@@ -110,7 +110,7 @@ class _Packs:
                 continue
             most = min(self.rule.most, ceil(len(here) / (len(slots) - number)))
             packs = [pack for alike in self._alike(here) for pack in self._groups(alike, slot, most)]
-            chosen = max(packs, key=lambda pack: self._span(slot, pack))
+            chosen = self._fair(slot, packs, len(slots) - number)
             while sum(map(self._memory, chosen)) > slot.memory:  # by a rounding error
                 chosen.pop()
             left = [t for t in left if t not in chosen]
@@ -119,6 +119,9 @@ class _Packs:
     def joined(self, gangs: Sequence[Gang], waits: Sequence[TrialId]) -> Iterator[tuple[Gang, Gang]]:
         """Packs with those that may join them, the most work left first."""
         view, left = self.view, sorted(waits, key=lambda t: -self._left(t))
+        most = min(
+            self.rule.most, ceil(len(view.trials) / max(1, len(view.slots)))
+        )  # no slot is to stand idle for another's pack
         for gang in gangs:
             slots = gang.slots
             if gang.quota is not None or gang.shards or len(slots) != 1:
@@ -127,19 +130,28 @@ class _Packs:
             alike = [t for t in left if self._graph(t) == self._graph(lanes[0]) and view.trials[t].widths[0] == 1]
             near = set(nsmallest(JOINING, alike, key=lambda t: self._apart(lanes[0], t)))
             for trial in [t for t in alike if t in near]:
-                if len(lanes) < self.rule.most and self._gains(slot, gang, lanes, trial):
+                if len(lanes) < most and self._gains(slot, gang, lanes, [trial]):
                     lanes.append(trial)
-                    left.remove(trial)
+            crowd = [t for t in alike if t in near and t not in lanes and self._form(t) == self._form(lanes[0]) is not None]
+            crowd = crowd[: max(0, most - len(lanes))]
+            if len(crowd) > 1 and self._gains(slot, gang, lanes, crowd):
+                lanes += crowd
+            left = [t for t in left if t not in lanes]
             if len(lanes) > len(gang.lanes):
                 yield gang, _gang(view, slot, lanes, self.rule.fuse)
 
     def _alike(self, trials: Sequence[TrialId]) -> list[list[TrialId]]:
-        """Trials that may be packed: equal in what is named, and, of the cheapest packs, such that each gains with the first."""
+        """Trials that may be packed: equal in what is named, and, of the cheapest packs, such that each gains with the first.
+
+        Of one form also where two gain nothing, but as many as there may be do.
+        """
         kinds: dict[tuple[Value, ...], list[list[TrialId]]] = {}
+        crowds = self._crowds(trials)
         for t in trials:
             same = kinds.setdefault(self._graph(t), [])
-            if self.rule.grouping != "contiguous":
-                some = same[0] if same else None
+            of_form = [kind for kind in same if self._form(kind[0]) == self._form(t)] if self._form(t) in crowds else []
+            if self.rule.grouping != "contiguous" or of_form:
+                some = next(iter(of_form or same), None)
             else:
                 near = nsmallest(NEAR, same[:KINDS], key=lambda kind: self._apart(kind[0], t))
                 some = next((kind for kind in near if self._saves(kind[0], t)), None)
@@ -150,6 +162,18 @@ class _Packs:
         found = [kind for same in kinds.values() for kind in same]
         self.kinds = {trial: number for number, kind in enumerate(found) for trial in kind}
         return found
+
+    def _crowds(self, trials: Sequence[TrialId]) -> set[Hashable]:
+        """Forms of which as many as may be packed go faster together."""
+        slot = next(iter(self.view.slots.values()))
+        forms: dict[Hashable, list[TrialId]] = {}
+        for t in trials if self.rule.fuse and self.rule.grouping == "contiguous" else ():
+            forms.setdefault(self._form(t), []).append(t)
+        return {
+            form
+            for form, some in forms.items()
+            if form is not None and len(some) > 2 and self._speed(slot, some[: self.rule.most]) > 1 + GAIN
+        }
 
     def _apart(self, one: TrialId, other: TrialId) -> int:
         """In how many values of their configurations they differ: what is much alike gains most by company."""
@@ -189,14 +213,14 @@ class _Packs:
         places = [tuple(index[n].get(_number(c.get(n)), repr(c.get(n))) for n in names) for c in configs]
         return [Member(self._memory(t), place=place) for t, place in zip(trials, places, strict=True)]
 
-    def _gains(self, slot: Slot, runs: Gang, lanes: Sequence[TrialId], trial: TrialId) -> bool:
-        """It fits, and until the first is through the pack does more with it, what it costs to take it in (eq. 4) included.
+    def _gains(self, slot: Slot, runs: Gang, lanes: Sequence[TrialId], joining: Sequence[TrialId]) -> bool:
+        """They fit, and until the first is through the pack does more with them, what it costs to take them in (eq. 4) included.
 
         Each sample weighs what it takes the trial alone.
         """
-        if slot.memory < inf and sum(map(self._memory, (*lanes, trial))) > slot.memory:
+        if slot.memory < inf and sum(map(self._memory, (*lanes, *joining))) > slot.memory:
             return False
-        fewer, more = (_gang(self.view, slot, some, self.rule.fuse) for some in (lanes, (*lanes, trial)))
+        fewer, more = (_gang(self.view, slot, some, self.rule.fuse) for some in (lanes, (*lanes, *joining)))
         rates, before = self.view.profile.rates(more), self._speed(slot, lanes) * (1 + 1e-6)
         after = self._sum(rates)
         if after <= before:
@@ -215,6 +239,16 @@ class _Packs:
     def _sum(self, rates: Mapping[TrialId, float]) -> float:
         return sum(rate / self.view.profile.curve(t, 1)[0] for t, rate in rates.items())
 
+    def _fair(self, slot: Slot, packs: Sequence[list[TrialId]], slots: int) -> list[TrialId]:
+        """The pack that takes longest, without what keeps it at work when the other idle slots have none left."""
+        chosen = max(packs, key=lambda pack: self._span(slot, pack))
+        if slots > 1 and self.rule.grouping == "contiguous":
+            share = sum(self._span(slot, pack) for pack in packs) / slots
+            fair = max(share, *(self._span(slot, [t]) for t in chosen)) * (1 + GAIN)
+            while len(chosen) > 1 and self._span(slot, chosen) > fair:
+                chosen = [t for t in chosen if t != min(chosen, key=self._left)]
+        return chosen
+
     def _span(self, slot: Slot, trials: Sequence[TrialId]) -> Seconds:
         """How long the pack takes, all of it: whoever is through leaves, and the others go on."""
         alone = [(self._left(t), self.view.profile.curve(t, 1)[0], self._memory(t)) for t in trials]
@@ -232,6 +266,9 @@ class _Packs:
 
     def _left(self, trial: TrialId) -> float:
         return self.view.trials[trial].samples - self.view.done[trial]
+
+    def _form(self, trial: TrialId) -> Hashable:
+        return self.view.profile.cost(trial).form
 
     def _memory(self, trial: TrialId) -> float:
         return self.view.profile.cost(trial).memory

@@ -4,7 +4,7 @@ Ours: Pack's sharing (Liu et al. 2020) under another policy's plan, Cerebro's ho
 pack, its first, with the pack's speed and memory.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -93,7 +93,7 @@ def _kept(view: View, packs: Packs, fuse: bool) -> Packs:
                 kept.append(part)
                 continue
             for some in _fitting(view, part, room):
-                whole = len(some) == 1 or _gains(view, some[0], some[1], fuse)
+                whole = len(some) == 1 or _gains(view, some, fuse)
                 kept += [some] if whole else [[trial] for trial in some]
     return kept
 
@@ -124,14 +124,23 @@ def _formed(view: View, packs: Packs, rule: Packed, order: Callable[[TrialId], o
     packs = [list(pack) for pack in packs]
     most = min(rule.most, max(1, len(view.trials) // max(1, len(view.slots))))
     room = _room(view)
+
+    def key(trial: TrialId) -> tuple[object, ...]:
+        return order(trial), _state(view, trial)
+
     open_: dict[object, Packs] = {}  # packs that wait, by what must be equal; the first of each kind stands for it
     for pack in packs:
         if pack[0] not in view.running:
-            open_.setdefault((order(pack[0]), _state(view, pack[0])), []).append(pack)
+            open_.setdefault(key(pack[0]), []).append(pack)
+    crowds = _crowds(
+        view, [(key(t), t) for t in (*fresh, *(t for some in open_.values() for p in some for t in p))], most, rule.fuse
+    )
     for trial in fresh:
-        waiting = open_.setdefault((order(trial), _state(view, trial)), [])
+        waiting = open_.setdefault(key(trial), [])
         alike = [pack for pack in waiting if len(pack) < most and _fits(view, [*pack, trial], room)]
-        chosen = next((pack for pack in alike if _gains(view, pack[0], trial, rule.fuse)), None)
+        form = _form(view, trial) if (key(trial), _form(view, trial)) in crowds else None
+        of_form = [pack for pack in alike if form is not None and _form(view, pack[0]) == form]
+        chosen = next(iter(of_form), None) or next((p for p in alike if _gains(view, (p[0], trial), rule.fuse)), None)
         if chosen is None or view.deaths.get(trial, 0) >= 2:
             packs.append([trial])
             waiting.append(packs[-1])
@@ -140,13 +149,25 @@ def _formed(view: View, packs: Packs, rule: Packed, order: Callable[[TrialId], o
     return packs
 
 
+def _crowds(view: View, trials: Sequence[tuple[object, TrialId]], most: int, fuse: bool) -> set[tuple[object, Hashable]]:
+    """Keys with forms of which as many as may be packed go faster together, also where two gain nothing."""
+    some: dict[tuple[object, Hashable], list[TrialId]] = {}
+    for key, trial in trials:
+        some.setdefault((key, _form(view, trial)), []).append(trial)
+    return {at for at, of in some.items() if at[1] is not None and min(len(of), most) > 2 and _gains(view, of[:most], fuse)}
+
+
+def _form(view: View, trial: TrialId) -> Hashable:
+    return view.profile.cost(trial).form
+
+
 def _fits(view: View, trials: Sequence[TrialId], room: float) -> bool:
     return room == inf or sum(view.profile.cost(t).memory for t in trials) <= room
 
 
-def _gains(view: View, one: TrialId, other: TrialId, fuse: bool) -> bool:
-    alone = sum(1.0 / view.profile.curve(t, 1)[0] for t in (one, other))
-    return _seconds(view.profile, next(iter(view.slots), None), (one, other), fuse) < alone * (1 - GAIN)
+def _gains(view: View, trials: Sequence[TrialId], fuse: bool) -> bool:
+    alone = sum(1.0 / view.profile.curve(t, 1)[0] for t in trials)
+    return _seconds(view.profile, next(iter(view.slots), None), trials, fuse) < alone * (1 - GAIN)
 
 
 def _seconds(profile: Profile, slot: Any, trials: Sequence[TrialId], fuse: bool) -> Seconds:

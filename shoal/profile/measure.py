@@ -1,7 +1,7 @@
 """The belief made of what was measured: the fold of `Measured` entries, looked up by configuration."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from math import inf, log
 from typing import Any
@@ -90,7 +90,7 @@ class Measured:
         self._measured_on = known
         self._found: dict[TrialId, Figures] = {}
         self._curves: dict[TrialId, list[float]] = {}
-        self._forms: dict[TrialId, object] = {}
+        self._forms: dict[TrialId, Hashable] = {}
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Measured":
         """The same measurements, for these trials (a simulation's, say)."""
@@ -116,7 +116,7 @@ class Measured:
             total += fused_seconds(self._figures(trials[0]), len(trials), alone / len(trials)) if gang.fused else alone
         return total
 
-    def _form(self, trial: TrialId) -> object:
+    def _form(self, trial: TrialId) -> Hashable:
         """Equal for trials of one form, as far as it is known."""
         if trial not in self._forms:
             key = _key(self.known[trial].config if trial in self.known else {})
@@ -159,7 +159,7 @@ class Measured:
         if "memory" not in said:
             memory = max(memory, min(found.get("crowded", 0.0), self.room))
         first = max((f["first"] for f in self.figures.values() if "first" in f), default=0.0)
-        return Cost(memory, build, evaluate, save, said.get("first", first))
+        return Cost(memory, build, evaluate, save, said.get("first", first), self._form(trial))
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
         if after is None:
@@ -265,7 +265,7 @@ def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
         a, b = one.get(key), other.get(key)
         if a == b:
             continue
-        numbers = isinstance(a, (int, float)) and isinstance(b, (int, float)) and a > 0 and b > 0
+        numbers = all(isinstance(x, (int, float)) and 0 < x < inf for x in (a, b))
         far += min(4.0, abs(log(a / b, 2))) if numbers else 4.0  # type: ignore[operator]
     return far
 
