@@ -15,17 +15,19 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Finished, Joined, Measured, Opened, Planned
 from shoal.core.ports import Policy, Profile, Searcher
 from shoal.core.state import State, fold
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Trial
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.given import Given
 from shoal.profile.measure import AT, WIDER
 from shoal.profile.table import Table
+from shoal.profile.together import FORM
 
 if TYPE_CHECKING:
     from shoal.study import Study
     from shoal.train.data import Data
 
+TOGETHER = 32  # trials of a form, at most, whose fused steps are probed
 RAY_START = 4.0  # seconds until slots of a new local Ray cluster have joined, as seen on small machines
 
 
@@ -42,16 +44,16 @@ def forecast(
     """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
 
     `policies`: names; none: "auto" and what it chooses among. A row of "auto" also has what it follows at last, and why.
-    Unless a profile says everything, each kind of trial is probed here for at most 48 batches. `out`: a folder for the
-    simulated journals and their reports. `widths`: the fewest and most slots of each trial; the probe is of one slot, so
-    that what is gained by more is a guess (`guessed`) unless the profile has it.
+    Unless a profile says everything, each kind of trial is probed here for at most 48 batches, and those of one form for a
+    few more, fused. `out`: a folder for the simulated journals and their reports. `widths`: the fewest and most slots of each
+    trial; the probe is of one slot, so that what is gained by more is a guess (`guessed`) unless the profile has it.
 
     Raises:
         StudyError: as `Study.optimize`.
     """
     chosen = wiring.Options.of(**options)
     data = wiring.data_of(study.recipe)
-    epochs = max_epochs or getattr(study.recipe, "max_epochs", None)
+    epochs = wiring.epochs_of(study, max_epochs)
     wiring.check_widths(widths, chosen)
     searcher = searchers.searcher_of(study, None, num_samples=num_samples, max_epochs=epochs, max_concurrent=None, widths=widths)
     fewest, most = widths or (1, 1)
@@ -105,7 +107,14 @@ def _probed(study: "Study", options: wiring.Options, data: "Data", state: State)
         station = Station(
             study.recipe, data, vault, seed=study.seed, run=1, device=device, kind=device, threads=threads, metric=metric
         )
-        return fold(state, (Measured(trial.id, *station.probe(trial)) for trial in state.known.values()))
+        found = {trial.id: station.probe(trial) for trial in state.known.values()}
+        told = [Measured(trial, *figures) for trial, figures in found.items()]
+        forms: dict[str, list[Trial]] = {}
+        for trial, (signature, _) in found.items() if options.fuse else ():
+            forms.setdefault(signature[:FORM], []).append(state.known[trial])
+        for some in (some[:TOGETHER] for some in forms.values() if len(some) > 1):
+            told += [Measured(trial, *figures) for trial, figures in station.probe_packs(some).items()]
+        return fold(state, told)
 
 
 def _slot(number: int, data: "Data", slots: int = 1) -> Slot:

@@ -79,11 +79,12 @@ class Crews:
                 self._graphs[lane] = None
         return self._graphs[lane]
 
-    def trying(self, crew: Crew) -> int | None:
-        """The width whose time is to be found out; None: enough is known."""
+    def trying(self, crew: Crew) -> tuple[int, int] | None:
+        """The width whose time is to be found out, and by how many steps; None: enough is known."""
         if crew.graph is None or self._paced or self.gauge.why(crew.graph) is not None:
             return None
-        return self.gauge.wants(crew.graph, len(crew.passes), crew.mix)
+        width = self.gauge.wants(crew.graph, len(crew.passes), crew.mix)
+        return None if width is None else (width, self.gauge.missing(crew.graph, width, crew.mix))
 
     def width(self, crew: Crew) -> int:
         """How many are to be fused in one."""

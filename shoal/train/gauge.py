@@ -115,6 +115,11 @@ class Gauge:
             newest.least[width] = min(seconds, newest.least.get(width, seconds))
         return newest.tried(width)
 
+    def missing(self, kind: str, width: int, mix: str = "") -> int:
+        """How many steps of this width the newest round still lacks."""
+        newest = self._newest.get((kind, mix))
+        return TRIES - newest.tries[width] if newest is not None else TRIES
+
     def never(self, kind: str, why: str) -> None:
         """Lanes of this kind cannot be fused."""
         self._never.setdefault(kind, why)

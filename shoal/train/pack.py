@@ -6,8 +6,10 @@ Two ways: *interleaved*, one lane after the other on each chunk, equal to traini
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import cycle, islice
 from time import perf_counter
 from traceback import clear_frames
 from weakref import WeakSet
@@ -27,6 +29,7 @@ from shoal.train.measure import Meter
 from shoal.train.stream import Streams
 from shoal.train.unit import OutOfMemory, Part, TrialError
 
+PROBED = 12  # widths, alone included
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
 Pace = Callable[[Trial, Samples], Seconds]
 
@@ -58,11 +61,27 @@ class Pack:
             OutOfMemory: of a lane among several; all visits are void.
             DataError: the study must pause.
         """
-        streams: dict[tuple[object, ...], list[Pass]] = {}
-        for each in passes:
-            streams.setdefault(self._stream_of(each), []).append(each)
-        for together in streams.values():
+        for together in self._by_stream(passes):
             yield from self._pass(together, fuse)
+
+    def probe(self, passes: Sequence[Pass]) -> None:
+        """Find out what steps of these lanes take fused, on one chunk again and again. Their states are worth nothing then.
+
+        Raises:
+            OutOfMemory, DataError: as `run`.
+        """
+        for together in self._by_stream(passes):
+            visit, s = together[0].unit.visit, together[0].lane.settings
+            deque(self._each(together, self._begin), maxlen=0)
+            with closing(self._streams.of(s.data_key).chunks(visit.shard, visit.turn, s.shuffle)) as chunks:
+                chunk = self._next(chunks, together)
+            for crew in self.crews.of([each for each in together if not each.failed], True):
+                batches = list(crew.cut.of(chunk)) or [batch for batch in [crew.cut.end()] if batch is not None]
+                for _ in range(PROBED):
+                    trying = self.crews.trying(crew)
+                    if trying is None:
+                        break
+                    deque(self._take(crew, trying[0], list(islice(cycle(batches), trying[1])), True), maxlen=0)
 
     def fused(self, lane: Lane) -> Fused | None:
         """What the lane is fused in now."""
@@ -92,6 +111,12 @@ class Pack:
                 with suppress(OutOfMemory):  # the others go on in the memory that they share
                     self.release(lane)
 
+    def _by_stream(self, passes: Sequence[Pass]) -> Iterable[list[Pass]]:
+        streams: dict[tuple[object, ...], list[Pass]] = {}
+        for each in passes:
+            streams.setdefault(self._stream_of(each), []).append(each)
+        return streams.values()
+
     def _stream_of(self, each: Pass) -> tuple[object, ...]:
         """Equal for passes that see the same chunks."""
         visit, shuffle, stream = each.unit.visit, each.lane.settings.shuffle, self._streams.of(each.lane.settings.data_key)
@@ -103,7 +128,7 @@ class Pack:
     def _pass(self, passes: list[Pass], fuse: bool) -> Generator[News, None, None]:
         visit = passes[0].unit.visit
         left = self._data.size(visit.shard)
-        going = yield from self._each(passes, lambda each: each.lane.begin(left))
+        going = yield from self._each(passes, self._begin)
         crews = self.crews.of(going, fuse)
         s = passes[0].lane.settings
         chunks = self._streams.of(s.data_key).chunks(visit.shard, visit.turn, s.shuffle)
@@ -145,7 +170,7 @@ class Pack:
         while batches and crew.passes:
             trying, count = self.crews.trying(crew), TRIES
             if trying is not None:
-                width = trying
+                width, count = trying
             elif crew.graph is not None and self.crews.unmeasured(crew):
                 width = 1
             else:
@@ -331,6 +356,9 @@ class Pack:
             except TrialError as error:
                 yield from _fail([each], error)
         return good
+
+    def _begin(self, each: Pass) -> None:
+        each.lane.begin(self._data.size(each.unit.visit.shard))
 
     def set_threads(self) -> None:
         """As many as this slot may use: other stations of this process may have other numbers."""

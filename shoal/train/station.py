@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from gc import collect
@@ -256,6 +256,22 @@ class Station:
                 self._vault.delete(self._keep(trial.id, lane, self._vault, spent))
         self.forget(trial.id)
         return lane.signature, self._meter.news(lane.signature)
+
+    def probe_packs(self, trials: Sequence[Trial]) -> dict[TrialId, tuple[str, dict[str, float]]]:
+        """What steps of these trials take when they are fused, as by `probe`; of as many as can be built, and have room.
+
+        Raises:
+            DataError: as `train`.
+        """
+        passes: list[Pass] = []
+        for trial in trials:
+            with suppress(TrialError):  # it is told when that trial trains
+                passes.append(self._open(Unit(trial, (), Visit(0, self._data.shards[0], 0, 0))))
+        with suppress(OutOfMemory):
+            self._pack.probe(passes)
+        for trial in trials:
+            self.forget(trial.id)
+        return {each.unit.trial.id: (each.lane.signature, self._meter.news(each.lane.signature)) for each in passes}
 
     def _endless(self, lane: Lane) -> Iterator[int]:
         """Passes over the first shard, without end."""

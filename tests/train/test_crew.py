@@ -21,7 +21,8 @@ def test_what_a_round_changes_of_other_widths_is_told_too(monkeypatch: pytest.Mo
     passes: list[Any] = [Pass(None, lane, None) for _ in range(8)]  # type: ignore[arg-type]
     crew, costs = Crew(passes, Batches(8), "graph", "mix"), {1: 1.0, 8: 3.0, 4: 1.2, 2: 0.8}
     for _ in range(3):
-        while (width := crews.trying(crew)) is not None:
+        while (trying := crews.trying(crew)) is not None:
+            width, _ = trying
             crews.timed(crew, width, [[costs[width]] * TRIES])
         ratios = crews.gauge.ratios("graph")
         assert told == {f"fused:{width}": pytest.approx(2.0 * width * ratio) for width, ratio in ratios.items()}

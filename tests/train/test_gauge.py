@@ -32,6 +32,16 @@ def test_it_tries_alone_then_all_then_halves_while_that_is_faster() -> None:
     assert gauge.choose("a", 8) == 2
 
 
+def test_a_round_that_a_chunk_cut_short_is_not_begun_again() -> None:
+    gauge = Gauge()
+    assert gauge.wants("a", 4) == 1 and gauge.missing("a", 1) == TRIES
+    for _ in range(TRIES - 1):
+        gauge.took("a", 1, 1.0)
+    assert gauge.wants("a", 4) == 1 and gauge.missing("a", 1) == 1
+    gauge.took("a", 1, 1.0)
+    assert gauge.wants("a", 4) == 4 and gauge.missing("a", 4) == TRIES
+
+
 @given(st.integers(2, 100))
 def test_it_wants_only_widths_in_which_lanes_are_parted(lanes: int) -> None:
     gauge = Gauge()

@@ -200,6 +200,20 @@ def test_a_round_left_early_is_void() -> None:
         same(found[each.id], by_hand(recipe, data, each))
 
 
+def test_a_probe_tells_what_fused_steps_take_and_leaves_nothing() -> None:
+    recipe = Zoo(chunk=10)  # a batch is cut by the chunk: there is only the rest
+    data = recipe.data()
+    station = Station(recipe, data, None, seed=SEED)
+    trials = [trial(name, 1, data, lr=lr) for name, lr in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
+    for each in trials:
+        station.probe(each)
+    found = station.probe_packs([*trials, trial("bad", 1, data, optimizer="no such")])
+    assert found.keys() == {each.id for each in trials}, "what cannot be built is left out"
+    figures = [name for _, news in found.values() for name in news]
+    assert sorted(figures) == ["fused:2", "fused:3", "repack"], "each figure of the signature is told once"
+    assert not any(station.holds(each.id, 0) for each in trials)
+
+
 # -- fused -------------------------------------------------------------------------------------------------------------
 
 
