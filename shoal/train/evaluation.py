@@ -120,11 +120,12 @@ class Evaluation:
         self._pack.set_threads()
         begin = perf_counter()
         try:
-            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation())
+            scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation(), self._clocked)
         except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}
-        if self._clocked:
-            for each in passes:
-                each.spent.add("evaluate", (perf_counter() - begin) / len(passes))
+        seconds = (perf_counter() - begin) / len(passes)
+        for each in passes if self._clocked else ():
+            each.spent.add("evaluate", seconds)
+            self._meter.happened(each.lane.signature, "evaluate", seconds)
         return {each.unit.trial.id: scores[fused.lanes.index(each.lane)] for each in passes}

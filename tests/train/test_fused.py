@@ -4,6 +4,7 @@ import random
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from shoal.train.fused import Fused, StepFailed, Unfusable, graph_key
 from shoal.train.lane import Lane
 from shoal.train.losses import Vectorized
 from shoal.train.recipe import Recipe
+from shoal.train.scoring import Scoring
 from shoal.train.unit import Diverged
 from shoal.train.verify import compare, differences
 
@@ -385,6 +387,32 @@ def test_evaluation_that_cannot_be_vectorized_is_made_lane_by_lane() -> None:
     assert fused.evaluate(chunks()) == [lane.evaluate([data] * 4) for lane in packed]
     together(fused, images(32, F64))
     assert fused.evaluate([]) == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("slow", ["fused", "alone"])
+def test_evaluation_takes_the_quicker_way(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, packed = pair()
+    fused, data, rows = Fused(packed), images(150, F64), dict.fromkeys(("fused", "alone"), 0)
+
+    def counted(way: str, do: Any) -> Any:
+        def done(self: Any, batch: Any, *more: Any) -> Any:
+            rows[way] += len(batch[1])
+            if slow == way:
+                sleep(0.03)
+            return do(self, batch, *more)
+
+        return done
+
+    monkeypatch.setattr(Fused, "_validate", counted("fused", Fused._validate))
+    monkeypatch.setattr(Scoring, "add", counted("alone", Scoring.add))
+    alone = [lane.evaluate([data]) for lane in packed]
+    fused.evaluate([data], timed=True)  # finds out
+    rows.update(fused=0, alone=0)
+    scores = fused.evaluate([data], timed=True)
+    assert rows == ({"fused": 0, "alone": 150 * len(packed)} if slow == "fused" else {"fused": 150, "alone": 0})
+    assert [each == pytest.approx(own, abs=1e-10) for each, own in zip(scores, alone, strict=True)]
+    fused.evaluate([data])
+    assert rows["fused"] >= 150, "at once, where nothing is to be timed"
 
 
 # -- what may be fused -----------------------------------------------------------------------------------------------------
