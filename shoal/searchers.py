@@ -108,7 +108,9 @@ def per_slot(searcher: Searcher[Any], policy: Policy[Any], options: Options) -> 
     from shoal.policy import Auto
     from shoal.search import completed, nested
 
-    policies = policy.candidates.values() if isinstance(policy, Auto) else (policy,)
+    policies = [*policy.candidates.values()] if isinstance(policy, Auto) else [policy]
+    for each in policies:  # also what a policy goes by that is about another one (`Every`, `Admit`)
+        policies += [inner] if (inner := getattr(each, "policy", None)) is not None else []
     most = max((each.most for each in policies if isinstance(each, (Pack, Packed))), default=1)
     count = min(most, PACKED)
     if isinstance(policy, Auto):

@@ -19,6 +19,7 @@ from shoal.core.plan import Proposal
 from shoal.engine.journal import read
 from shoal.folder import last_head
 from shoal.policy import Fifo, Pack
+from shoal.policy.combine import Every
 from shoal.searchers import per_slot
 from shoal.train.checkpoint import Vault
 from shoal.wiring import Options, rebuild
@@ -198,7 +199,7 @@ def test_as_many_under_way_as_leave_something_to_learn() -> None:
         return found.inner.per_slot
 
     assert room(8, Fifo()) == room(4) == 1 and room(12) == 3 and room(1000) == 8
-    assert room(8, Pack(most=5)) == 5
+    assert room(8, Pack(most=5)) == room(8, Every(9, Pack(most=5))) == 5
     assert room(64, backend="ray", slots=4) == 4
     assert room(64, backend="ray", address="auto") == 1, "nobody knows how many slots there are"
 
