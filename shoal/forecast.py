@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from shoal.study import Study
     from shoal.train.data import Data
 
-TOGETHER = 32  # trials of a form, at most, whose fused steps are probed
+TOGETHER, PROBE = 32, 5.0  # trials of a form, at most, whose fused steps are probed, and about how many seconds that may take
+ROUND = 30  # steps of each trial that such a probe takes: six alone, six in each width, rarely more than four widths
 RAY_START = 4.0  # seconds until slots of a new local Ray cluster have joined, as seen on small machines
 
 
@@ -44,9 +45,9 @@ def forecast(
     """Predicted seconds of the study under each policy: {"policies": [row …], "trials": …, "probe_s": …}.
 
     `policies`: names; none: "auto" and what it chooses among. A row of "auto" also has what it follows at last, and why.
-    Unless a profile says everything, each kind of trial is probed here for at most 48 batches, and those of one form for a
-    few more, fused. `out`: a folder for the simulated journals and their reports. `widths`: the fewest and most slots of each
-    trial; the probe is of one slot, so that what is gained by more is a guess (`guessed`) unless the profile has it.
+    Unless a profile says everything, each kind of trial is probed here for at most 48 batches, and those of one form for a few
+    seconds more, fused. `out`: a folder for the simulated journals and their reports. `widths`: the fewest and most slots of
+    each trial; the probe is of one slot, so that what is gained by more is a guess (`guessed`) unless the profile has it.
 
     Raises:
         StudyError: as `Study.optimize`.
@@ -65,7 +66,8 @@ def forecast(
     believe: Any = wiring.believer(given)
     state = all_trials(searcher, data)
     if given is None or isinstance(given, Given):
-        state = _probed(study, chosen, data, state)
+        packs = any(is_auto(name) or "pack" in name for name in wanted)
+        state = _probed(study, chosen, data, state, packs and chosen.fuse)
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
     rows = [_row(study, name, rule, searcher, chosen, data, believe(state), out) for name, rule in rules.items()]
@@ -95,7 +97,8 @@ def all_trials(searcher: Searcher[Any], data: "Data") -> State:
     return replace(run(searcher, Fifo(), sim, Table().believe, journal, state), figures={}, signature={})
 
 
-def _probed(study: "Study", options: wiring.Options, data: "Data", state: State) -> State:
+def _probed(study: "Study", options: wiring.Options, data: "Data", state: State, fuse: bool) -> State:
+    """`fuse`: also what steps of several take at once."""
     from shoal.train.checkpoint import Vault
     from shoal.train.device import device_of
     from shoal.train.station import Station
@@ -110,9 +113,12 @@ def _probed(study: "Study", options: wiring.Options, data: "Data", state: State)
         found = {trial.id: station.probe(trial) for trial in state.known.values()}
         told = [Measured(trial, *figures) for trial, figures in found.items()]
         forms: dict[str, list[Trial]] = {}
-        for trial, (signature, _) in found.items() if options.fuse else ():
+        steps = {signature: figures["step"] for signature, figures in found.values() if "step" in figures}
+        for trial, (signature, _) in found.items() if fuse else ():
             forms.setdefault(signature[:FORM], []).append(state.known[trial])
-        for some in (some[:TOGETHER] for some in forms.values() if len(some) > 1):
+        for form, some in forms.items():
+            step = max((step for signature, step in steps.items() if signature.startswith(form)), default=0.0)
+            some = some[: max(2, min(TOGETHER, int(PROBE / max(1e-9, ROUND * step))))]
             told += [Measured(trial, *figures) for trial, figures in station.probe_packs(some).items()]
         return fold(state, told)
 

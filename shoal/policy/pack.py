@@ -5,7 +5,7 @@ groupings are in `policy.grouping`. Ours: exact grouping by length, company acro
 brackets, and lanes that are filled again when a trial ends.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import nsmallest
@@ -119,15 +119,14 @@ class _Packs:
     def joined(self, gangs: Sequence[Gang], waits: Sequence[TrialId]) -> Iterator[tuple[Gang, Gang]]:
         """Packs with those that may join them, the most work left first."""
         view, left = self.view, sorted(waits, key=lambda t: -self._left(t))
-        most = min(
-            self.rule.most, ceil(len(view.trials) / max(1, len(view.slots)))
-        )  # no slot is to stand idle for another's pack
+        packs = {gang: gang.trials for gang in gangs if len(gang.slots) == 1}
         for gang in gangs:
             slots = gang.slots
             if gang.quota is not None or gang.shards or len(slots) != 1:
                 continue
             slot, lanes = view.slots[next(iter(slots))], list(gang.trials)
             alike = [t for t in left if self._graph(t) == self._graph(lanes[0]) and view.trials[t].widths[0] == 1]
+            most = self._share(lanes, packs.values(), alike)
             near = set(nsmallest(JOINING, alike, key=lambda t: self._apart(lanes[0], t)))
             for trial in [t for t in alike if t in near]:
                 if len(lanes) < most and self._gains(slot, gang, lanes, [trial]):
@@ -138,7 +137,13 @@ class _Packs:
                 lanes += crowd
             left = [t for t in left if t not in lanes]
             if len(lanes) > len(gang.lanes):
+                packs[gang] = tuple(lanes)
                 yield gang, _gang(view, slot, lanes, self.rule.fuse)
+
+    def _share(self, lanes: Sequence[TrialId], packs: Iterable[Sequence[TrialId]], waits: Sequence[TrialId]) -> int:
+        """How many this pack may have in all, that no slot with others like them stands idle for it."""
+        peers = [pack for pack in packs if self._form(pack[0]) == self._form(lanes[0])]
+        return min(self.rule.most, ceil((sum(map(len, peers)) + len(waits)) / max(1, len(peers))))
 
     def _alike(self, trials: Sequence[TrialId]) -> list[list[TrialId]]:
         """Trials that may be packed: equal in what is named, and, of the cheapest packs, such that each gains with the first.

@@ -101,11 +101,18 @@ class ASHA:
             yield from (extended(view, t, after) for t in self._here(view, best, at))
 
     def _left(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[Trial]:
-        """Where too few came for any to be promoted to the end, the best of the highest rung, as in successive halving."""
-        if not any(through(view, t, whole_epochs(view, epochs[-1])) for t in trials):
-            for at, after in reversed(list(pairwise(epochs))):
-                ranked = best_first(view, trials, at, self.metric, self.mode)
-                yield from (extended(view, t, after) for t in self._here(view, ranked, at))
+        """Where too few came for any to be promoted to the end, the best of the highest rung, as in successive halving.
+
+        Who was stopped on the way, by another rule, went as far as it would: nobody from below takes its place.
+        """
+        sent = {t: view.known[t].samples for t in trials if not view.ended.get(t, "").startswith("failed")}
+        if max(sent.values(), default=0.0) >= whole_epochs(view, epochs[-1]) - EPS:
+            return
+        for at, after in reversed(list(pairwise(epochs))):
+            ranked = best_first(view, trials, at, self.metric, self.mode)
+            yield from (extended(view, t, after) for t in self._here(view, ranked, at))
+            if any(view.ended.get(t) == "retired" and samples >= whole_epochs(view, at) - EPS for t, samples in sent.items()):
+                return
 
     def _here(self, view: View, trials: Iterable[TrialId], at: float) -> Iterator[TrialId]:
         """Those that ended at this rung, with a finite score."""

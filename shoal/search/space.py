@@ -156,10 +156,12 @@ def value_of(value: Any) -> Value:
     """The value as a configuration holds it: NumPy scalars as Python's, lists as tuples.
 
     Raises:
-        ValueError: something that JSON cannot hold.
+        ValueError: something that JSON cannot hold, or NaN, which equals nothing.
     """
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("a configuration holds no NaN: it equals nothing, not even itself; say None")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

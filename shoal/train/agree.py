@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
+import weakref
 from copy import deepcopy
 from math import inf, isnan
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -28,15 +28,17 @@ class Differing(Unfusable):
     """Fused, a lane's gradient is not quite what it is alone: by more than rounding, by no more than a unit at a kink makes."""
 
 
-_agreed: WeakKeyDictionary[Recipe, dict[tuple[str, Any], bool]] = WeakKeyDictionary()
+_agreed: dict[int, dict[tuple[str, Any], bool]] = {}  # by recipe's id: it may be a dataclass, and those cannot be hashed
 
 
 def agreed(recipe: Recipe) -> dict[tuple[str, Any], bool]:
     """What has been tried in this process, by what was tried; a recipe that cannot be remembered is tried again."""
-    try:
-        return _agreed.setdefault(recipe, {})
-    except TypeError:
-        return {}
+    if id(recipe) not in _agreed:
+        try:
+            weakref.finalize(recipe, _agreed.pop, id(recipe), None)
+        except TypeError:
+            return {}
+    return _agreed.setdefault(id(recipe), {})
 
 
 class Own(NamedTuple):

@@ -83,11 +83,11 @@ class Evaluation:
             for each, stack in opened.items():
                 with self._told([each], found):
                     stack.close()
-        for each, seconds in took.items():
-            if self._clocked:
-                each.spent.add("evaluate", seconds)
-            if each in scores and each.unit.trial.id not in found:
-                self._meter.happened(each.lane.signature, "evaluate", seconds)
+        whole = {each.lane.signature: took[each] for each in scores if each.unit.trial.id not in found}
+        for signature, seconds in whole.items():
+            self._meter.happened(signature, "evaluate", seconds)
+        for each, seconds in took.items() if self._clocked else ():
+            each.spent.add("evaluate", seconds)
         return {each.unit.trial.id: of.means() for each, of in scores.items()} | found
 
     @contextmanager
@@ -124,8 +124,9 @@ class Evaluation:
         except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}
-        seconds = (perf_counter() - begin) / len(passes)
+        seconds = perf_counter() - begin
         for each in passes if self._clocked else ():
-            each.spent.add("evaluate", seconds)
-            self._meter.happened(each.lane.signature, "evaluate", seconds)
+            each.spent.add("evaluate", seconds / len(passes))
+        for signature in {each.lane.signature for each in passes} if self._clocked else ():
+            self._meter.happened(signature, "evaluate", (seconds - fused.found_out) / len(passes))
         return {each.unit.trial.id: scores[fused.lanes.index(each.lane)] for each in passes}

@@ -71,7 +71,7 @@ class Fused:
         self._grads = torch.zeros_like(self._weights)  # of the batches of a group so far
         self._grad_parts = self._net.weights.layout.parts(self._grads)
         self._used: list[bool] = []
-        self._apart = False  # evaluation lane by lane
+        self.found_out = 0.0  # seconds of the newest evaluation that went into how to do it
 
     @property
     def _weights(self) -> Tensor:
@@ -275,13 +275,14 @@ class Fused:
 
         `timed`: or where that is quicker. Changes no parameter, buffer, random state or training flag.
         """
+        self.found_out = 0.0
         if not self._bound:
             self._net.gather()
         chunks = iter(validation)
         start = next(chunks, None)
         if start is None:
             return [{} for _ in self.lanes]
-        known = agreed(self._recipe)
+        known, begin = agreed(self._recipe), perf_counter()
         if (self._key, "scores") not in known:
             known[self._key, "scores"] = self._scores_agree(start)
         at_once = known[self._key, "scores"]
@@ -289,6 +290,7 @@ class Fused:
             if (self._key, len(self.lanes)) not in known:
                 known[self._key, len(self.lanes)] = self._scored_sooner(start)
             at_once = known[self._key, len(self.lanes)]
+        self.found_out = perf_counter() - begin
         every = _joined([start], chunks)
         del start, chunks
         if at_once:

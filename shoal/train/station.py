@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from gc import collect
@@ -263,15 +263,27 @@ class Station:
         Raises:
             DataError: as `train`.
         """
-        passes: list[Pass] = []
-        for trial in trials:
-            with suppress(TrialError):  # it is told when that trial trains
-                passes.append(self._open(Unit(trial, (), Visit(0, self._data.shards[0], 0, 0))))
-        with suppress(OutOfMemory):
-            self._pack.probe(passes)
-        for trial in trials:
-            self.forget(trial.id)
-        return {each.unit.trial.id: (each.lane.signature, self._meter.news(each.lane.signature)) for each in passes}
+        while len(trials) > 1:
+            passes: list[Pass] = []
+            try:
+                for trial in trials:
+                    try:
+                        passes.append(self._open(Unit(trial, (), Visit(0, self._data.shards[0], 0, 0))))
+                    except OutOfMemory:
+                        raise
+                    except TrialError:  # it is told when that trial trains
+                        continue
+                self._pack.probe(passes)
+                return {each.unit.trial.id: (each.lane.signature, self._meter.news(each.lane.signature)) for each in passes}
+            except OutOfMemory:
+                self._short = True
+            finally:
+                for trial in trials:
+                    self.forget(trial.id)
+            del passes
+            self._make_room([])
+            trials = trials[: len(trials) // 2]
+        return {}
 
     def _endless(self, lane: Lane) -> Iterator[int]:
         """Passes over the first shard, without end."""

@@ -75,3 +75,9 @@ def test_no_slot_takes_what_another_one_has_time_for() -> None:
     assert [pack for pack in packs(Pack(fuse=True), of) if {"a00", "a01"} <= set(pack)] == []
     of = seen(A[2:12], A[:2], slots=2)
     assert [len(pack) for pack in packs(Pack(fuse=True), of)] == [6, 6], "nor does a pack that runs"
+
+
+def test_slot_of_another_form_counts_for_nothing() -> None:
+    """None of those that wait could train there, so that all may join the pack of their form, as were there one slot."""
+    of = seen(A[1:], [A[0], B[0]], slots=2)
+    assert packs(Pack(fuse=True), of) == [A, ["b00"]]

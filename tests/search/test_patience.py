@@ -1,5 +1,6 @@
 """Trials that no longer improve leave."""
 
+from collections import Counter
 from math import inf, nan
 
 import pytest
@@ -90,6 +91,16 @@ def test_over_another_searcher_and_none():
     for wrong in ({"epochs": 0}, {"min_delta": -1.0}, {"min_delta": nan}):
         with pytest.raises(ValueError, match="Patience: epochs must be > 0 and min_delta >= 0"):
             Patience(**wrong)
+
+
+@pytest.mark.parametrize(("converged", "longest"), [(12, 27), (3, 9)])
+def test_who_converged_is_not_replaced_by_all_the_others_in_turn(converged, longest):
+    """Two of eight come to the second rung, and the best of them goes on until it leaves: in the last rung, or one before."""
+    rule = Patience(ASHA(X, 8, 27, **GOAL), 2, **GOAL)
+    state, _ = simulate(rule, curve=lambda config, epochs: {"score": config["x"] * min(epochs, converged)})
+    lengths = Counter(trial.samples / 100 for trial in state.known.values())
+    assert lengths == {1: 6, 3: 1, longest: 1}
+    assert [state.ended[t] for t, trial in state.known.items() if trial.samples == longest * 100] == ["retired"]
 
 
 def test_by_name():

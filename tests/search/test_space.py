@@ -173,3 +173,11 @@ def test_grids_under_a_grid() -> None:
         *((3, True, "ab", n) for n in (1, 2)),
     ]
     assert grids(space)[-1] == {"opt": 3, "opt.deep": True, "opt.deep.x": "ab", "n": 2}
+
+
+@pytest.mark.parametrize("make", [lambda v: choice([1.0, v]), lambda v: grid([v]), lambda v: grid([[0.5, v]])])
+def test_nan_is_no_value(make: Any) -> None:
+    with pytest.raises(ValueError, match="holds no NaN"):
+        validated({"x": make(float("nan"))})
+    with pytest.raises(ValueError, match="holds no NaN"):
+        validated({"x": np.float32("nan")})

@@ -1,9 +1,11 @@
 """Fused lanes learn what each would alone, to rounding; and come, go and fail without disturbing each other."""
 
+import gc
 import random
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from time import sleep
 from typing import Any
 
@@ -13,9 +15,9 @@ import torch
 from fused_kit import CPU, MODELS, Images, alone, configs, images, lanes, together, weights
 from torch import Tensor, nn
 
+from shoal.train import agree, kernels
 from shoal.train import fused as fused_module
-from shoal.train import kernels
-from shoal.train.agree import Differing
+from shoal.train.agree import Differing, agreed
 from shoal.train.fused import Fused, StepFailed, Unfusable, graph_key
 from shoal.train.lane import Lane
 from shoal.train.losses import Vectorized
@@ -410,7 +412,7 @@ def test_evaluation_takes_the_quicker_way(slow: str, monkeypatch: pytest.MonkeyP
     rows.update(fused=0, alone=0)
     scores = fused.evaluate([data], timed=True)
     assert rows == ({"fused": 0, "alone": 150 * len(packed)} if slow == "fused" else {"fused": 150, "alone": 0})
-    assert [each == pytest.approx(own, abs=1e-10) for each, own in zip(scores, alone, strict=True)]
+    assert all(each == pytest.approx(own, abs=1e-10) for each, own in zip(scores, alone, strict=True))
     fused.evaluate([data])
     assert rows["fused"] >= 150, "at once, where nothing is to be timed"
 
@@ -604,6 +606,22 @@ def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any
             with lane.rng:
                 lane.step(images(16), 16)
         assert compare(one.state(), other.state()).equal
+
+
+def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_lives() -> None:
+    @dataclass
+    class Whole(Images):
+        depth: int = 2
+
+    recipe = Whole()
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(recipe)
+    agreed(recipe)["key", 2] = True
+    key, other = id(recipe), Whole()
+    assert agreed(recipe) == {("key", 2): True} and agreed(other) == {}
+    del recipe
+    gc.collect()
+    assert key not in agree._agreed and id(other) in agree._agreed
 
 
 def test_unlike_lanes_are_refused() -> None:
