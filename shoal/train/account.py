@@ -13,7 +13,7 @@ from shoal.core.event import Sum
 from shoal.core.trial import Seconds
 from shoal.train.checkpoint import StaleRun
 from shoal.train.columns import DataError
-from shoal.train.unit import DeviceLost, Diverged, OutOfMemory, TrialError
+from shoal.train.unit import RAISED, DeviceLost, Diverged, OutOfMemory, TrialError
 
 
 class Spent:
@@ -53,7 +53,7 @@ def blaming() -> Iterator[None]:
         yield
     except (DataError, DeviceLost, StaleRun, TrialError):
         raise
-    except (Exception, SystemExit) as error:  # the recipe's own, whatever it is
+    except RAISED as error:  # the recipe's own, whatever it is
         told = str(error).strip().split("\n")[0]
         if isinstance(error, RuntimeError) and not no_room(error) and not _works():
             raise DeviceLost(

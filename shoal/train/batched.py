@@ -16,6 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from shoal.train.kernels import Piece, adagrad, adam, rmsprop, sgd
 from shoal.train.optimizers import step
 from shoal.train.stack import Layout, Stack
+from shoal.train.unit import RAISED
 
 Group = dict[str, Any]
 
@@ -107,13 +108,13 @@ class Apart:
         Raises:
             StepFailed: some optimizers raised; the others have made their steps.
         """
-        errors = {}
+        errors: dict[int, BaseException] = {}
         for i, (optimizer, row) in enumerate(zip(self._optimizers, self._rows, strict=True)):
             for parameter, own, is_used in zip(row, self._weights.layout.row(grads, i), used, strict=True):
-                parameter.grad = own if is_used else None
+                parameter.grad = own.clone() if is_used else None  # it may keep it
             try:
                 step(optimizer)
-            except Exception as error:  # noqa: BLE001  it is that lane's alone
+            except RAISED as error:  # it is that lane's alone
                 errors[i] = error
             for parameter in row:
                 parameter.grad = None
@@ -128,7 +129,7 @@ class Apart:
 class StepFailed(Exception):  # noqa: N818
     """Optimizers that raised, by lane number. The other lanes have made the step: it must not be repeated."""
 
-    def __init__(self, errors: dict[int, Exception]) -> None:
+    def __init__(self, errors: dict[int, BaseException]) -> None:
         super().__init__(errors)
         self.errors = errors
 
@@ -286,13 +287,13 @@ class Mixed:
         Raises:
             StepFailed: some optimizers raised; the others have made their steps.
         """
-        errors: dict[int, Exception] = {}
+        errors: dict[int, BaseException] = {}
         for first, end, run in self._runs:
             try:
                 run.step(grads[first:end], used)
             except StepFailed as failed:
                 errors.update({first + i: error for i, error in failed.errors.items()})
-            except Exception as error:  # noqa: BLE001  it is those lanes' alone
+            except RAISED as error:  # it is those lanes' alone
                 errors.update(dict.fromkeys(range(first, end), error))
         if errors:
             raise StepFailed(errors)

@@ -109,7 +109,7 @@ class Crews:
         """Whether there are lanes of which is not known what a step takes alone, by which others like them are judged."""
         return not self._paced and any(self._meter.step(each.lane.signature) is None for each in crew.passes)
 
-    def give_up(self, crew: Crew, error: Exception, lanes: int) -> None:
+    def give_up(self, crew: Crew, error: BaseException, lanes: int) -> None:
         """Never again fuse such lanes; or not so many of them, where that only took too much memory."""
         if crew.graph is not None and _short(error):
             self.gauge.crowded(crew.graph, lanes)

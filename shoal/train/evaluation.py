@@ -17,7 +17,7 @@ from shoal.train.pack import Pack
 from shoal.train.recipe import Recipe, overrides
 from shoal.train.scoring import Scoring, scoring
 from shoal.train.stream import Streams
-from shoal.train.unit import OutOfMemory, TrialError
+from shoal.train.unit import RAISED, OutOfMemory, TrialError
 
 Scores = dict[str, float]
 
@@ -121,7 +121,7 @@ class Evaluation:
         begin = perf_counter()
         try:
             scores = fused.evaluate(self._streams.of(fused.lanes[0].settings.data_key).validation(), self._clocked)
-        except Exception:  # noqa: BLE001 nothing was changed, and each lane may say for itself
+        except RAISED:  # nothing was changed, and each lane may say for itself
             self._pack.release(fused.lanes[0])
             return {}
         seconds = perf_counter() - begin

@@ -30,6 +30,7 @@ from shoal.train.recipe import LRSchedule, Recipe
 from shoal.train.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.stack import strides
 from shoal.train.stacked import Stacked, Unfusable, obstacle, trained
+from shoal.train.unit import RAISED
 
 __all__ = ["Fused", "StepFailed", "Unfusable", "graph_key"]
 
@@ -168,7 +169,7 @@ class Fused:
     def _note(self, outcome: dict[str, Any], count: int) -> None:
         for name, value in outcome.items():
             if isinstance(value, Tensor):
-                values: Iterable[Any] = value.detach().unbind()
+                values: Iterable[Any] = value.detach().clone().unbind()
             else:
                 values = [float(value)] * len(self.lanes)
             for lane, one in zip(self.lanes, values, strict=True):
@@ -185,7 +186,7 @@ class Fused:
             self._apply()
         except StepFailed:
             raise
-        except Exception as error:
+        except RAISED as error:
             raise StepFailed(dict.fromkeys(range(len(self.lanes)), error)) from error
 
     def _apply(self) -> None:
@@ -251,7 +252,7 @@ class Fused:
             losses = self._run(batch)["loss"]
             grads = torch.autograd.grad(losses.sum(), self._net.leaves, allow_unused=True)
             rest = [tensor.clone() for tensor in self._net.rest]
-        except Exception as error:
+        except RAISED as error:
             raise Unfusable(f"the step cannot be vectorized: {_line(error)}") from error
         finally:
             self._draws = draws
@@ -307,7 +308,7 @@ class Fused:
         alone = [lane.evaluate([piece]) for lane in self.lanes]
         try:
             fused = self._scores([piece])
-        except Exception:  # noqa: BLE001  whatever cannot be vectorized can still be done lane by lane
+        except RAISED:  # whatever cannot be vectorized can still be done lane by lane
             return False
         return all(same_scores(a, b, cols.rows(piece)) for a, b in zip(alone, fused, strict=True))
 
@@ -413,6 +414,6 @@ def _validated(recipe: Recipe, batch: Columns, model: nn.Module) -> dict[str, Te
     return recipe.validation_step(model, batch)
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

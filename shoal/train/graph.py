@@ -20,7 +20,7 @@ from shoal.train.lane import Lane
 from shoal.train.stack import is_lazy, unique
 
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, np.generic, range, slice, complex)
-_OWN = {"_parameters", "_buffers", "_modules"}  # told by name
+OWN = {"_parameters", "_buffers", "_modules"}  # told by name
 _INNER = frozenset(vars(nn.Module())) - {"training"}  # hooks and such; empty as a rule
 RENEWED = ("_flat_weights", "_flat_weight_refs")  # torch's RNNs make them again where a weight is another tensor
 
@@ -34,7 +34,7 @@ def graph_key(lane: Lane) -> str:
     clipping. An object that cannot be told by what it holds equals only itself.
     """
     s = lane.settings
-    words = _Words(_numbered(lane.model))
+    words = _Words(lane.model)
     words.add((type(lane._recipe), s.batch_size, s.shuffle, s.drop_last, s.accumulate_grad_batches, s.precision, *s.data_key))
     words.add(str(lane._device))
     places = {id(p): i for i, p in enumerate(unique(lane._parameters))}
@@ -49,9 +49,16 @@ def graph_key(lane: Lane) -> str:
 
 def attributes(model: nn.Module) -> str:
     """Equal as long as the model is the same but for what its parameters and buffers hold."""
-    words = _Words(_numbered(model))
+    words = _Words(model)
     words.model(model)
     return words.digest()
+
+
+def met(model: nn.Module) -> list[Tensor]:
+    """The tensors in its modules' attributes, and in what those hold; parameters and buffers in their own places left out."""
+    words = _Words(model)
+    words.model(model)
+    return words.met
 
 
 def _numbered(model: nn.Module) -> dict[int, int]:
@@ -63,13 +70,14 @@ def _numbered(model: nn.Module) -> dict[int, int]:
 
 
 class _Words:
-    """Words that tell a value; `known` tensors by their number, others by what they hold."""
+    """Words that tell a value; the model's own tensors by their number, others by what they hold."""
 
-    def __init__(self, known: Mapping[int, int]) -> None:
-        self._known = known
+    def __init__(self, model: nn.Module) -> None:
+        self._known, self._registered = _numbered(model), {id(module) for module in model.modules()}
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []  # so that no id is used twice
         self._words: list[str] = []
+        self.met: list[Tensor] = []  # in attributes, whatever holds them
 
     def digest(self) -> str:
         return blake2b("\n".join(self._words).encode(), digest_size=16).hexdigest()
@@ -89,8 +97,10 @@ class _Words:
                     bare = tensor is None or is_lazy(tensor)
                     about = bare or (self._known.get(id(tensor)), tuple(tensor.shape), tensor.dtype)
                     self._words.append(f"{own} {about}")
+                    if not bare and id(module) not in self._registered:  # it is in a list, say
+                        self._tensor(tensor)
             for key, value in vars(module).items():
-                if (key not in _INNER or value) and key not in _OWN and key not in RENEWED:
+                if (key not in _INNER or value) and key not in OWN and key not in RENEWED:
                     self._words.append(key)
                     self.add(value)
 
@@ -105,10 +115,13 @@ class _Words:
             self._words.append(f"{type(value).__name__} {value!r}")
         elif isinstance(value, BuiltinFunctionType | type(torch.relu) | weakref.ref):
             self._words.append("ref" if isinstance(value, weakref.ref) else f"{value.__module__}.{value.__qualname__}")
+        elif isinstance(value, nn.Module):
+            self.model(value)
         elif not self._again(value):
             self._compound(value)
 
     def _tensor(self, value: Tensor) -> None:
+        self.met.append(value)
         number = self._known.get(id(value))
         if number is None and value.layout is torch.strided and value.device.type != "meta":
             held = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -126,10 +139,8 @@ class _Words:
         self._keep.append(value)
         return False
 
-    def _compound(self, value: Any) -> None:  # noqa: PLR0912 a case for each kind of value
-        if isinstance(value, nn.Module):
-            self.model(value)
-        elif isinstance(value, ModuleType):  # in a closure: a recipe that was made in a function
+    def _compound(self, value: Any) -> None:
+        if isinstance(value, ModuleType):  # in a closure: a recipe that was made in a function
             self._words.append(f"module {value.__name__}")
         elif isinstance(value, type):
             self._class(value)
@@ -165,7 +176,7 @@ class _Words:
         if not _found_by_name(value):  # made in a function: two of one name may differ
             self._parts("bases", value.__bases__)
             for name, part in vars(value).items():
-                if isinstance(part, FunctionType | staticmethod | classmethod | property | bool | int | float | str):
+                if isinstance(part, FunctionType | staticmethod | classmethod | property) or name[:2] != "__":
                     self._words.append(name)
                     for inner in _functions(part):
                         self.add(inner)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.train import tree
+from shoal.train.buffers import buffers
 from shoal.train.lane import Lane
 
 Mark = tuple[Any, ...]
@@ -17,19 +17,16 @@ Mark = tuple[Any, ...]
 
 def mark(lane: Lane) -> Mark:
     """Where the lane is before a group of batches. Parameters and optimizer need no copy: they change only in a step."""
-    buffers = [(buffer, buffer.clone()) for buffer in lane.model.buffers()]
-    return lane.rng.mark(), buffers, lane._passed, lane._samples
+    return lane.rng.mark(), buffers(lane.model), lane._passed, lane._samples
 
 
 def back(lane: Lane, to: Mark) -> None:
     """As if the group of batches under way had not begun."""
-    states, buffers, lane._passed, lane._samples = to
+    states, held, lane._passed, lane._samples = to
     lane._batches = lane._grouped = 0
     lane._noted = {}
     lane.rng.back(states)
-    with torch.no_grad():
-        for buffer, was in buffers:
-            buffer.copy_(was)
+    held.put_back()
 
 
 def whole(lane: Lane) -> Mapping[str, Any]:

@@ -207,7 +207,7 @@ class Lane:
     def _note(self, outcome: Any, count: int) -> Tensor:
         outcome = named(outcome)
         for name, value in outcome.items():
-            noted = value.detach() if isinstance(value, Tensor) else float(value)
+            noted = value.detach().clone() if isinstance(value, Tensor) else float(value)  # a parameter changes
             self._noted.setdefault(name, []).append((count, noted))  # read only in `taken`: here it would wait for the device
         loss: Tensor = outcome["loss"]
         return loss

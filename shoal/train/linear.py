@@ -16,6 +16,7 @@ from torch.nn import functional as F  # noqa: N812
 from shoal.train.lanewise import at_once
 
 APART = 16  # bytes
+SMALL = 400  # multiplications, below which torch has loops of its own for products of batches, but not for those of pairs
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -39,17 +40,28 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, w: Tensor, *b: Tensor) -> Tensor:
         x = _apart(x)
         ctx.save_for_backward(x, w)
-        return torch.baddbmm(b[0].unsqueeze(1), x, w.mT) if b else torch.bmm(x, w.mT)
+        return _product(x, w.mT, *b)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x, w), grad = ctx.saved_tensors, _apart(grads[0])
         wanted = ctx.needs_input_grad
         return (
-            torch.bmm(grad, w) if wanted[0] else None,
-            torch.bmm(grad.mT, x) if wanted[1] else None,
+            _product(grad, w) if wanted[0] else None,
+            _product(grad.mT, x) if wanted[1] else None,
             *([grad.sum(1)] if len(wanted) == 3 else []),
         )
+
+
+def _product(a: Tensor, b: Tensor, *bias: Tensor) -> Tensor:
+    """(k, n, m) by (k, m, o), and (k, o) on top."""
+    k, n, m = a.shape
+    if a.device.type != "cpu" or n * m * b.shape[2] >= SMALL or torch.is_grad_enabled():
+        return torch.baddbmm(bias[0].unsqueeze(1), a, b) if bias else torch.bmm(a, b)
+    made = a.new_empty(k, n, b.shape[2])
+    for out, *pair in zip(made, *bias, a, b, strict=True):
+        torch.addmm(*pair, out=out) if bias else torch.mm(*pair, out=out)
+    return made
 
 
 def _apart(matrices: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from shoal.train.gauge import TRIES
 from shoal.train.lane import Lane
 from shoal.train.measure import Meter
 from shoal.train.stream import Streams
-from shoal.train.unit import OutOfMemory, Part, TrialError
+from shoal.train.unit import RAISED, OutOfMemory, Part, TrialError
 
 PROBED = 12  # widths, alone included
 PART_SECONDS = 1.0  # a chunk that takes longer is reported in pieces
@@ -285,7 +285,7 @@ class Pack:
                 self._spend(passes, "train", perf_counter() - begin)
                 yield from self._without(crew, passes, failed.errors, batches[at + 1 :], last)
                 return
-            except Exception as error:  # noqa: BLE001 nothing was changed, and each lane may say for itself
+            except RAISED as error:  # nothing was changed, and each lane may say for itself
                 self._spend(passes, "train", perf_counter() - begin)
                 _let_go(error)
                 yield from self._repeated(crew, passes, batches[at:], last, error if at or self._settled(passes) else None)
@@ -316,7 +316,7 @@ class Pack:
         yield from self._repeated(crew, [each for each in passes if not each.failed], batches, last)
 
     def _repeated(
-        self, crew: Crew, passes: Sequence[Pass], batches: Sequence[Batch], last: bool, error: Exception | None = None
+        self, crew: Crew, passes: Sequence[Pass], batches: Sequence[Batch], last: bool, error: BaseException | None = None
     ) -> Iterator[News]:
         """Go on lane by lane. An error that no lane has when alone is due to fusing."""
         for each in passes:

@@ -82,11 +82,13 @@ def _made(key: Any, position: int) -> _Generator:
 
 
 class _Others(NamedTuple):
-    """The states of torch's and Python's global generators, and of the device's where it has one."""
+    """The states of torch's and Python's global generators, and of the device's where it has one; torch's global modes."""
 
     torch: Tensor
     python: tuple[Any, ...]
     device: Tensor | None
+    dtype: torch.dtype  # of new tensors
+    grad: bool  # whether operations are recorded
 
 
 def _read(device: torch.device) -> _Others:
@@ -95,12 +97,16 @@ def _read(device: torch.device) -> _Others:
         own = torch.cuda.get_rng_state(device)
     elif device.type == "mps":
         own = torch.mps.get_rng_state()
-    return _Others(torch.get_rng_state(), random.getstate(), own)
+    return _Others(torch.get_rng_state(), random.getstate(), own, torch.get_default_dtype(), torch.is_grad_enabled())
 
 
 def _write(state: _Others, device: torch.device) -> None:
     torch.set_rng_state(state.torch)
     random.setstate(state.python)
+    if torch.get_default_dtype() != state.dtype:
+        torch.set_default_dtype(state.dtype)
+    if torch.is_grad_enabled() != state.grad:
+        torch.set_grad_enabled(state.grad)
     if state.device is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state.device, device)
     elif state.device is not None:
@@ -108,7 +114,10 @@ def _write(state: _Others, device: torch.device) -> None:
 
 
 class Rng:
-    """A trial's random states. `with rng:` the global generators are the trial's; afterwards what they were before."""
+    """A trial's random states. `with rng:` the global generators are the trial's; afterwards what they were before.
+
+    So are torch's default dtype and whether it records gradients, which a recipe's code may set, too.
+    """
 
     __slots__ = ("_around", "_device", "_numpy", "_others", "_outer")
 
@@ -171,6 +180,7 @@ class Rng:
             torch.from_numpy(np.array(state["torch"])),
             (python["version"], tuple(words), python["gauss"]),
             self._others.device if device is None or self._others.device is None else torch.from_numpy(np.array(device)),
+            *self._others[3:],
         )
         self._numpy = _made(np.array(state["numpy"]["key"]).view(np.uint32), state["numpy"]["pos"])
         self._numpy.waiting = state["numpy"]["waiting"]

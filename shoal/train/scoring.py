@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.train import columns as cols
+from shoal.train.buffers import buffers
 from shoal.train.columns import Columns
 from shoal.train.device import doubled
 
@@ -58,8 +59,7 @@ class Scoring:
 def scoring(lane: Lane) -> Iterator[Scoring]:
     """Have the lane validated. Afterwards no parameter, buffer, random state or training flag has changed."""
     flags = [(module, module.training) for module in lane.model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in lane.model.buffers()]
-    mark = lane.rng.mark()
+    held, mark = buffers(lane.model), lane.rng.mark()
     try:
         lane.model.eval()
         yield Scoring(lane)
@@ -67,6 +67,4 @@ def scoring(lane: Lane) -> Iterator[Scoring]:
         lane.rng.back(mark)
         for module, flag in flags:
             module.training = flag
-        with torch.no_grad():
-            for buffer, was in buffers:
-                buffer.copy_(was)
+        held.put_back()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.train.graph import RENEWED
+from shoal.train.graph import OWN, RENEWED, met
 from shoal.train.lane import Lane
 from shoal.train.lanewise import for_each_lane
 from shoal.train.losses import Vectorized
@@ -148,12 +148,12 @@ def others(model: nn.Module, row: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _places(model: nn.Module) -> Iterator[tuple[Any, Any, Tensor]]:
-    """Where the model's code finds its parameters and buffers: container, key, tensor. Also plain lists and dicts of them."""
+    """Where the model's code finds its parameters and buffers: container, key, tensor. Also attributes, lists and dicts."""
     known = {id(tensor) for tensor in [*model.parameters(), *model.buffers()]}
     for module in model.modules():
-        boxes: list[Any] = [module._parameters, module._buffers]
-        boxes += [value for name, value in vars(module).items() if name[:1] != "_" and isinstance(value, list | dict)]
-        for box in boxes:
+        held = {name: value for name, value in vars(module).items() if name not in OWN and name not in RENEWED}
+        boxes: list[Any] = [module._parameters, module._buffers, vars(module)]
+        for box in [*boxes, *(value for value in held.values() if isinstance(value, list | dict))]:
             for key, value in list(box.items() if isinstance(box, dict) else enumerate(box)):
                 if isinstance(value, Tensor) and id(value) in known:
                     yield box, key, value
@@ -171,6 +171,23 @@ def obstacle(lanes: Sequence[Lane]) -> str | None:
         reason = _tensors(lane)
         if reason is not None:
             return reason
+    return _hidden(lanes[0].model)
+
+
+def _hidden(model: nn.Module) -> str | None:
+    """Whether its code may find parameters or buffers where they cannot be exchanged, as in a tuple: it would use one lane's.
+
+    Lanes of one graph have them at the same places.
+    """
+    own, found = unique([*model.parameters(), *model.buffers()]), met(model)
+    known, memory = {id(t) for t in own}, {t.untyped_storage().data_ptr() for t in own if t.numel()}
+    registered = {id(box) for module in model.modules() for box in (module._parameters, module._buffers)}
+    reached = {(id(box), key) for box, key, _ in _places(model) if id(box) not in registered}
+    if sum(id(t) in known for t in found) > len(reached):
+        return "parameters or buffers are held by other objects, too"
+    plain = [t for t in found if id(t) not in known and t.layout is torch.strided and t.device.type != "meta"]
+    if any(t.numel() and t.untyped_storage().data_ptr() in memory for t in plain):
+        return "attributes share memory with parameters or buffers"
     return None
 
 

@@ -142,10 +142,24 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         for group, saved in zip(optimizer.param_groups, groups, strict=True):
             group.update({key: value for key, value in saved.items() if key != "params"})
     else:
-        optimizer.load_state_dict(to_torch(dict(state)))
+        saved = to_torch(dict(state))
+        optimizer.load_state_dict(saved)
+        if type(optimizer).load_state_dict is Optimizer.load_state_dict:
+            _keep_dtypes(optimizer, saved["state"])
         for parameter, values in optimizer.state.items():
             if isinstance(parameter, Tensor) and isinstance(values, dict):
                 values.update({key: _laid_like(parameter, value) for key, value in values.items()})
+
+
+def _keep_dtypes(optimizer: Optimizer, saved: Mapping[Any, Any]) -> None:
+    """What torch rounded to the parameter's dtype in loading, as it was saved: NAdam's products, say, are float32."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, values in saved.items():
+        held = optimizer.state[parameters[number]] if isinstance(number, int) else {}
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            loaded = held.get(key)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                held[key] = value.to(loaded.device)
 
 
 def _laid_like(parameter: Tensor, value: Any) -> Any:

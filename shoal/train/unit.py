@@ -7,6 +7,7 @@ from typing import Any
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, Trial, Visit
 
+RAISED = (Exception, SystemExit)  # what the recipe's code may raise: its trial's error alone
 Tree = Mapping[str, Any]  # a lane's state: nested dicts and lists of NumPy arrays and plain values
 
 

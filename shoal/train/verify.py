@@ -22,7 +22,7 @@ from shoal.train.seat import Orders, Seat
 from shoal.train.station import Station
 from shoal.train.stream import Stream
 from shoal.train.tree import load_model
-from shoal.train.unit import Tree, Unit
+from shoal.train.unit import RAISED, Tree, Unit
 
 STEPS = 3  # that `check_recipe` takes
 SMALL = 32  # its batch size, where it is to be found out
@@ -137,7 +137,7 @@ def check_recipe(recipe: Recipe, data: Data, config: Mapping[str, Any], seed: in
     try:
         alone = _Bench(recipe, data, config, seed)
         first = alone.train(alone.lane(), lambda lane: lane)
-    except Exception as error:  # noqa: BLE001
+    except RAISED as error:
         return {"ok": False, "steps": 0, "checks": [("trains", False, f"{type(error).__name__}: {error}")]}
     checks = [("trains", True, f"{len(alone.batches)} steps")]
     for name, between in alone.ways().items():
@@ -145,7 +145,7 @@ def check_recipe(recipe: Recipe, data: Data, config: Mapping[str, Any], seed: in
             found = list(differences(first, alone.train(alone.lane(), between)))
             text = ", ".join(f"{where} differs by {gap:.3g}" for where, gap in found[:3]) or "equal to the last bit"
             checks.append((name, not found, text))
-        except Exception as error:  # noqa: BLE001
+        except RAISED as error:
             checks.append((name, False, f"{type(error).__name__}: {error}"))
     return {"ok": all(passed for _, passed, _ in checks), "steps": len(alone.batches), "checks": checks}
 

@@ -530,6 +530,35 @@ class Held(nn.Module):
         return out
 
 
+class Aliased(nn.Module):
+    """Reads a parameter's memory by another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 4)
+        self.plain = self.inner.bias.data
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x.flatten(1)) + self.plain
+        return out
+
+
+class Shadowed(nn.Module):
+    """Follows its weights with a model that is in a list, and so not of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 4)
+        self.shadow = [nn.Linear(64, 4).requires_grad_(False)]
+        for tensor in self.shadow[0].parameters():
+            tensor.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shadow[0].weight.lerp_(self.inner.weight.detach(), 0.1)
+        out: Tensor = self.inner(x.flatten(1)) + self.shadow[0](x.flatten(1))
+        return out
+
+
 def _by_value(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
     loss = _cell(model, batch)
     return loss * 2 if loss.item() > 1 else loss
@@ -586,7 +615,9 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
     [
         (None, _hooked, "hooks"),
         (None, Counter, "attributes change"),
-        (None, Held, "other parameters get a gradient"),
+        (None, Held, "held by other objects"),
+        (None, Aliased, "share memory"),
+        (None, Shadowed, "attributes change"),
         (None, lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)), "attributes|initialized|hooks"),
         (_by_value, None, "vectorized"),
         (_by_chance, None, "random"),
@@ -622,6 +653,59 @@ def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_li
     del recipe
     gc.collect()
     assert key not in agree._agreed and id(other) in agree._agreed
+
+
+def test_a_buffer_that_is_an_attribute_and_in_a_dict_is_each_lanes_own() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(64, 4)
+            self.register_buffer("mean", torch.zeros(4))
+            self.same, self._named = self.mean, {"mean": self.mean}
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x.flatten(1))
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(out.detach().mean(0), alpha=0.1)
+            return out - self.same + self._named["mean"] ** 2
+
+    class Recipe(Images):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            return Centred().double()
+
+    own, packed = pair(recipe=Recipe(), optimizer="sgd")
+    for lane in own + packed:
+        lane.model.same = lane.model.mean  # `double` made a new one
+        lane.model._named["mean"] = lane.model.mean
+    together(Fused(packed), images(48, F64), 2)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64), 2)
+        assert gap(one, other) < 1e-12
+
+
+def test_an_optimizer_that_keeps_the_gradient() -> None:
+    """Alone each step's is a new tensor."""
+
+    class Optimistic(torch.optim.Optimizer):
+        def __init__(self, parameters: Any, lr: float) -> None:
+            super().__init__(parameters, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            for p in self.param_groups[0]["params"]:
+                before = self.state[p].get("before", p.grad)
+                p.sub_(2 * p.grad - before, alpha=self.param_groups[0]["lr"])
+                self.state[p]["before"] = p.grad
+
+    class Recipe(Images):
+        def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+            return Optimistic(model.parameters(), config["lr"])
+
+    own, packed = pair(recipe=Recipe(F64))
+    together(Fused(packed), images(72, F64), 2)
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(72, F64), 2)
+        assert gap(one, other) < 1e-12
 
 
 def test_unlike_lanes_are_refused() -> None:

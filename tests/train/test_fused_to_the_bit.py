@@ -54,7 +54,9 @@ def lanes(recipe: Mlp, batch: int, count: int = 5, mixed: bool = False) -> list[
 
 
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "all of them"])
-@pytest.mark.parametrize(("inputs", "width", "batch"), [(64, 64, 32), (784, 100, 20), (13, 37, 7), (50, 17, 31), (3, 2, 5)])
+@pytest.mark.parametrize(
+    ("inputs", "width", "batch"), [(64, 64, 32), (784, 100, 20), (13, 37, 7), (50, 17, 31), (3, 2, 5), (8, 8, 6)]
+)
 def test_fused_is_alone_to_the_bit(optimizer: str, inputs: int, width: int, batch: int) -> None:
     """Also widths and batches with which matrices would begin anywhere in memory; and in parts of several sizes."""
     recipe, rng = Mlp(inputs, width, optimizer), torch.Generator().manual_seed(1)
@@ -90,6 +92,31 @@ def test_a_training_that_blows_roundings_up_stays_the_same(activation: type[nn.M
     fused.split()
     for mine, other in zip(alone, together, strict=True):
         assert all(map(torch.equal, mine.model.parameters(), other.model.parameters()))
+
+
+@pytest.mark.parametrize("samples", range(1, 17))
+@pytest.mark.parametrize(("inputs", "outputs"), [(8, 3), (8, 8), (16, 3), (16, 10), (16, 16)])
+def test_products_of_any_size_are_those_of_a_pair(samples: int, inputs: int, outputs: int) -> None:
+    """Small ones, too, which torch multiplies in other ways as a batch than as a pair."""
+    rng = torch.Generator().manual_seed(samples)
+    x = torch.randn(samples, inputs, generator=rng)
+    weight, bias = torch.randn(3, outputs, inputs, generator=rng), torch.randn(3, outputs, generator=rng)
+    top = torch.randn(3, samples, outputs, generator=rng)
+    given = [x.expand(3, samples, inputs).clone(), weight.clone(), bias.clone()]
+    for tensor in given:
+        tensor.requires_grad_()
+    found = torch.func.vmap(linear)(*given)
+    found.backward(top)
+    for i in range(3):
+        own = [x.clone(), weight[i].clone(), bias[i].clone()]
+        for tensor in own:
+            tensor.requires_grad_()
+        alone = nn.functional.linear(*own)
+        alone.backward(top[i].clone())
+        assert torch.equal(alone, found[i])
+        for mine, all_of_them in zip(own, given, strict=True):
+            assert mine.grad is not None and all_of_them.grad is not None
+            assert torch.equal(mine.grad, all_of_them.grad[i])
 
 
 @pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 4, 6), (2, 3, 4, 6)])

@@ -116,6 +116,17 @@ def test_values_are_sums_over_samples() -> None:
     assert one.taken() == (0, {})
 
 
+def test_a_parameter_is_noted_as_it_was_at_the_step() -> None:
+    class Noting(Linear):
+        def training_step(self, model: Any, batch: Any) -> Any:
+            bias = next(p for p in model.parameters() if p.dim() == 1)
+            return {"loss": super().training_step(model, batch), "own": bias[0], "same": bias[0] * 1}
+
+    one = lane(Noting(), optimizer="plain")
+    values = train(one, chunk(40))[1]
+    assert values["own"] == values["same"]
+
+
 def test_bf16_runs_under_autocast_and_keeps_the_weights_whole() -> None:
     kinds = []
 
@@ -158,6 +169,32 @@ def test_evaluation_changes_nothing() -> None:
     assert compare(twice(True).state(), twice(False).state()).equal
     assert torch.equal(outer[0], torch.get_rng_state())
     assert np.array_equal(outer[1], np.random.get_state()[1]) and outer[2] == random.getstate()
+
+
+def test_buffers_that_validation_replaces_are_put_back() -> None:
+    class Recent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 3)
+            self.register_buffer("last", torch.zeros(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.inner(x - 0.5 * self.last)
+            self.last = x.detach().mean(0)
+            return out
+
+    class Recipe(Small):
+        def configure_model(self, config: Any) -> nn.Module:
+            return Recent()
+
+    one, other = lane(Recipe()), lane(Recipe())
+    for number in range(2):
+        for each in (one, other):
+            train(each, chunk(20, number))
+        held = one.model.last
+        one.evaluate([chunk(9, 7)])
+        assert one.model.last is held
+    assert compare(one.state(), other.state()).equal
 
 
 def test_evaluation_averages_over_all_samples_in_evaluation_mode() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fused_kit import CPU
+from fused_kit import CPU, images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pack_kit import OPTIMIZERS, SCHEDULES, SEED, Varied, Zoo, by_hand, packed, plan, trial
@@ -16,6 +16,7 @@ from shoal.profile.together import FORM
 from shoal.train import kernels
 from shoal.train import pack as packs
 from shoal.train.batched import formula
+from shoal.train.data import Data
 from shoal.train.fused import Fused, Unfusable, graph_key
 from shoal.train.lane import Lane
 from shoal.train.stack import Stack
@@ -381,6 +382,32 @@ def test_a_fused_step_that_raises_is_undone_and_repeated(model: str, bad: bool) 
             assert distance(found[each.id].state, by_hand(recipe, data, each).state) < 1e-8
     lanes = getattr(fused_of(station, trials[0].id), "lanes", ())
     assert len(lanes) == (3 if bad else 0)
+
+
+@pytest.mark.parametrize("where", ["training_step", "validation_step"])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_recipe_that_exits_ends_its_trials_only(where: str, fuse: bool) -> None:
+    class Leaving(Zoo):
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.leave("training_step", batch)
+            return super().training_step(model, batch)
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            self.leave("validation_step", batch)
+            return super().validation_step(model, batch)
+
+        def leave(self, step: str, batch: Any) -> None:
+            if step == where and bool(batch[0].isnan().any()):
+                raise SystemExit(3)
+
+    recipe = Leaving(chunk=16)
+    parts = [(x.numpy(), y.numpy()) for x, y in (images(160), images(40, seed=1))]
+    parts[where == "validation_step"][0][-1] = float("nan")
+    data = Data.arrays(*parts[0], shards=2, validation=parts[1])
+    trials = [trial(f"t{i}", 1, data, model="mlp", lr=0.01 * (i + 1)) for i in range(3)]
+    station = Station(recipe, data, None, seed=SEED, metric="accuracy", pace=lambda trial, samples: 1.0)
+    found = packed(recipe, data, trials, fuse=fuse, station=station)
+    assert [record.error and record.error.why for record in found.values()] == ["SystemExit: 3"] * 3
 
 
 def test_out_of_memory_of_one_ends_all_visits() -> None:

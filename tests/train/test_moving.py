@@ -14,7 +14,7 @@ from shoal.train import tree
 from shoal.train.checkpoint import Vault
 from shoal.train.lane import Lane
 from shoal.train.station import Unit
-from shoal.train.verify import compare
+from shoal.train.verify import compare, differences
 
 ID = trial().id
 CUTS = (1, 3, 4)  # within an epoch, at its end, within the next
@@ -181,6 +181,35 @@ def test_other_optimizers_move_too(name: str) -> None:
     made = go(then, what, plan[2:4], made, source=copied(first.state(ID)))
     go(first, what, plan[4:], made, source=copied(then.state(ID)))
     assert compare(first.state(ID), alone.state(ID)).equal
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("NAdam", torch.float64), ("NAdam", torch.bfloat16), ("ASGD", torch.bfloat16)])
+def test_states_of_another_dtype_than_the_parameters_keep_it(name: str, dtype: torch.dtype) -> None:
+    """Torch's own loading rounds them to the parameter's."""
+
+    class Recipe(Small):
+        def configure_model(self, config: Any) -> nn.Module:
+            return super().configure_model(config).to(dtype)
+
+        def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+            return getattr(torch.optim, name)(model.parameters(), lr=0.01)
+
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return super().training_step(model, (batch[0].to(dtype), batch[1]))
+
+        def validation_step(self, model: nn.Module, batch: Any) -> Any:
+            return super().validation_step(model, (batch[0].to(dtype), batch[1]))
+
+    data, what = blobs(), trial()
+    plan = planned(data, 2)
+    alone, first, then = (station(Recipe(), data) for _ in range(3))
+    go(alone, what, plan)
+    made = go(first, what, plan[:2])
+    go(then, what, plan[2:], made, source=copied(first.state(ID)))
+    assert list(differences(then.state(ID), alone.state(ID))) == []
+    states = then.state(ID)["optimizer"]["state"][0], alone.state(ID)["optimizer"]["state"][0]
+    kinds = [{key: getattr(value, "dtype", type(value)) for key, value in state.items()} for state in states]
+    assert kinds[0] == kinds[1]
 
 
 lr = torch.optim.lr_scheduler

@@ -77,6 +77,30 @@ def test_another_global_generator_is_respected() -> None:
         np.random.set_bit_generator(before)
 
 
+def test_torchs_global_modes_are_each_trials_own() -> None:
+    """A recipe that sets them changes no other trial, and finds them again at its next step."""
+
+    def modes() -> tuple[torch.dtype, bool]:
+        return torch.get_default_dtype(), torch.is_grad_enabled()
+
+    rng, other = Rng(7, CPU), Rng(8, CPU)
+    try:
+        with rng:
+            torch.set_default_dtype(torch.float64)
+            torch.set_grad_enabled(False)
+        for _ in range(2):
+            assert modes() == (torch.float32, True)
+            with other:
+                assert modes() == (torch.float32, True)
+            with rng:
+                assert modes() == (torch.float64, False)
+            with rng.untouched():
+                torch.set_default_dtype(torch.bfloat16)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
 def test_untouched_draws_the_same_and_leaves_the_state() -> None:
     rng = Rng(7, CPU)
     with rng:
