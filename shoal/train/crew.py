@@ -65,8 +65,9 @@ class Crews:
             crews.setdefault((size, graph), Crew([], Batches(size), graph)).passes.append(each)
         for crew in crews.values():
             if crew.graph is not None:  # optimizers of one formula step together where they follow each other
-                crew.passes.sort(key=lambda each: repr(formula(each.lane.optimizer)))
-                crew.mix = " ".join(repr(formula(each.lane.optimizer)) for each in crew.passes)
+                formulas = {each: repr(formula(each.lane.optimizer)) for each in crew.passes}
+                crew.passes.sort(key=formulas.__getitem__)
+                crew.mix = " ".join(formulas[each] for each in crew.passes)
                 self._tell(crew, crew.graph)
         return list(crews.values())
 

@@ -1,10 +1,15 @@
 """Which device a process trains on."""
 
+import ctypes
+import os
+import sys
+from contextlib import suppress
 from math import inf
 
 import torch
 from torch import Tensor
 
+HELD = 128 * 2**20  # bytes, freed, that a process keeps
 CONTEXT = 0.5  # GiB of a GPU that a process may take beside what it allocates; not measured
 
 
@@ -34,6 +39,20 @@ def limit_memory(device: str, most: float | None, share: float = 1.0) -> float:
     if room < whole < inf:
         torch.cuda.set_per_process_memory_fraction(room / whole, torch.device(device).index)
     return room
+
+
+def keep_freed() -> None:
+    """Have this process keep what memory a step frees for the next one, within bounds (glibc; elsewhere nothing happens).
+
+    Left to itself glibc gives it back and asks for it again at every step of a fused pack, and the system zeroes each page
+    anew: a tenth of the time of 16 small convolutional nets. Who has set an option of glibc's allocator is left alone.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of mallopt; either one also stops glibc from adapting both
+    if sys.platform == "linux" and not any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
+        with suppress(AttributeError, OSError):
+            library = ctypes.CDLL(None)
+            if library.mallopt(mmap_threshold, 32 * 2**20):  # the largest that it takes
+                library.mallopt(trim_threshold, HELD)
 
 
 def doubled(tensor: Tensor) -> Tensor:

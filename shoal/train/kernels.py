@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Piece:
     span: tuple[int, int]
     values: list[tuple[Any, ...]] = field(default_factory=list)  # each lane's numbers, as last read
     made: dict[str, Any] = field(default_factory=dict)  # out of these numbers
+    ages: Sequence[Tensor] = ()
+    views: dict[tuple[int, int], list[list[Tensor]]] = field(default_factory=dict)  # each lane's part, by where the whole lies
 
     def read(self) -> None:
         """Read each lane's numbers; what was made of other ones is dropped."""
@@ -71,9 +74,21 @@ class Piece:
         """Each lane's part of (k, width), in runs."""
         if tensor is None:
             return [[]] * self.lanes
-        if self.runs == [(0, tensor.shape[1])]:
-            return [[row] for row in tensor.unbind()]
-        return [[row[a:b] for a, b in self.runs] for row in tensor.unbind()]
+        at = tensor.data_ptr(), tensor.stride(0)
+        if at not in self.views:
+            if len(self.views) > 2 * (2 + len(self.states)):  # gradients that lie elsewhere each time
+                self.views.clear()
+            self.views[at] = [[row[a:b] for a, b in self.runs] for row in tensor.unbind()]
+        return self.views[at]
+
+    def taken(self) -> Sequence[Tensor]:
+        """Each lane's count of steps, as torch's kernels want it."""
+        assert self.steps is not None
+        if self.steps.dtype != torch.float32 or self.steps.device.type != "cpu":
+            return torch.from_numpy(self.counts).float().unbind()
+        if not self.ages:
+            self.ages = self.steps[:, 0].unbind()
+        return self.ages
 
     @property
     def by_rows(self) -> bool:
@@ -151,28 +166,32 @@ def adam(piece: Piece, grads: Tensor) -> None:
 def _adam_by_rows(piece: Piece, grads: Tensor) -> None:
     kernel: Any = torch._fused_adamw_ if piece.decoupled else torch._fused_adam_
     group, largest = piece.groups[0], piece.states.get("max_exp_avg_sq")
-    if "rows" not in piece.made:
-        piece.made["rows"] = _rows(piece, largest)
-    counts = torch.from_numpy(piece.counts).float().unbind()
-    for (held, (lr, betas, eps, decay)), grad, count in zip(piece.made["rows"], piece.rows(grads), counts, strict=True):
-        kernel(
-            held[0],
-            grad,
-            *held[1:],
-            [count] * len(grad),
-            lr=lr,
-            beta1=betas[0],
-            beta2=betas[1],
-            weight_decay=decay,
-            eps=eps,
-            amsgrad=largest is not None,
-            maximize=group["maximize"],
+    rows, ages = piece.rows(grads), piece.taken()
+    known = piece.made.get("of", (None, None))
+    if known[0] is not rows or known[1] is not ages:  # all that the calls are given stays where it is
+        of = [piece.rows(t) for t in (piece.weights, piece.states["exp_avg"], piece.states["exp_avg_sq"], largest)]
+        piece.made["of"], piece.made["calls"] = (
+            (rows, ages),
+            [
+                partial(
+                    kernel,
+                    held[0],
+                    grad,
+                    *held[1:],
+                    [age] * len(grad),
+                    lr=lr,
+                    beta1=betas[0],
+                    beta2=betas[1],
+                    weight_decay=decay,
+                    eps=eps,
+                    amsgrad=largest is not None,
+                    maximize=group["maximize"],
+                )
+                for *held, grad, age, (lr, betas, eps, decay) in zip(*of, rows, ages, piece.values, strict=True)
+            ],
         )
-
-
-def _rows(piece: Piece, largest: Tensor | None) -> list[Any]:
-    of = [piece.rows(t) for t in (piece.weights, piece.states["exp_avg"], piece.states["exp_avg_sq"], largest)]
-    return list(zip(zip(*of, strict=True), piece.values, strict=True))
+    for call in piece.made["calls"]:
+        call()
 
 
 def adagrad(piece: Piece, grads: Tensor) -> None:
@@ -189,10 +208,9 @@ def adagrad(piece: Piece, grads: Tensor) -> None:
 
 
 def _adagrad_by_rows(piece: Piece, grads: Tensor) -> None:
-    counts = torch.from_numpy(piece.counts).float().unbind()
     if "rows" not in piece.made:
         piece.made["rows"] = list(zip(piece.rows(piece.weights), piece.rows(piece.states["sum"]), strict=True))
-    rows = zip(piece.made["rows"], piece.rows(grads), counts, piece.values, strict=True)
+    rows = zip(piece.made["rows"], piece.rows(grads), piece.taken(), piece.values, strict=True)
     for (row, total), grad, count, (lr, lr_decay, decay, eps) in rows:
         torch._fused_adagrad_(
             row,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import blake2b
@@ -25,6 +25,8 @@ from shoal.train.recipe import LRSchedule, Recipe, optimizing, settings
 from shoal.train.rng import Rng
 from shoal.train.scoring import scoring
 from shoal.train.unit import Diverged
+
+Notes = dict[str, list[tuple[int, Any]]]  # by name, of each step: samples and value
 
 
 class Lane:
@@ -56,7 +58,8 @@ class Lane:
         self._grouped = 0  # samples in the gradient so far
         self._batches = 0  # batches in it
         self._passed = 0.0  # samples taken, in all visits
-        self._noted: dict[str, list[tuple[int, Any]]] = {}
+        self._notes: Notes = {}
+        self.pending: Callable[[], None] | None = None  # adds what was noted of several lanes at once
         self._samples = 0  # taken, and not yet reported
         self._bad = 0  # steps in a row whose loss was not finite
 
@@ -204,6 +207,19 @@ class Lane:
 
     # -- what it reports -----------------------------------------------------------------------------------------------
 
+    @property
+    def _noted(self) -> Notes:
+        """What was noted since the last report."""
+        if self.pending is not None:
+            self.pending()
+        return self._notes
+
+    @_noted.setter
+    def _noted(self, notes: Notes) -> None:
+        if self.pending is not None:
+            self.pending()
+        self._notes = notes
+
     def _note(self, outcome: Any, count: int) -> Tensor:
         outcome = named(outcome)
         for name, value in outcome.items():
@@ -242,6 +258,11 @@ class Lane:
             for chunk in chunks:
                 scores.add(chunk)
         return scores.means()
+
+    @property
+    def steps_by_epoch(self) -> bool:
+        """Whether an epoch's end changes anything."""
+        return self.scheduler is not None and not isinstance(self.scheduler, LRSchedule)
 
     def end_epoch(self, metric: float | None) -> None:
         """Step torch's scheduler. ReduceLROnPlateau waits for an epoch with a metric."""

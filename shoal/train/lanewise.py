@@ -10,6 +10,7 @@ from torch.func import vmap
 
 try:  # what vmap is made of; it takes half a millisecond and more for what these do at once
     from torch._C._functorch import (
+        TransformType,
         _add_batch_dim,
         _remove_batch_dim,
         _unwrap_batched,
@@ -17,8 +18,9 @@ try:  # what vmap is made of; it takes half a millisecond and more for what thes
         _vmap_increment_nesting,
         maybe_get_level,
         peek_interpreter_stack,
+        pop_dynamic_layer_stack,
+        push_dynamic_layer_stack,
     )
-    from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
     from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 
     DIRECT = True
@@ -49,15 +51,16 @@ def at_once(function: Callable[..., Tensor], own: Tensor, *more: Tensor | None) 
     None: `own` is not each lane's own tensor, or not only that (the recipe's own `vmap` is at work). `vmap` translates every
     operation anew; what is written for all lanes is translated only here.
     """
-    if not DIRECT or peek_interpreter_stack() is None:
-        return None
-    layer: Any = retrieve_current_functorch_interpreter()
-    if not isinstance(layer, VmapInterpreter) or layer.level() != 1 or maybe_get_level(own) != 1:
+    layer: Any = peek_interpreter_stack() if DIRECT else None
+    if layer is None or layer.key() != TransformType.Vmap or layer.level() != 1 or maybe_get_level(own) != 1:
         return None
     given: list[Any] = [(None, 0) if tensor is None else _unwrap_batched(tensor, 1) for tensor in (own, *more)]
     lanes = given[0][0].shape[given[0][1]]
-    with layer.lower():
+    held: Any = pop_dynamic_layer_stack()
+    try:
         made = function(*(_first(tensor, dim, lanes) for tensor, dim in given))
+    finally:
+        push_dynamic_layer_stack(held)
     found: Tensor = _add_batch_dim(made, 0, 1)
     return found
 

@@ -56,7 +56,7 @@ class _Products(torch.autograd.Function):
 def _product(a: Tensor, b: Tensor, *bias: Tensor) -> Tensor:
     """(k, n, m) by (k, m, o), and (k, o) on top."""
     k, n, m = a.shape
-    if a.device.type != "cpu" or n * m * b.shape[2] >= SMALL or torch.is_grad_enabled():
+    if not a.is_cpu or n * m * b.shape[2] >= SMALL or torch.is_grad_enabled():
         return torch.baddbmm(bias[0].unsqueeze(1), a, b) if bias else torch.bmm(a, b)
     made = a.new_empty(k, n, b.shape[2])
     for out, *pair in zip(made, *bias, a, b, strict=True):
@@ -66,10 +66,10 @@ def _product(a: Tensor, b: Tensor, *bias: Tensor) -> Tensor:
 
 def _apart(matrices: Tensor) -> Tensor:
     """(k, n, m) of which each matrix begins where one alone may: a copy, with gaps between them, where they do not."""
-    k, n, m = matrices.shape
     unit = max(1, APART // matrices.element_size())
-    if matrices.device.type != "cpu" or matrices.stride(0) % unit == 0:
+    if not matrices.is_cpu or matrices.stride(0) % unit == 0:
         return matrices
+    k, n, m = matrices.shape
     room = -(-n * m // unit) * unit
     made = matrices.new_empty(k * room).as_strided((k, n, m), (room, m, 1))
     return made.copy_(matrices)

@@ -107,6 +107,7 @@ class Pack:
             if fused is not None and all(member in lanes for member in fused.lanes):
                 for member in fused.lanes:
                     del self._fused[member]
+                    member.pending = None  # it held the others' memory
             else:
                 with suppress(OutOfMemory):  # the others go on in the memory that they share
                     self.release(lane)

@@ -24,6 +24,7 @@ from shoal.train.account import Spent, blaming
 from shoal.train.checkpoint import Vault
 from shoal.train.crew import Pass
 from shoal.train.data import Data
+from shoal.train.device import keep_freed
 from shoal.train.evaluation import Evaluation, Scores
 from shoal.train.lane import Lane
 from shoal.train.largest import Make, is_open, largest, with_size
@@ -92,6 +93,7 @@ class Station:
             raise ValueError(f"a study's seed must be >= 0; got {seed}")
         self._recipe, self._data, self._vault, self._seed = recipe, data, vault, seed
         self._device, self._kind = torch.device(device), kind
+        keep_freed()
         self._every, self._room, self._pace, self._metric = checkpoint_every, state_memory_gb * 2**30, pace, metric
         self._streams = Streams(recipe, data, seed=seed, device=self._device, memory_gb=data_memory_gb, feed=feed)
         self._held: OrderedDict[TrialId, _Held] = OrderedDict()  # used longest ago first
@@ -202,6 +204,8 @@ class Station:
             except TrialError as error:
                 each.failed, news = True, error
                 self._drop(trial)
+            if each is passes[-1]:
+                self._give_up(self._room)
             yield trial, news
 
     def state(self, trial: TrialId) -> Tree:
@@ -416,8 +420,11 @@ class Station:
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
         lane.visits = (*unit.visits, visit)
         if len(lane.visits) % len(unit.trial.shards or self._data.shards) == 0:
-            with blaming(), lane.rng:
-                lane.end_epoch(self._score(scores, each.totals))
+            with blaming():
+                metric = self._score(scores, each.totals)
+                if lane.steps_by_epoch:
+                    with lane.rng:
+                        lane.end_epoch(metric)
         if not held.bytes:  # its optimizer's state is there by now
             held.bytes = lane.bytes
         age, kept = unit.age + spent.worked, None
@@ -425,7 +432,6 @@ class Station:
             kept, age = self._keep(trial, lane, self._vault, spent), 0.0
         held.whole, held.safe = True, kept is not None or unit.carry
         state = _state(lane) if unit.carry else None
-        self._give_up(self._room)
         if self._pace is None:
             self._meter.conclude(lane)
         return Done(visit, spent.take(), scores, kept, age, lane.signature, self._figures(lane), state)
