@@ -6,7 +6,7 @@ drawn anew (a way that always follows the same other one finds its caches always
 Shoal chooses is settled, and compared round by round. A cell whose choice looks slower than the best way by more than 5 % is
 timed again with models made anew (where they lie in memory makes 10 %), three times, if it still does four times more, and then
 16 times; all rounds count. Cells whose sequential passes would take longer than `--longest` are left out and listed as such. Then
-pairs of models by the paper's five factors, and what switching costs.
+plain PyTorch loops beside Shoal, pairs of models by the paper's five factors, and what switching costs.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
     python benchmarks/packing.py --add --models 64 --longest 4 --parts cells     # what the results lack of these cells
@@ -34,11 +34,12 @@ import torch
 from common import RESULTS, machine, versions, write
 from packing_nets import NETS, ON_CPU, STEPS, Images, configs
 from packing_pairs import pairs, switching
+from packing_plain import plain
 from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
 
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 MODELS, BATCHES = (2, 4, 8, 16, 32, 64), (32, 64, 128, 256)
-PARTS = ("cells", "pairs", "switching")
+PARTS = ("cells", "plain", "pairs", "switching")
 ROUNDS, LOOKS, SLACK = 5, (1, 4, 8, 24), 1.05  # looked at after so many makings
 
 
@@ -155,6 +156,10 @@ def measure(args: argparse.Namespace) -> None:
         finally:
             crew.close()
     settle_down(core)
+    if "plain" in args.parts:
+        found = plain(args.device, args.quick)
+        least = {how: min(row[f"{how} / chosen"] for row in found) for how in ("plain", "plain, fused Adam", "sequential")}
+        write(f"{name}-plain", found, {f"{how}, least over chosen": ratio for how, ratio in least.items()})
     if "pairs" in args.parts:
         two = pairs(args.device, args.quick)
         write(f"{name}-pairs", two, {"pairs_slower": sum(row["impv"] < 0 for row in two), "pairs": len(two)})
@@ -227,6 +232,15 @@ def markdown(name: str) -> str:
         ),
     ]
     with suppress(FileNotFoundError):
+        loops = json.loads((RESULTS / f"{name}-plain.json").read_text())["rows"]
+        names = [name for name in loops[0] if name != "batch"]
+        parts += [
+            "### Against plain PyTorch loops",
+            "The goal is to be three times as fast as one after the other with these models. The sequential way is Shoal's own, "
+            "by Adam's fused kernel; a plain loop with torch's defaults takes longer. Milliseconds, medians of 15 rounds.",
+            table(names, [[short(_thousandths(name, row[name])) for name in names] for row in loops]),
+        ]
+    with suppress(FileNotFoundError):
         two = json.loads((RESULTS / f"{name}-pairs.json").read_text())["rows"]
         parts += ["### Pairs of models, by the paper's five factors", *_pairs(two)]
         cost = json.loads((RESULTS / f"{name}-switching.json").read_text())["rows"]
@@ -237,6 +251,11 @@ def markdown(name: str) -> str:
             table(list(cost[0]), [[short(x) for x in row.values()] for row in cost]),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+def _thousandths(name: str, value: Any) -> Any:
+    """Seconds as milliseconds; ratios and numbers as they are."""
+    return 1e3 * value if isinstance(value, float) and "/" not in name else value
 
 
 def _rest(row: dict[str, Any]) -> list[str]:

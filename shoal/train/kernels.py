@@ -34,7 +34,7 @@ class Piece:
     span: tuple[int, int]
     values: list[tuple[Any, ...]] = field(default_factory=list)  # each lane's numbers, as last read
     made: dict[str, Any] = field(default_factory=dict)  # out of these numbers
-    ages: Sequence[Tensor] = ()
+    ages: Sequence[Tensor] = ()  # each lane's count of steps, a view
     views: dict[tuple[int, int], list[list[Tensor]]] = field(default_factory=dict)  # each lane's part, by where the whole lies
 
     def read(self) -> None:

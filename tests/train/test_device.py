@@ -1,5 +1,8 @@
-"""What a slot may take of a GPU, and what happens when it does nothing any more. No GPU is needed."""
+"""What a slot may take of a GPU or keeps of main memory, and what happens when a GPU does nothing any more. No GPU is needed."""
 
+import ctypes
+import os
+import sys
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from pack_kit import Zoo
 import shoal
 from shoal.train import account, device
 from shoal.train.account import blaming
-from shoal.train.device import CONTEXT, limit_memory
+from shoal.train.device import CONTEXT, HELD, keep_freed, limit_memory
 from shoal.train.unit import DeviceLost, OutOfMemory, TrialError
 
 FRACTION = "set_per_process_memory_fraction"
@@ -74,3 +77,31 @@ def test_a_study_pauses_when_its_gpu_is_lost_and_goes_on(tmp_path: Path, monkeyp
     study.optimize(policy="fifo", max_epochs=2, progress=False)
     assert [trial.status for trial in study.trials] == ["finished"] * 3
     assert all(row["equal"] for row in study.replay())
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [(None, [(-3, 32 * 2**20), (-1, HELD)]), ("MALLOC_ARENA_MAX", []), ("GLIBC_TUNABLES", [])]
+)
+def test_freed_memory_is_kept_unless_the_user_has_said_something(
+    name: str | None, calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Library:
+        def mallopt(self, option: int, value: int) -> int:
+            asked.append((option, value))
+            return 1
+
+    for option in [option for option in os.environ if option.startswith("MALLOC_") or option == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(option)
+    if name is not None:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    keep_freed()
+    assert asked == calls
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())  # another C library
+    keep_freed()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    keep_freed()
+    assert asked == calls

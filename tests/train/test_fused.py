@@ -717,6 +717,56 @@ def test_unlike_lanes_are_refused() -> None:
         Fused([*lanes(recipe, configs(1)), *lanes(Images(), configs(1))])
 
 
+def test_values_are_told_in_the_order_of_the_steps_also_those_taken_alone() -> None:
+    class Noting(Images):
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return {
+                "loss": super().training_step(model, batch)["loss"],
+                "steps": float(len(batch[0])),
+                "first": batch[1][0] * 1.0,
+            }
+
+    own, packed = pair(recipe=Noting(F64))
+    fused = Fused(packed)
+    for number, size in enumerate((16, 16, 9, 16, 5)):
+        batch = images(size, F64, seed=number)
+        for lane in own:
+            lane.step(batch, size)
+        if number == 2:
+            fused.loosen()
+            for lane in packed:
+                lane.step(batch, size)
+        else:
+            fused.step(batch, size)
+        if number == 3:
+            packed[1].begin(100)  # what it had noted is dropped, the others' is not
+            own[1].begin(100)
+    for one, other in zip(own, packed, strict=True):
+        mine, theirs = one._noted, other._noted
+        assert mine.keys() == theirs.keys() == {"loss", "steps", "first"}
+        for name in mine:
+            assert [count for count, _ in mine[name]] == [count for count, _ in theirs[name]]
+            assert [float(v) for _, v in theirs[name]] == pytest.approx([float(v) for _, v in mine[name]], abs=1e-8)
+    assert [len(lane._noted["loss"]) for lane in packed] == [5, 1, 5]
+
+
+def test_a_value_that_is_no_number_fails_each_lane_as_alone() -> None:
+    class Noting(Images):
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return {
+                "loss": super().training_step(model, batch)["loss"],
+                "many": batch[0].flatten()[:3] * next(model.parameters()).sum(),
+            }
+
+    own, packed = pair(recipe=Noting(F64))
+    together(Fused(packed), images(16, F64))
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(16, F64))
+        for lane in (one, other):
+            with pytest.raises(RuntimeError, match="shape"):
+                lane.taken()
+
+
 def test_a_lane_by_itself_and_named_columns() -> None:
     class Named(Images):
         def training_step(self, model: nn.Module, batch: Any) -> Any:

@@ -1,0 +1,71 @@
+"""What a plain PyTorch loop takes for the models that packing helps most: the baseline that is not Shoal's own."""
+
+from __future__ import annotations
+
+import gc
+from itertools import product
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from packing_nets import NETS, STEPS, Images, configs
+from packing_ways import Lanes
+from torch.nn.functional import cross_entropy
+
+SMALL = ("MLP-3 x16", "MLP-3 x64")
+MODELS = (16, 32, 64)
+BATCH = 32
+
+
+class Plain:
+    """One model after the other, as in PyTorch's tutorials; `fused`: by Adam's fused kernel, which torch has to be asked for."""
+
+    def __init__(self, recipe: Images, configs: list[dict[str, Any]], device: str, fused: bool | None) -> None:
+        self.models = [recipe.configure_model(config).to(device) for config in configs]
+        rates = [config["lr"] for config in configs]
+        self.optimizers = [torch.optim.Adam(m.parameters(), lr, fused=fused) for m, lr in zip(self.models, rates, strict=True)]
+        self.x = torch.randn(STEPS * BATCH, *recipe.shape, device=device)
+        self.y = torch.randint(0, 10, (STEPS * BATCH,), device=device)
+        self.device = device
+
+    def visit(self) -> float:
+        """Seconds of one pass of all."""
+        begin = perf_counter()
+        for model, optimizer in zip(self.models, self.optimizers, strict=True):
+            for at in range(0, len(self.x), BATCH):
+                optimizer.zero_grad()
+                cross_entropy(model(self.x[at : at + BATCH]), self.y[at : at + BATCH]).backward()
+                optimizer.step()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return perf_counter() - begin
+
+
+def plain(device: str, quick: bool = False) -> list[dict[str, Any]]:
+    """Medians of each way, and of what the ratios to Shoal's choice were in each round."""
+    rows = []
+    for net, models in product(SMALL[:1] if quick else SMALL, MODELS[:1] if quick else MODELS):
+        recipe, given = Images(NETS[net].shape, STEPS * BATCH), configs(net, models, BATCH)
+        shoals = {how: Lanes(recipe, given, how, device) for how in ("sequential", "chosen")}
+        for lanes in shoals.values():
+            lanes.settle()
+        loops = {"plain": Plain(recipe, given, device, None), "plain, fused Adam": Plain(recipe, given, device, True)}
+        ways: dict[str, Any] = {**loops, **shoals}
+        for way in ways.values():
+            way.visit()
+        times: dict[str, list[float]] = {how: [] for how in ways}
+        order = Random(f"{net} {models}")
+        gc.disable()
+        for _ in range(2 if quick else 15):
+            for how in order.sample(list(ways), len(ways)):
+                gc.collect()
+                times[how].append(ways[how].visit())
+        gc.enable()
+        row: dict[str, Any] = {"net": net, "models": models, "batch": BATCH, **{how: median(t) for how, t in times.items()}}
+        for how in ("plain", "plain, fused Adam", "sequential"):
+            row[f"{how} / chosen"] = median(a / b for a, b in zip(times[how], times["chosen"], strict=True))
+        rows.append(row)
+        print("  ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()), flush=True)
+    return rows
