@@ -639,6 +639,29 @@ def test_what_cannot_be_fused_is_refused_and_goes_on_alone(step: Any, model: Any
         assert compare(one.state(), other.state()).equal
 
 
+def test_classes_made_in_a_function_are_told_by_all_that_they_hold() -> None:
+    def model(powers: tuple[float, ...]) -> nn.Module:
+        class Powers(nn.Module):
+            exponents = powers
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(64, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                out: Tensor = sum((self.inner(x.flatten(1)) ** power for power in self.exponents), torch.zeros(()))
+                return out
+
+        return Powers()
+
+    class Recipe(Images):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            return model((config["power"],))
+
+    one, same, other = (graph_key(lane) for lane in lanes(Recipe(), [{"lr": 0.1, "power": p} for p in (1.0, 1.0, 2.0)]))
+    assert one == same != other
+
+
 def test_what_a_recipe_that_cannot_be_hashed_agreed_to_is_remembered_while_it_lives() -> None:
     @dataclass
     class Whole(Images):
