@@ -233,7 +233,7 @@ class Together:
                     weights=self._flat[:, a:b],
                     states={name: self._flats[name][:, a:b] for name in self._keeps[group]},
                     steps=None if self._steps is None else self._steps[:, lo:hi],
-                    counts=self._counts[:, lo].copy(),
+                    before=self._counts[:, lo].copy(),
                     fresh=None if self._present[:, lo].all() else ~self._present[:, lo],
                     decoupled=self._decoupled(group),
                     columns=(a, b),

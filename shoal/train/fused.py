@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from itertools import chain
 from math import inf
@@ -26,6 +26,7 @@ from shoal.train.columns import Columns
 from shoal.train.device import doubled
 from shoal.train.graph import graph_key
 from shoal.train.lane import Lane, named
+from shoal.train.lanewise import gradients
 from shoal.train.recipe import LRSchedule, Recipe
 from shoal.train.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.stack import strides
@@ -139,7 +140,7 @@ class Fused:
         def forward(model: Any) -> Any:
             return named(self._recipe.training_step(model, batch))
 
-        with torch.enable_grad(), first._casting():
+        with nullcontext() if torch.is_grad_enabled() else torch.enable_grad(), first._casting():
             if not self._draws:
                 return self._net.run(forward)
             with first.rng:
@@ -151,7 +152,7 @@ class Fused:
         share = self._ones if losses.dtype == self._ones.dtype else self._ones.to(losses.dtype)
         if s.accumulate_grad_batches > 1:
             share = share * (count / (s.accumulate_grad_batches * s.batch_size))
-        return torch.autograd.grad(losses, self._net.leaves, share, allow_unused=True)
+        return gradients(losses, self._net.leaves, share)
 
     def _add(self, grads: Sequence[Tensor | None]) -> None:
         used, add = [grad is not None for grad in grads], self.lanes[0]._batches > 0
@@ -222,8 +223,7 @@ class Fused:
         for lane in self.lanes:
             lane._passed += lane._grouped
             lane._batches = lane._grouped = 0
-        with torch.no_grad():
-            self._optimizers.step(self._grads, self._used)
+        self._optimizers.step(self._grads, self._used)
 
     # -- the first step ------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Piece:
     weights: Tensor  # (k, width), as all that follows
     states: dict[str, Tensor]
     steps: Tensor | None  # (k, parameters): each optimizer's own count
-    counts: Any  # (k,): steps taken, as NumPy array
+    before: Any  # (k,): steps taken before this piece was made, as NumPy array
     fresh: Any  # (k,): lanes that have no state yet; None: all have
     decoupled: bool
     columns: tuple[int, int]
@@ -33,23 +33,32 @@ class Piece:
     lanes: int
     span: tuple[int, int]
     values: list[tuple[Any, ...]] = field(default_factory=list)  # each lane's numbers, as last read
+    living: bool = False  # whether there were tensors among them
     made: dict[str, Any] = field(default_factory=dict)  # out of these numbers
+    more: int = 0  # steps taken since
     ages: Sequence[Tensor] = ()  # each lane's count of steps, a view
     views: dict[tuple[int, int], list[list[Tensor]]] = field(default_factory=dict)  # each lane's part, by where the whole lies
 
     def read(self) -> None:
         """Read each lane's numbers; what was made of other ones is dropped."""
         values = [self.numbers(group) for group in self.groups]
-        if any(isinstance(value[0], Tensor) for value in values):  # a rate that is a tensor changes in place
-            values = [tuple(float(n) if isinstance(n, Tensor) else n for n in value) for value in values]
-        if values != self.values:
-            self.values, self.made = values, {}
+        if self.living or values != self.values:
+            self.living = any(isinstance(value[0], Tensor) for value in values)  # a rate that is a tensor changes in place
+            if self.living:
+                values = [tuple(float(n) if isinstance(n, Tensor) else n for n in value) for value in values]
+            if values != self.values:
+                self.values, self.made = values, {}
 
     def count(self) -> None:
         """One more step."""
         if self.steps is not None:
             self.steps.add_(1)
-            self.counts += 1
+            self.more += 1
+
+    @property
+    def counts(self) -> Any:
+        """(k,): steps taken, as NumPy array."""
+        return self.before + self.more
 
     def own(self, number: int) -> Any:
         """One of the numbers, of each lane (k,) or (k, 2)."""

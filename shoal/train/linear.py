@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from shoal.train.lanewise import at_once
+from shoal.train.lanewise import Function, at_once
 
 APART = 16  # bytes
 SMALL = 400  # multiplications, below which torch has loops of its own for products of batches, but not for those of pairs
@@ -29,11 +29,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _linear(w: Tensor, x: Tensor, *b: Tensor | None) -> Tensor:
     biases = [bias for bias in b if bias is not None]
     flat = x if x.dim() == 3 else x.reshape(len(w), -1, x.shape[-1])
-    made: Tensor = _Products.apply(flat, w, *biases)  # type: ignore[no-untyped-call]
+    made: Tensor = _Products.apply(flat, w, *biases)
     return made if x.dim() == 3 else made.view(*x.shape[:-1], -1)
 
 
-class _Products(torch.autograd.Function):
+class _Products(Function):  # type: ignore[misc]
     """(k, n, inputs) by (k, outputs, inputs), and (k, outputs) on top."""
 
     @staticmethod

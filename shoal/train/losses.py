@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -9,8 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
-from shoal.train.lanewise import at_once
+from shoal.train.lanewise import Function, at_once
 from shoal.train.linear import linear
+
+REGISTER = 16  # numbers at most that a processor takes at once
 
 
 class Vectorized(TorchFunctionMode):
@@ -49,7 +52,7 @@ def _picked(
         return found.sum(-1) if reduction == "sum" else found.sum(-1) / keep.sum(-1)
 
     def every(logs: Tensor, target: Tensor) -> Tensor:
-        made: Tensor = _CrossEntropy.apply(_whole(logs), target, ignore_index, reduction)  # type: ignore[no-untyped-call]
+        made: Tensor = _CrossEntropy.apply(_whole(logs), target, ignore_index, reduction)
         return made
 
     made = at_once(every if soft else one, input, target)
@@ -61,16 +64,18 @@ def _whole(logs: Tensor) -> Tensor:
     return logs.float() if logs.dtype.itemsize < 4 and torch.is_autocast_enabled(logs.device.type) else logs
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropy(Function):  # type: ignore[misc]
     """Of (k, n, classes) and (k, n), in few steps: of small models their number is what costs."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, ignored: int, reduction: str) -> Tensor:
-        logs, flat = torch.log_softmax(logits, -1), target.reshape(-1)
-        each, total = torch.ops.aten.nll_loss_forward(logs.flatten(0, 1), flat, None, 0, ignored)
+        rows, flat = logits.flatten(0, 1), target.reshape(-1)
+        columns = torch.log_softmax(_columns(rows), 0) if logits.is_cpu and _alike(rows.shape[1], rows.dtype) else None
+        logs = torch.log_softmax(rows, -1) if columns is None else columns.T[: len(rows)]
+        each, total = torch.ops.aten.nll_loss_forward(logs, flat, None, 0, ignored)
         found: Tensor = each.view(target.shape)
         count = (target != ignored).sum(-1, keepdim=True) if reduction == "mean" else None
-        ctx.save_for_backward(logits, logs, flat, total, count)
+        ctx.save_for_backward(logits, logs, columns, flat, total, count)
         ctx.ignored, ctx.reduction = ignored, reduction
         if reduction == "none":
             return found
@@ -78,11 +83,43 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tops: Tensor) -> tuple[Tensor | None, ...]:
-        logits, logs, flat, total, count = ctx.saved_tensors
+        logits, logs, columns, flat, total, count = ctx.saved_tensors
         if torch.is_grad_enabled():  # it is to be differentiated again
-            logs = torch.log_softmax(logits, -1)
+            logs, columns = torch.log_softmax(logits.flatten(0, 1), -1), None
         top = tops[0] if ctx.reduction == "none" else tops[0].unsqueeze(-1)
-        top = (top if count is None else top / count).expand(logs.shape[:-1]).reshape(-1)
-        picked = torch.ops.aten.nll_loss_backward(top, logs.flatten(0, 1), flat, None, 0, ctx.ignored, total)
+        top = (top if count is None else top / count).expand(logits.shape[:-1]).reshape(-1)
+        picked = torch.ops.aten.nll_loss_backward(top, logs, flat, None, 0, ctx.ignored, total)
         backward: Any = torch._log_softmax_backward_data
-        return backward(picked.view(logs.shape), logs, -1, logits.dtype), None, None, None
+        if columns is None:
+            made = backward(picked, logs, -1, logits.dtype)
+        else:
+            made = backward(_columns(picked), columns, 0, logits.dtype).T[: len(picked)].contiguous()
+        return made.view(logits.shape), None, None, None
+
+
+def _columns(rows: Tensor) -> Tensor:
+    """(n, classes) as (classes, n), with columns more, of zeros, where kernels would take the last few one by one."""
+    n, classes = rows.shape
+    whole = -(-n // REGISTER) * REGISTER
+    if whole == n:
+        return rows.T.contiguous()
+    made = rows.new_zeros(classes, whole)
+    made[:, :n] = rows.T
+    return made
+
+
+@cache
+def _alike(classes: int, dtype: torch.dtype) -> bool:
+    """Whether logarithms of softmax are, to the bit, by columns what they are by rows, which takes up to 20 times as long.
+
+    Seen where a row does not fill a register (of 16 numbers, with AVX-512): its numbers are then added up one by one.
+    """
+    if classes >= REGISTER or dtype not in (torch.float32, torch.float64):
+        return False
+    numbers = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        rows = torch.randn(1280 * REGISTER, classes, generator=numbers, dtype=dtype)
+        logs, columns = torch.log_softmax(rows * 3, -1), torch.log_softmax(_columns(rows * 3), 0)
+        backward: Any = torch._log_softmax_backward_data
+        grads = backward(rows, logs, -1, dtype), backward(_columns(rows), columns, 0, dtype).T
+        return torch.equal(logs, columns.T) and torch.equal(*grads)

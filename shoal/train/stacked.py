@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ class Stacked:
         self._places = [places[id(tensor)] for tensor in own]
         self._own = own
         self._recurrent = [vars(module) for module in self.model.modules() if isinstance(module, nn.RNNBase)]
+        self._losses, self._layers = Vectorized(), Unrolled() if self._recurrent else nullcontext()
         self._renewed = [(vars(m), name) for m in self.model.modules() for name in RENEWED if name in vars(m)]
 
     def run(self, function: Callable[[nn.Module], Mapping[str, Any]], randomness: str = "error") -> dict[str, Any]:
@@ -69,7 +70,9 @@ class Stacked:
                 for box, key in places:
                     box[key] = tensor
             found = []
-            for name, value in function(self.model).items():
+            with self._losses, self._layers:
+                given = function(self.model)
+            for name, value in given.items():
                 if isinstance(value, Tensor):
                     names.append(name)
                     found.append(value)
@@ -80,8 +83,11 @@ class Stacked:
                 found.append(tensor)
             return tuple(found)
 
-        with self._exchanged(), Vectorized(), Unrolled() if self._recurrent else nullcontext():
+        kept = self._lend()
+        try:
             values = for_each_lane(one, [*self.leaves, *self.rest], randomness)
+        finally:
+            self._take_back(*kept)
         for number, value in zip(renewed, values[len(names) :], strict=True):
             with torch.no_grad():
                 self.rest[number].copy_(value)
@@ -98,26 +104,26 @@ class Stacked:
                     raise Unfusable(f"buffer {key} changes its form in training")
                 yield number, now
 
-    @contextmanager
-    def _exchanged(self) -> Iterator[None]:
-        kept, flash = [box[name] for box, name in self._renewed], bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
+    def _lend(self) -> tuple[list[Any], bool]:
+        """Before the model gets other tensors: what it holds besides, and whether flash attention was on."""
+        flash = bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
         for box in self._recurrent:  # torch would lay the exchanged weights out for cuDNN
             box["flatten_parameters"] = lambda: None
-        plain = flash and self.leaves[0].device.type == "cpu"  # its kernel of flash attention cannot be vectorized
+        plain = flash and self.leaves[0].is_cpu  # its kernel of flash attention cannot be vectorized
         if plain:
             torch.backends.cuda.enable_flash_sdp(False)
-        try:
-            yield
-        finally:
-            if plain:
-                torch.backends.cuda.enable_flash_sdp(True)
-            for places, tensor in zip(self._places, self._own, strict=True):
-                for box, key in places:
-                    box[key] = tensor
-            for (box, name), value in zip(self._renewed, kept, strict=True):
-                box[name] = value
-            for box in self._recurrent:
-                del box["flatten_parameters"]
+        return [box[name] for box, name in self._renewed], plain
+
+    def _take_back(self, kept: list[Any], plain: bool) -> None:
+        if plain:
+            torch.backends.cuda.enable_flash_sdp(True)
+        for places, tensor in zip(self._places, self._own, strict=True):
+            for box, key in places:
+                box[key] = tensor
+        for (box, name), value in zip(self._renewed, kept, strict=True):
+            box[name] = value
+        for box in self._recurrent:
+            del box["flatten_parameters"]
 
     def keep(self) -> None:
         """Remember what is not trained."""

@@ -76,16 +76,47 @@ def test_losses_under_autocast_are_those_of_float32() -> None:
 
 def test_linear_layers_and_losses_are_computed_for_all_lanes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By functions that see whole stacks, not a lane's part of them."""
-    seen: list[tuple[int, ...]] = []
+    seen: list[int] = []
     inner = torch.log_softmax
 
     def noted(logits: Tensor, dim: int) -> Tensor:
-        seen.append(tuple(logits.shape))
+        seen.append(logits.numel())
         return inner(logits, dim)
 
-    monkeypatch.setattr(torch, "log_softmax", noted)
-    together(lambda logits: cross_entropy(logits, torch.tensor([0, 3, 2, 1, 1])), stacked(N, C))
-    assert seen == [(K, N, C)]
+    for classes in (C, 40):  # by columns, or rows
+        monkeypatch.setattr(torch, "log_softmax", inner)
+        together(lambda logits: cross_entropy(logits, torch.tensor([0, 3, 2, 1, 1])), stacked(N, classes))
+        monkeypatch.setattr(torch, "log_softmax", noted)
+        together(lambda logits: cross_entropy(logits, torch.tensor([0, 3, 2, 1, 1])), stacked(N, classes))
+        assert len(seen) == 1
+        assert seen.pop() >= K * N * classes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 100])
+def test_cross_entropy_is_that_of_a_lane_alone_to_the_bit(classes: int, dtype: torch.dtype, threads: int) -> None:
+    """Also where its softmax is made by columns, whose last few torch would round otherwise than those before."""
+    numbers = torch.Generator().manual_seed(classes)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for lanes, n, scale in [(2, 1, 1.0), (3, 5, 0.1), (4, 33, 3.0), (16, 32, 1.0), (7, 700, 30.0)]:
+            logits = (torch.randn(lanes, n, classes, generator=numbers, dtype=dtype) * scale).requires_grad_()
+            target = torch.randint(classes, (n,), generator=numbers)
+            target[n // 2] = -100 if n > 1 else 0
+            for reduction in ("mean", "sum", "none"):
+                top = torch.randn(n, generator=numbers, dtype=dtype)
+
+                def loss(logits: Tensor, given: Tensor = target, by: str = reduction, top: Tensor = top) -> Tensor:
+                    found = cross_entropy(logits, given, reduction=by)
+                    return (found * top).sum() if by == "none" else found
+
+                mine, alone = together(loss, logits), [one_by_one(loss, lane.unsqueeze(0)) for lane in logits]
+                assert torch.equal(mine[1], torch.cat([grads for _, grads in alone])), (lanes, n, reduction)
+                assert torch.allclose(mine[0], torch.cat([values for values, _ in alone]), rtol=1e-5)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_target_of_another_length_is_an_error() -> None:
