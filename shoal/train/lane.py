@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import blake2b
 from math import isfinite
+from operator import mul
 from typing import Any
 
 import torch
@@ -237,14 +238,16 @@ class Lane:
         noted, self._noted = self._noted, {}
         sums = {}
         for name, items in noted.items():
-            values = _numbers([value for _, value in items])
+            counts, values = [count for count, _ in items], _numbers([value for _, value in items])
             if name == "loss":
                 self._watch(values)
-            sums[name] = (sum(n * v for (n, _), v in zip(items, values, strict=True)), float(sum(n for n, _ in items)))
+            sums[name] = (sum(map(mul, counts, values)), float(sum(counts)))
         samples, self._samples = self._samples, 0
         return samples, sums
 
     def _watch(self, losses: list[float]) -> None:
+        if self._bad == 0 and all(map(isfinite, losses)):
+            return
         for loss in losses:
             self._bad = 0 if isfinite(loss) else self._bad + 1
             if self._bad > self.settings.nan_patience:
