@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from math import inf
@@ -140,7 +140,7 @@ class Fused:
         def forward(model: Any) -> Any:
             return named(self._recipe.training_step(model, batch))
 
-        with nullcontext() if torch.is_grad_enabled() else torch.enable_grad(), first._casting():
+        with torch.enable_grad(), first._casting():  # afterwards the mode is what it was, whatever the recipe does
             if not self._draws:
                 return self._net.run(forward)
             with first.rng:
@@ -223,7 +223,8 @@ class Fused:
         for lane in self.lanes:
             lane._passed += lane._grouped
             lane._batches = lane._grouped = 0
-        self._optimizers.step(self._grads, self._used)
+        with torch.enable_grad():  # as alone
+            self._optimizers.step(self._grads, self._used)
 
     # -- the first step ------------------------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class Fused:
         draws, self._draws = self._draws, False
         try:
             losses = self._run(batch)["loss"]
-            grads = torch.autograd.grad(losses.sum(), self._net.leaves, allow_unused=True)
+            grads = gradients(losses, self._net.leaves, torch.ones_like(losses))
             rest = [tensor.clone() for tensor in self._net.rest]
         except RAISED as error:
             raise Unfusable(f"the step cannot be vectorized: {_line(error)}") from error

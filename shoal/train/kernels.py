@@ -33,7 +33,6 @@ class Piece:
     lanes: int
     span: tuple[int, int]
     values: list[tuple[Any, ...]] = field(default_factory=list)  # each lane's numbers, as last read
-    living: bool = False  # whether there were tensors among them
     made: dict[str, Any] = field(default_factory=dict)  # out of these numbers
     more: int = 0  # steps taken since
     ages: Sequence[Tensor] = ()  # each lane's count of steps, a view
@@ -42,12 +41,10 @@ class Piece:
     def read(self) -> None:
         """Read each lane's numbers; what was made of other ones is dropped."""
         values = [self.numbers(group) for group in self.groups]
-        if self.living or values != self.values:
-            self.living = any(isinstance(value[0], Tensor) for value in values)  # a rate that is a tensor changes in place
-            if self.living:
-                values = [tuple(float(n) if isinstance(n, Tensor) else n for n in value) for value in values]
-            if values != self.values:
-                self.values, self.made = values, {}
+        if any(issubclass(kind, Tensor) for kind in {type(value[0]) for value in values}):  # a rate that changes in place
+            values = [tuple(float(n) if isinstance(n, Tensor) else n for n in value) for value in values]
+        if values != self.values:
+            self.values, self.made = values, {}
 
     def count(self) -> None:
         """One more step."""

@@ -116,9 +116,9 @@ def _alike(classes: int, dtype: torch.dtype) -> bool:
     """
     if classes >= REGISTER or dtype not in (torch.float32, torch.float64):
         return False
-    numbers = torch.Generator().manual_seed(0)
+    numbers = torch.Generator("cpu").manual_seed(0)
     with torch.no_grad():
-        rows = torch.randn(1280 * REGISTER, classes, generator=numbers, dtype=dtype)
+        rows = torch.randn(1280 * REGISTER, classes, generator=numbers, dtype=dtype, device="cpu")
         logs, columns = torch.log_softmax(rows * 3, -1), torch.log_softmax(_columns(rows * 3), 0)
         backward: Any = torch._log_softmax_backward_data
         grads = backward(rows, logs, -1, dtype), backward(_columns(rows), columns, 0, dtype).T

@@ -24,6 +24,7 @@ except (ImportError, AttributeError):  # another torch: everything as it has it
 _ZERO = Optimizer.zero_grad
 
 KERNELS = (Adam, AdamW, SGD, Adagrad)
+FLOAT = 4  # bytes of the smallest numbers that SGD's kernel works for; bfloat16 and float16 it leaves as they are (torch 2.13)
 SAID = ("fused", "foreach", "differentiable", "capturable")  # by these their makers choose an implementation
 # those quickened: parameters that had no dense gradient yet; None: not known
 _open: WeakKeyDictionary[Optimizer, list[Tensor] | None] = WeakKeyDictionary()
@@ -40,6 +41,8 @@ def quicken(optimizer: Optimizer, device: Device) -> None:
     said = any(group.get(name) not in (None, False) or group.get("fused") is False for group in groups for name in SAID)
     parameters = [p for group in groups for p in group["params"]]
     if said or not all(p.is_floating_point() and not p.is_complex() and p.device.type == "cpu" for p in parameters):
+        return
+    if type(optimizer) is SGD and any(p.dtype.itemsize < FLOAT for p in parameters):
         return
     if not all(is_lazy(p) or p.stride() == strides(p) for p in parameters):  # the kernels walk over gaps in memory, too
         return

@@ -71,7 +71,7 @@ class Pair:
                 for part, g in zip(self.stack.layout.row(given, i), row, strict=True):
                     part.copy_(g)
             with torch.no_grad():
-                self.batched.step(given, used)
+                self.batched.step(given, list(used))  # as `Fused` gives it
 
     def gap(self) -> float:
         """The largest difference in parameters and optimizer states."""
@@ -162,6 +162,17 @@ def test_a_rate_that_is_a_tensor_is_read_at_each_step() -> None:
             optimizer.param_groups[0]["lr"].mul_(0.5)
         pair.step()
     assert pair.gap() < 1e-12
+
+
+def test_a_rate_that_becomes_a_tensor_is_that_tensor_s_number() -> None:
+    """In float32 0.02 is another number, which compares as equal to it."""
+    pair = Pair(lambda p, x: SGD(p, lr=0.02)).fuse()
+    pair.step()
+    pair.step()
+    for optimizer in (*pair.alone, *pair.optimizers):
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.02)
+    pair.step()
+    assert pair.gap() == 0
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adagrad", "rmsprop", "nadam"])

@@ -731,6 +731,47 @@ def test_an_optimizer_that_keeps_the_gradient() -> None:
         assert gap(one, other) < 1e-12
 
 
+@pytest.mark.parametrize("where", ["step", "step raises", "optimizer", "optimizer raises"])
+def test_the_mode_of_gradients_is_each_step_s_own(where: str) -> None:
+    """It would be that of every trial made later in the process."""
+
+    class Switching(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            found = super().step(closure)
+            if where.startswith("optimizer"):
+                torch.set_grad_enabled(False)
+            if where == "optimizer raises":
+                raise ArithmeticError("mine")
+            return found
+
+    class Recipe(Images):
+        def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+            return Switching(model.parameters(), config["lr"])
+
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            torch.set_grad_enabled(True)
+            found = super().training_step(model, batch)
+            if where.startswith("step"):
+                torch.set_grad_enabled(False)
+            if where == "step raises" and calls.pop():
+                raise ArithmeticError("mine")
+            return found
+
+    calls = [True, *[False] * 8]  # from the last on: some to compare the lanes, before the one that counts
+    own, packed = pair(2, recipe=Recipe(F64))
+    fused = Fused(packed)
+    if where.endswith("raises"):
+        with pytest.raises((ArithmeticError, StepFailed)):
+            together(fused, images(48, F64), 6)
+        assert torch.is_grad_enabled()
+        return
+    together(fused, images(48, F64), 2)
+    assert torch.is_grad_enabled()
+    for one, other in zip(own, packed, strict=True):
+        alone(one, images(48, F64), 2)
+        assert gap(one, other) < 1e-12
+
+
 def test_unlike_lanes_are_refused() -> None:
     recipe = Images()
     for config in ({"optimizer": "adadelta"}, {"model": "cnn"}, {"batch_size": 8}):

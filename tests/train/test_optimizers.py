@@ -142,6 +142,21 @@ def train(optimizer: torch.optim.Optimizer) -> None:
     assert not torch.equal(ONE, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", MAKERS)
+def test_parameters_of_any_floating_point_dtype_learn_what_they_do_without_the_kernels(name: str, dtype: torch.dtype) -> None:
+    """torch's kernel for SGD leaves those of two bytes where they are."""
+    quick, plain = (nn.Parameter(torch.zeros(1024, dtype=dtype)) for _ in range(2))
+    made = MAKERS[name]([quick]), MAKERS[name]([plain], foreach=False, fused=False)
+    optimizers.quicken(made[0], CPU)
+    for _ in range(10):
+        for parameter, optimizer in zip((quick, plain), made, strict=True):
+            parameter.grad = torch.ones_like(parameter) * 0.1
+            optimizers.step(optimizer)
+    assert plain.abs().mean() > 0.05
+    assert torch.allclose(quick, plain, rtol=0.05)
+
+
 @pytest.mark.parametrize("make", [*MAKERS.values(), Own])
 @pytest.mark.parametrize("kernels", [False, True])
 def test_torch_does_nothing_around_steps_to_which_nothing_listens(
