@@ -11,7 +11,7 @@ from shoal.train.fused import Fused
 from shoal.train.lane import Lane
 from shoal.train.recipe import LRSchedule, Recipe
 
-CPU = torch.device("cpu")
+CPU, F64 = torch.device("cpu"), torch.float64
 
 
 def mlp() -> nn.Module:
@@ -151,3 +151,13 @@ def together(fused: Fused, data: Any, passes: int = 1) -> None:
 
 def weights(lane: Lane) -> Tensor:
     return torch.cat([p.detach().reshape(-1).double() for p in [*lane.model.parameters(), *lane.model.buffers()]])
+
+
+def pair(k: int = 3, dtype: torch.dtype = F64, recipe: Recipe | None = None, **same: Any) -> tuple[list[Lane], list[Lane]]:
+    """The same lanes twice."""
+    recipe = recipe or Images(dtype)
+    return lanes(recipe, configs(k, **same)), lanes(recipe, configs(k, **same))
+
+
+def gap(one: Lane, other: Lane) -> float:
+    return float((weights(one) - weights(other)).abs().max())
