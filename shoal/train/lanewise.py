@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -40,7 +39,7 @@ def for_each_lane(function: Callable[[list[Tensor]], Tensors], stacked: list[Ten
     if not DIRECT:
         found: Tensors = vmap(function, randomness=randomness)(stacked)
         return found
-    _load()
+    lazy_load_decompositions()
     lanes = stacked[0].size(0)
     level = _vmap_increment_nesting(lanes, randomness)
     try:
@@ -48,11 +47,6 @@ def for_each_lane(function: Callable[[list[Tensor]], Tensors], stacked: list[Ten
         return tuple(_remove_batch_dim(value, level, lanes, 0) for value in function(given))
     finally:
         _vmap_decrement_nesting()
-
-
-@cache
-def _load() -> None:
-    lazy_load_decompositions()
 
 
 def at_once(function: Callable[..., Tensor], own: Tensor, *more: Tensor | None) -> Tensor | None:
@@ -67,7 +61,11 @@ def at_once(function: Callable[..., Tensor], own: Tensor, *more: Tensor | None) 
     tensor: Any
     for one in (own, *more):  # at every layer of every step: nothing is called here that need not be
         tensor, at = (None, 0) if one is None else _unwrap_batched(one, 1)
-        given.append(tensor if at == 0 else _every(given[0], tensor) if at is None else tensor.movedim(at, 0))
+        if at is None:  # all lanes have it in common
+            tensor = tensor.expand(given[0].size(0), *tensor.shape)
+        elif at:
+            tensor = tensor.movedim(at, 0)
+        given.append(tensor)
     held: Any = pop_dynamic_layer_stack()
     try:
         made = function(*given)
@@ -75,11 +73,6 @@ def at_once(function: Callable[..., Tensor], own: Tensor, *more: Tensor | None) 
         push_dynamic_layer_stack(held)
     found: Tensor = _add_batch_dim(made, 0, 1)
     return found
-
-
-def _every(first: Tensor, tensor: Tensor) -> Tensor:
-    """What all lanes have in common, as (k, ...)."""
-    return tensor.expand(first.size(0), *tensor.shape)
 
 
 def gradients(losses: Tensor, leaves: Sequence[Tensor], shares: Tensor) -> Sequence[Tensor | None]:
