@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow soak lint bench papers docs clean
+.PHONY: demo test quick slow soak lint house bench gpu papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,18 +37,26 @@ soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check shoal tests benchmarks examples papers
-	$(BIN)/ruff format --check shoal tests benchmarks examples papers
+	$(BIN)/ruff check shoal tests benchmarks examples papers tools
+	$(BIN)/ruff format --check shoal tests benchmarks examples papers tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py --offenders 20
+
+house: $(VENV)/.base  ## the package in numbers: sizes, density, imports, names, against their targets
+	$(BIN)/python tools/house.py
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
-	for file in sim elastic replay hop plan packing hyperband search_on_hop tune_grid shared_stream rescale rescaled arrivals flotilla; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in sim elastic replay hop plan packing hyperband search_on_hop tune_grid shared_stream rescale rescaled arrivals flotilla many; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+gpu:  ## what needs a GPU, a part of eight minutes; again until it says that all is done; with a Python that has torch
+	PYTHONPATH=$(CURDIR) $(PYTHON) benchmarks/gpu.py
 
 papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs the shared data for one of them
 	for name in cerebro capes fleet pack bftrainer; do $(BIN)/python papers/$$name/run.py || exit 1; done
 
-docs: $(VENV)/.docs
+docs: $(VENV)/.docs  ## the site; fails when a page has other figures than the results
+	$(BIN)/python tools/figures.py
 	$(BIN)/mkdocs build --strict
 
 clean:

@@ -1,9 +1,11 @@
-"""Trials that arrive one after another on four slots: doubling and equal shares against fixed widths, for real and simulated.
+"""Trials that arrive one after another on four slots: doubling and equal shares against fixed
+widths, for real and simulated.
 
-Capes et al. 2019, section 7: six trials arrive, each may have 1 to 4 slots; the mean time from arrival to end, with widths
-that change while trials train, against 1, 2 or 4 slots each. Real slots of the `ray` backend, real gradients and their sums
-over wide lanes, device time emulated (`emulated.py`). Then the same arrivals in virtual time, at the rates and the
-rescale times that the real runs measured.
+Capes et al. 2019, section 7: six trials arrive, each may have 1 to 4 slots; the mean time from
+arrival to end, with widths that change while trials train, against 1, 2 or 4 slots each. Real
+slots of the `ray` backend, real gradients and their sums over wide lanes, device time emulated
+(`emulated.py`). Then the same arrivals in virtual time, at the rates and the rescale times that
+the real runs measured.
 
     python benchmarks/arrivals.py [--quick]
 """
@@ -18,7 +20,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emulated import SAMPLES, Emulated, Found, FromTheStart, own_process, profile_of, rate, simulated, times
+from emulated import (
+    SAMPLES,
+    Emulated,
+    Found,
+    FromTheStart,
+    own_process,
+    profile_of,
+    rate,
+    simulated,
+    times,
+)
 
 SLOTS, WIDTHS = 4, (1, 2, 4)
 CONFIGS = (
@@ -33,13 +45,15 @@ def arrivals(quick: bool) -> Any:
     from shoal.search import Trace
 
     epochs, apart = ((3, 6, 3), 2.0) if quick else ((18, 36, 12, 30, 15, 24), 6.0)
-    given = [(apart * i, CONFIGS[i % 2], float(SAMPLES * n)) for i, n in enumerate(epochs)]
+    given = [
+        (apart * i, CONFIGS[i % 2], float(SAMPLES * n)) for i, n in enumerate(epochs)
+    ]
     return Trace(given, widths=(1, SLOTS))
 
 
 def policy(name: str) -> Any:
-    from shoal.policy.doubling import Doubling, Width
-    from shoal.policy.equi import Equi
+    from shoal.policy.width.doubling import Doubling, Width
+    from shoal.policy.width.equi import Equi
 
     if name.startswith("fixed"):
         return Width(int(name.split()[1]))
@@ -59,7 +73,11 @@ def run(name: str, folder: Path, quick: bool) -> Found:
         progress=False,
     )
     known, names = study.state.known, study.state.signature
-    figures = {str(known[t].config["model"]): dict(study.state.figures[s]) for t, s in names.items() if s in study.state.figures}
+    figures = {
+        str(known[t].config["model"]): dict(study.state.figures[s])
+        for t, s in names.items()
+        if s in study.state.figures
+    }
     return times(study.lines()) | {"figures": figures}
 
 
@@ -68,7 +86,10 @@ def measured(runs: Mapping[str, Found]) -> Any:
     from shoal.profile.table import Row, Table
 
     def all_of(config: Any, name: str) -> list[float]:
-        found = [run["figures"].get(str(config["model"]), {}).get(name) for run in runs.values()]
+        found = [
+            run["figures"].get(str(config["model"]), {}).get(name)
+            for run in runs.values()
+        ]
         return [x for x in found if x]
 
     rows = []
@@ -76,7 +97,11 @@ def measured(runs: Mapping[str, Found]) -> Any:
         seen = {w: all_of(config, "rate" if w == 1 else f"rate@{w}") for w in WIDTHS}
         points = {w: median(x) if x else rate(config, w) for w, x in seen.items()}
         rates = [points[1], points[2], (points[2] + points[4]) / 2, points[4]]
-        cost = {name: median(x) for name in ("up", "down", "switch", "build") if (x := all_of(config, name))}
+        cost = {
+            name: median(x)
+            for name in ("up", "down", "switch", "build")
+            if (x := all_of(config, name))
+        }
         rows.append(Row(rates=tuple(rates), config=config, **cost))
     return Table(rows)
 
@@ -88,32 +113,52 @@ def compare(quick: bool) -> None:
     for name in POLICIES:
         runs[name] = own_process(__file__, name, *(["--quick"] if quick else []))
         mean, until = runs[name]["mean_completion_s"], runs[name]["makespan_s"]
-        print(f"{name:10} {mean:7.1f} s in the mean, all after {until:.1f} s", flush=True)
+        print(
+            f"{name:10} {mean:7.1f} s in the mean, all after {until:.1f} s", flush=True
+        )
     profile, rows = measured(runs), []
     for name, found in runs.items():
-        told = simulated(arrivals(quick), policy(name), profile, SLOTS, {"s000": SAMPLES})
+        told = simulated(
+            arrivals(quick), policy(name), profile, SLOTS, {"s000": SAMPLES}
+        )
         rows.append(
             {
                 "policy": name,
                 "finished": found["finished"],
                 "mean_completion_s": found["mean_completion_s"],
                 "simulated_s": told["mean_completion_s"],
-                "real_over_simulated": found["mean_completion_s"] / told["mean_completion_s"],
+                "real_over_simulated": found["mean_completion_s"]
+                / told["mean_completion_s"],
                 "makespan_s": found["makespan_s"],
             }
         )
     at = {row["policy"]: row["mean_completion_s"] for row in rows}
-    fixed = {f"{name.replace(' ', '_')}_over_{best}": at[name] / at[best] for best in POLICIES[:2] for name in POLICIES[2:]}
+    fixed = {
+        f"{name.replace(' ', '_')}_over_{best}": at[name] / at[best]
+        for best in POLICIES[:2]
+        for name in POLICIES[2:]
+    }
     off = max((abs(row["real_over_simulated"] - 1), row["policy"]) for row in rows)
-    ratios = fixed | {"furthest_from_simulation": off[0], "furthest_from_simulation_goal": 0.2, "at": off[1]}
-    ratios["measured"] = {str(row.config): [round(r, 1) for r in row.rates] + [row.up, row.down] for row in profile.rows}
+    ratios = fixed | {
+        "furthest_from_simulation": off[0],
+        "furthest_from_simulation_goal": 0.2,
+        "at": off[1],
+    }
+    ratios["measured"] = {
+        str(row.config): [round(r, 1) for r in row.rates] + [row.up, row.down]
+        for row in profile.rows
+    }
     ratios["minutes"] = (time.perf_counter() - begin) / 60
     write("arrivals" + ("-quick" if quick else ""), rows, ratios)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three short trials, to see that it works")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="three short trials, to see that it works"
+    )
     parser.add_argument("--run", choices=POLICIES)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-RESULTS = ROOT / "results"
+RESULTS = Path(os.environ.get("SHOAL_RESULTS", ROOT / "results"))
 
 
 def machine() -> dict[str, Any]:
@@ -20,7 +21,11 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.partition(":")[2].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         model = names[0] if names else model
     return {"cpu": model, "cores": os.cpu_count(), "system": platform.system()}
 
@@ -36,18 +41,34 @@ def versions(*names: str) -> dict[str, str]:
     return found
 
 
-def write(name: str, rows: list[dict[str, Any]], ratios: dict[str, Any]) -> Path:
-    """Print the table and the ratios; write results/NAME.json."""
+def write(
+    name: str,
+    rows: list[dict[str, Any]],
+    ratios: dict[str, Any],
+    packages: Sequence[str] = (),
+) -> Path:
+    """Print the table and the ratios; write results/NAME.json.
+
+    `packages`: those whose versions are noted beside Shoal's, torch's, NumPy's and Ray's.
+    """
     show(rows)
     for key, value in ratios.items():
-        print(f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}")
+        print(
+            f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}"
+        )
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    content = {"name": name, "machine": machine(), "versions": versions(), "rows": rows, "ratios": ratios}
+    content = {
+        "name": name,
+        "machine": machine(),
+        "versions": versions(*packages),
+        "rows": rows,
+        "ratios": ratios,
+    }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1) + "\n")
     part.replace(path)
-    print(f"written: benchmarks/results/{name}.json")
+    print(f"written: {path.name}")
     return path
 
 
@@ -57,9 +78,16 @@ def show(rows: list[dict[str, Any]]) -> None:
         return
     heads = list(rows[0])
     cells = [[_cell(row.get(head)) for head in heads] for row in rows]
-    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
+    widths = [
+        max(len(head), *(len(line[i]) for line in cells))
+        for i, head in enumerate(heads)
+    ]
     for line in (heads, ["-" * width for width in widths], *cells):
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+        print(
+            "  ".join(
+                cell.rjust(width) for cell, width in zip(line, widths, strict=True)
+            )
+        )
 
 
 def _cell(value: Any) -> str:
@@ -69,7 +97,9 @@ def _cell(value: Any) -> str:
 
 
 def peers(name: str, packages: list[str]) -> str:
-    """The Python of an environment .venv-NAME that has these packages beside everything installed here."""
+    """The Python of an environment .venv-NAME that has these packages beside everything
+    installed here.
+    """
     home = ROOT.parent / f".venv-{name}"
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     marker = home / "packages.json"
@@ -82,8 +112,14 @@ def peers(name: str, packages: list[str]) -> str:
             text=True,
             check=True,
         ).stdout.strip()
-        (Path(purelib) / "beside.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        (Path(purelib) / "beside.pth").write_text(
+            sysconfig.get_paths()["purelib"] + "\n"
+        )
         constraints = ["-c", str(ROOT.parent / "constraints.txt")]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *constraints, *packages], check=True, stdout=sys.stderr)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *constraints, *packages],
+            check=True,
+            stdout=sys.stderr,
+        )
         marker.write_text(wanted)
     return str(python)

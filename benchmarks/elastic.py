@@ -1,8 +1,9 @@
-"""Deciding who gets how many nodes: Shoal's allocator against the paper's program, and against the same over counts.
+"""Deciding who gets how many nodes: Shoal's allocator against the paper's program, and against
+the same over counts.
 
-`python benchmarks/elastic.py [--short]`. HiGHS (through SciPy) solves both programs; the node-level one has 60 s, and counts
-as 60 s where it needs more; all else is the quickest of three goes. `decision`: a whole one of the policy, its inputs and
-its plan included.
+`python benchmarks/elastic.py [--short]`. HiGHS (through SciPy) solves both programs; the
+node-level one has 60 s, and counts as 60 s where it needs more; all else is the quickest of
+three goes. `decision`: a whole one of the policy, its inputs and its plan included.
 """
 
 import sys
@@ -16,11 +17,14 @@ from common import write
 
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Joined, Left, Planned, Submitted
-from shoal.core.state import State, fold, view
+from shoal.core.fold import fold
+from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
-from shoal.policy.elastic import Elastic
-from shoal.policy.knapsack import best_counts, best_counts_dp, gains, value
-from shoal.policy.milp import count_milp, first_map, node_milp
+from shoal.policy.elastic.elastic import Elastic
+from shoal.policy.elastic.knapsack import best_counts, best_counts_dp
+from shoal.policy.elastic.milp import count_milp, first_map, node_milp
+from shoal.policy.elastic.program import Effort
+from shoal.policy.elastic.table import gains, value
 from shoal.profile.table import Row, Table
 
 WIDTHS = [0, 1, 2, 4, 8, 16, 32, 64]
@@ -37,11 +41,16 @@ HORIZON, LIMIT = 120.0, 60.0
 
 
 def curves(trials: int) -> np.ndarray:
-    rows = [np.interp(np.arange(65), WIDTHS, [0.0, *SPEEDS[j % 7]]) * 1000.0 for j in range(trials)]
+    rows = [
+        np.interp(np.arange(65), WIDTHS, [0.0, *SPEEDS[j % 7]]) * 1000.0
+        for j in range(trials)
+    ]
     return np.array(rows)
 
 
-def instances(trials: int, nodes: int, count: int, seed: int = 0) -> list[tuple[np.ndarray, ...]]:
+def instances(
+    trials: int, nodes: int, count: int, seed: int = 0
+) -> list[tuple[np.ndarray, ...]]:
     """What trials hold: at random, and after an event that took or brought some nodes."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(10.0, 20.0, trials), rng.uniform(8.0, 14.0, trials)
@@ -61,7 +70,9 @@ def instances(trials: int, nodes: int, count: int, seed: int = 0) -> list[tuple[
 
 
 def quickest(call: Callable[[], Any], goes: int = 3) -> tuple[float, Any]:
-    """Seconds, and what it gives; on a busy machine only the quickest go says something of the code."""
+    """Seconds, and what it gives; on a busy machine only the quickest go says something of the
+    code.
+    """
     best = float("inf")
     for _ in range(goes):
         begin = perf_counter()
@@ -82,13 +93,29 @@ def solver(trials: int, nodes: int, programs: int, short: bool) -> dict[str, obj
             took, counts = quickest(lambda table=table: best_counts_dp(table, nodes), 1)
             dp.append(took)
             same &= abs(value(table, counts) - best) <= 1e-9 * best
-            took, found = quickest(lambda c=curve, h=held: count_milp(c, h, up, down, HORIZON, nodes, limit=LIMIT), 1)  # noqa: B023
+            took, found = quickest(
+                lambda c=curve, h=held, up=up, down=down: count_milp(
+                    c, h, up, down, HORIZON, nodes, Effort(limit=LIMIT)
+                ),
+                1,
+            )
             count.append(took)
             same &= not found.optimal or abs(found.objective - best) <= 1e-6 * best
         if k < programs:
             begin = perf_counter()
-            found = node_milp(curve, first_map(held, nodes), up, down, HORIZON, limit=10.0 if short else LIMIT)
-            node.append(perf_counter() - begin if found.optimal else max(LIMIT, perf_counter() - begin))
+            found = node_milp(
+                curve,
+                first_map(held, nodes),
+                up,
+                down,
+                HORIZON,
+                Effort(limit=10.0 if short else LIMIT),
+            )
+            node.append(
+                perf_counter() - begin
+                if found.optimal
+                else max(LIMIT, perf_counter() - begin)
+            )
             solved += found.optimal
             same &= not found.optimal or abs(found.objective - best) <= 1e-6 * best
             same &= found.objective <= best * (1 + 1e-6)
@@ -107,9 +134,17 @@ def solver(trials: int, nodes: int, programs: int, short: bool) -> dict[str, obj
 
 def decision(trials: int, nodes: int, placement: str) -> float:
     """Milliseconds of a decision after an event, with its inputs: the median of twenty."""
-    slots = [Slot(SlotId(f"a{i // 18:03d}n{i % 18:02d}"), f"a{i // 18:03d}n{i % 18:02d}") for i in range(nodes)]
-    made = [Trial(TrialId(f"t{i:03d}"), 1e9, {"kind": i % 7}, (1, 64)) for i in range(trials)]
-    rows = tuple(Row(tuple(curves(7)[k][1:]), {"kind": k}, up=18.0, down=12.0) for k in range(7))
+    slots = [
+        Slot(SlotId(f"a{i // 18:03d}n{i % 18:02d}"), f"a{i // 18:03d}n{i % 18:02d}")
+        for i in range(nodes)
+    ]
+    made = [
+        Trial(TrialId(f"t{i:03d}"), 1e9, {"kind": i % 7}, (1, 64))
+        for i in range(trials)
+    ]
+    rows = tuple(
+        Row(tuple(curves(7)[k][1:]), {"kind": k}, up=18.0, down=12.0) for k in range(7)
+    )
     state = fold(State(), [Joined(tuple(slots)), *map(Submitted, made)])
     profile, rule = Table(rows).of(state.known), Elastic(placement=placement)  # type: ignore[arg-type]
     rng, took = np.random.default_rng(0), []
@@ -122,7 +157,11 @@ def decision(trials: int, nodes: int, placement: str) -> float:
         state = fold(state, [Planned(tuple(now - plan.gangs), tuple(plan.gangs - now))])
         gone = rng.choice(nodes, 20, replace=False)
         state = fold(
-            state, [Left(frozenset(slots[i].id for i in gone)), *([Joined(tuple(slots[i] for i in gone))] if k % 2 else [])]
+            state,
+            [
+                Left(frozenset(slots[i].id for i in gone)),
+                *([Joined(tuple(slots[i] for i in gone))] if k % 2 else []),
+            ],
         )
         if not k % 2:
             away = gone
@@ -132,11 +171,19 @@ def decision(trials: int, nodes: int, placement: str) -> float:
 
 
 def main(short: bool) -> None:
-    sizes = [(10, 100, 2), (20, 400, 1), (50, 800, 0 if short else 2), (100, 2000, 0), (200, 10000, 0)]
+    sizes = [
+        (10, 100, 2),
+        (20, 400, 1),
+        (50, 800, 0 if short else 2),
+        (100, 2000, 0),
+        (200, 10000, 0),
+    ]
     rows = [solver(trials, nodes, programs, short) for trials, nodes, programs in sizes]
     big, last = rows[2], rows[-1]
     ratios: dict[str, object] = {
-        "count_milp_over_elastic": min(r["count_milp_ms"] / r["shoal_ms"] for r in rows),  # type: ignore[operator]
+        "count_milp_over_elastic": min(
+            r["count_milp_ms"] / r["shoal_ms"] for r in rows
+        ),  # type: ignore[operator]
         "solver_ms_200x10000": last["shoal_ms"],
         "decision_ms_200x10000": decision(200, 10000, "index"),
         "decision_spatial_ms_200x10000": decision(200, 10000, "spatial"),

@@ -1,11 +1,15 @@
-"""An ensemble of unequal models on four slots: FLEET's flotillas and water-fill against rounds and one slot for each model.
+"""An ensemble of unequal models on four slots: FLEET's flotillas and water-fill against rounds
+and one slot for each model.
 
-Guan et al. 2020, section 6: eight models of unlike pace and length, each trained until it is through, over one preprocessing
-stream (a feeder makes each chunk once for all slots). "random": a slot for each model, the next one when a slot is free;
-"rounds": as many models as slots, then the next ones (Pittman et al., SC'18); "flotilla": global and local; "waterfill": ours.
-Real slots of the `ray` backend, real gradients and their sums over wide lanes, device time emulated (`emulated.py`).
+Guan et al. 2020, section 6: eight models of unlike pace and length, each trained until it is
+through, over one preprocessing stream (a feeder makes each chunk once for all slots). "random":
+a slot for each model, the next one when a slot is free; "rounds": as many models as slots, then
+the next ones (Pittman et al., SC'18); "flotilla": global and local; "waterfill": ours. Real
+slots of the `ray` backend, real gradients and their sums over wide lanes, device time emulated
+(`emulated.py`).
 
-    python benchmarks/flotilla.py [--quick] [--keep FOLDER]      # FOLDER gets each study with its report
+    # FOLDER gets each study with its report
+    python benchmarks/flotilla.py [--quick] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ WAYS = ("random", "rounds", "flotilla local", "flotilla global", "waterfill")
 
 
 def ensemble(quick: bool) -> Any:
-    """Paces as unlike as those of FLEET's models (20 to 176 images/s), lengths as unlike as their convergence."""
+    """Paces as unlike as those of FLEET's models (20 to 176 images/s), lengths as unlike as
+    their convergence.
+    """
     from shoal.search import Trace
 
     rng = np.random.default_rng(SEED)
@@ -60,12 +66,14 @@ class Timed:
 
 def policy(way: str) -> Any:
     from shoal.policy import Fifo
-    from shoal.policy.flotilla import Flotilla, Rounds
-    from shoal.policy.waterfill import WaterFill
+    from shoal.policy.width.flotilla import Flotilla, Rounds
+    from shoal.policy.width.waterfill import WaterFill
 
     if way.startswith("flotilla"):
         return Flotilla("global" if way.endswith("global") else "local")
-    return {"random": Fifo, "rounds": lambda: Rounds(SEED), "waterfill": WaterFill}[way]()
+    return {"random": Fifo, "rounds": lambda: Rounds(SEED), "waterfill": WaterFill}[
+        way
+    ]()
 
 
 def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
@@ -76,16 +84,38 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     searcher, rule = ensemble(quick), Timed(policy(way))
     study = shoal.create_study(Emulated(prepare_ms=0.5), storage=folder / "study")
     profile = profile_of([config for _, config, _ in searcher.arrivals], SLOTS, folder)
-    study.optimize(searcher, rule, profile=profile, backend="ray", slots=SLOTS, feeders=1, progress=False)
+    study.optimize(
+        searcher,
+        rule,
+        profile=profile,
+        backend="ray",
+        slots=SLOTS,
+        feeders=1,
+        progress=False,
+    )
     if keep is not None:
         study.report()
-        shutil.copytree(folder / "study", keep / way.replace(" ", "-"), dirs_exist_ok=True)
+        shutil.copytree(
+            folder / "study", keep / way.replace(" ", "-"), dirs_exist_ok=True
+        )
     lines = study.lines()
     told = report.account(lines)
-    ends = {line.entry.trial: line.time for line in lines if isinstance(line.entry, Finished)}
+    ends = {
+        line.entry.trial: line.time
+        for line in lines
+        if isinstance(line.entry, Finished)
+    }
     found = times(lines)
-    there, waiting = sum(told.used.values()), told.used.get("idle", 0.0) + told.used.get("other", 0.0)
-    gangs = [(line.time, gang) for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
+    there, waiting = (
+        sum(told.used.values()),
+        told.used.get("idle", 0.0) + told.used.get("other", 0.0),
+    )
+    gangs = [
+        (line.time, gang)
+        for line in lines
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
     return found | {
         "idle_share": told.used.get("idle", 0.0) / there,
         "waiting_share": waiting / there,  # without work, or for the others of a round
@@ -101,17 +131,28 @@ def flotilla(gang: Any, begin: float, ends: Mapping[Any, float]) -> dict[str, An
     """How long its models ran from its start to their ends (FLEET, Table 3)."""
     lengths = [ends[trial] - begin for trial in gang.trials]
     widths = [len(lane.slots) for lane in gang.lanes]
-    return {"models": list(gang.trials), "widths": widths, "mean_s": mean(lengths), "deviation_s": pstdev(lengths)}
+    return {
+        "models": list(gang.trials),
+        "widths": widths,
+        "mean_s": mean(lengths),
+        "deviation_s": pstdev(lengths),
+    }
 
 
 def compare(args: argparse.Namespace) -> None:
     from common import write
 
     begin, runs = time.perf_counter(), dict[str, Found]()
-    more = (["--quick"] if args.quick else []) + (["--keep", str(args.keep.resolve())] if args.keep else [])
+    more = (["--quick"] if args.quick else []) + (
+        ["--keep", str(args.keep.resolve())] if args.keep else []
+    )
     for way in WAYS:
         runs[way] = own_process(__file__, way, *more)
-        print(f"{way:16} {runs[way]['makespan_s']:7.1f} s, slots wait {100 * runs[way]['waiting_share']:.0f} %", flush=True)
+        print(
+            f"{way:16} {runs[way]['makespan_s']:7.1f} s, slots wait "
+            f"{100 * runs[way]['waiting_share']:.0f} %",
+            flush=True,
+        )
     rows = [
         {
             "way": way,
@@ -127,7 +168,11 @@ def compare(args: argparse.Namespace) -> None:
         for way, found in runs.items()
     ]
     at = {row["way"]: row["makespan_s"] for row in rows}
-    ratios: dict[str, Any] = {f"{base}_over_{way.replace(' ', '_')}": at[base] / at[way] for base in WAYS[:2] for way in WAYS[2:]}
+    ratios: dict[str, Any] = {
+        f"{base}_over_{way.replace(' ', '_')}": at[base] / at[way]
+        for base in WAYS[:2]
+        for way in WAYS[2:]
+    }
     ratios["deciding_share"] = max(row["deciding_share"] for row in rows)
     ratios["deciding_share_goal"] = 0.001
     ratios["run_lengths"] = {way: lengths(runs[way]["flotillas"]) for way in WAYS}
@@ -139,13 +184,22 @@ def lengths(flotillas: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of each flotilla, one after another."""
     slots = [sum(found["widths"]) for found in flotillas]
     told = [f"{f['mean_s']:.1f} s +- {f['deviation_s']:.1f}" for f in flotillas]
-    return [f"{len(f['models'])} on {n} slots: {text}" for f, n, text in zip(flotillas, slots, told, strict=True)]
+    return [
+        f"{len(f['models'])} on {n} slots: {text}"
+        for f, n, text in zip(flotillas, slots, told, strict=True)
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="short lengths, to see that it works")
-    parser.add_argument("--keep", type=Path, help="where the studies and their reports go")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="short lengths, to see that it works"
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="where the studies and their reports go"
+    )
     parser.add_argument("--run", choices=WAYS)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()

@@ -32,19 +32,39 @@ WIDTH = 64
 
 @lru_cache(maxsize=1)
 def images() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], str]:
-    """Rows in [0, 1], labels, and what they are: MNIST's 10 000 test images if they are at hand, else scikit-learn's digits."""
+    """Rows in [0, 1], labels, and what they are: MNIST's 10 000 test images if they are at
+    hand, else scikit-learn's digits.
+    """
     if not MNIST.exists():
         from sklearn.datasets import load_digits
 
         x, y = load_digits(return_X_y=True)
-        return (x / 16).astype("float32"), y.astype("int64"), f"scikit-learn's 1797 digits (no {MNIST.name} in ../shared/data)"
-    x = np.frombuffer(gzip.decompress((MNIST / "t10k-images-idx3-ubyte.gz").read_bytes()), "uint8", offset=16)
-    y = np.frombuffer(gzip.decompress((MNIST / "t10k-labels-idx1-ubyte.gz").read_bytes()), "uint8", offset=8)
-    return (x.reshape(len(y), -1) / 255).astype("float32"), y.astype("int64"), "mnist10k"
+        return (
+            (x / 16).astype("float32"),
+            y.astype("int64"),
+            f"scikit-learn's 1797 digits (no {MNIST.name} in ../shared/data)",
+        )
+    x = np.frombuffer(
+        gzip.decompress((MNIST / "t10k-images-idx3-ubyte.gz").read_bytes()),
+        "uint8",
+        offset=16,
+    )
+    y = np.frombuffer(
+        gzip.decompress((MNIST / "t10k-labels-idx1-ubyte.gz").read_bytes()),
+        "uint8",
+        offset=8,
+    )
+    return (
+        (x.reshape(len(y), -1) / 255).astype("float32"),
+        y.astype("int64"),
+        "mnist10k",
+    )
 
 
 def divided(most: int | None) -> tuple[Any, Any, Any, Any]:
-    """Training images and labels (at most so many), validation images and labels: the last fifth."""
+    """Training images and labels (at most so many), validation images and labels: the last
+    fifth.
+    """
     x, y, _ = images()
     cut = len(x) * 4 // 5
     return x[: min(cut, most or cut)], y[: min(cut, most or cut)], x[cut:], y[cut:]
@@ -61,7 +81,11 @@ def optimizer(config: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimi
     kinds = {"Adam": torch.optim.Adam, "Adagrad": torch.optim.Adagrad}
     if config["optimizer"] in kinds:
         return kinds[config["optimizer"]](model.parameters(), lr=config["lr"])
-    return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9 if config["optimizer"] == "Momentum" else 0.0)
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=config["lr"],
+        momentum=0.9 if config["optimizer"] == "Momentum" else 0.0,
+    )
 
 
 class Mlp3(shoal.Recipe):
@@ -77,7 +101,9 @@ class Mlp3(shoal.Recipe):
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return network(config, divided(1)[2].shape[1])
 
-    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
         return optimizer(config, model)
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:

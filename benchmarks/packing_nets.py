@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 import shoal
 
-STEPS = 20  # of a cell
-
 
 @dataclass(frozen=True)
 class Net:
@@ -34,12 +32,19 @@ def mlp3(inputs: int, width: int) -> nn.Module:
 def cnn(channels: int) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        *(
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        ),
         nn.Linear(32, 10),
     )
 
 
-def normed(before: int, after: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def normed(
+    before: int, after: int, size: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     """A convolution and batch norm."""
     conv = nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(after)]
@@ -49,8 +54,15 @@ def mobilenet(channels: int) -> nn.Module:
     """Depthwise-separable blocks with batch norm, after MobileNet."""
     layers: list[nn.Module] = [*normed(channels, 16, 3), nn.ReLU()]
     for before, after, stride in ((16, 32, 1), (32, 64, 2), (64, 64, 1)):
-        layers += [*normed(before, before, 3, stride, before), nn.ReLU(), *normed(before, after, 1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+        layers += [
+            *normed(before, before, 3, stride, before),
+            nn.ReLU(),
+            *normed(before, after, 1),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
 
 
 class Residual(nn.Module):
@@ -58,9 +70,13 @@ class Residual(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(*normed(before, after, 3, stride), nn.ReLU(), *normed(after, after, 3))
+        self.body = nn.Sequential(
+            *normed(before, after, 3, stride), nn.ReLU(), *normed(after, after, 3)
+        )
         same = stride == 1 and before == after
-        self.past = nn.Identity() if same else nn.Sequential(*normed(before, after, 1, stride))
+        self.past = (
+            nn.Identity() if same else nn.Sequential(*normed(before, after, 1, stride))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.past(x))
@@ -74,17 +90,32 @@ def resnet(channels: int, widths: tuple[int, ...], blocks: int) -> nn.Module:
         for block in range(blocks):
             layers.append(Residual(before, width, 2 if i and not block else 1))
             before = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10)
+    )
 
 
 NETS: Mapping[str, Net] = {
-    **{f"MLP-3 x{width}": Net((64,), lambda width=width: mlp3(64, width)) for width in (16, 64, 128)},
+    **{
+        f"MLP-3 x{width}": Net((64,), lambda width=width: mlp3(64, width))
+        for width in (16, 64, 128)
+    },
     "CNN": Net((1, 8, 8), lambda: cnn(1)),
     "MobileNet-like": Net((1, 8, 8), lambda: mobilenet(1)),
     "ResNet-like": Net((1, 8, 8), lambda: resnet(1, (16, 32), 1)),
+    "MLP-3 x1024": Net((64,), lambda: mlp3(64, 1024)),
+    "CNN, 3x32x32": Net((3, 32, 32), lambda: cnn(3)),
     "ResNet-18": Net((3, 32, 32), lambda: resnet(3, (64, 128, 256, 512), 2)),
 }
-ON_CPU = tuple(name for name in NETS if name != "ResNet-18")
+ON_CPU = (
+    "MLP-3 x16",
+    "MLP-3 x64",
+    "MLP-3 x128",
+    "CNN",
+    "MobileNet-like",
+    "ResNet-like",
+)
+ON_GPU = ("MLP-3 x64", "MLP-3 x1024", "CNN, 3x32x32", "ResNet-18")
 
 
 class Images(shoal.Recipe):
@@ -96,15 +127,22 @@ class Images(shoal.Recipe):
     def data(self) -> shoal.Data:
         rng = np.random.default_rng(0)
         rows = self.samples * self.shards
-        images = rng.integers(0, 256, (rows, *self.shape), dtype="uint8").astype("float32") / 255
-        return shoal.Data.arrays(images, rng.integers(0, 10, rows), shards=self.shards, validation=None)
+        images = (
+            rng.integers(0, 256, (rows, *self.shape), dtype="uint8").astype("float32")
+            / 255
+        )
+        return shoal.Data.arrays(
+            images, rng.integers(0, 10, rows), shards=self.shards, validation=None
+        )
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         net = NETS[config["net"]]
         made: nn.Module = net.make()
         return made if net.shape == self.shape else nn.Sequential(nn.Flatten(), made)
 
-    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
         kind = torch.optim.SGD if config.get("optimizer") == "SGD" else torch.optim.Adam
         return kind(model.parameters(), lr=config["lr"])
 
@@ -113,7 +151,9 @@ class Images(shoal.Recipe):
 
 
 class RawImages(Images):
-    """The same, preprocessed anew in each pass: images are shifted, mirrored or not, and brought to mean 0 and deviation 1."""
+    """The same, preprocessed anew in each pass: images are shifted, mirrored or not, and
+    brought to mean 0 and deviation 1.
+    """
 
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
         images, labels = samples
@@ -121,12 +161,21 @@ class RawImages(Images):
         varied = np.empty_like(images)
         moves, mirrored = rng.integers(-1, 2, (count, 2)), rng.random(count) < 0.5
         for i in range(count):
-            image = np.roll(images[i], tuple(moves[i]), (-2, -1)) if images.ndim > 2 else np.roll(images[i], moves[i][0])
+            image = (
+                np.roll(images[i], tuple(moves[i]), (-2, -1))
+                if images.ndim > 2
+                else np.roll(images[i], moves[i][0])
+            )
             varied[i] = image[..., ::-1] if mirrored[i] else image
         inner = tuple(range(1, images.ndim))
-        return (varied - varied.mean(inner, keepdims=True)) / (varied.std(inner, keepdims=True) + 1e-6), labels
+        return (varied - varied.mean(inner, keepdims=True)) / (
+            varied.std(inner, keepdims=True) + 1e-6
+        ), labels
 
 
 def configs(net: str, models: int, batch: int) -> list[dict[str, Any]]:
     """Models of one kind that differ in seed and learning rate."""
-    return [{"net": net, "batch_size": batch, "seed": i, "lr": 1e-3 * (1 + i / 64)} for i in range(models)]
+    return [
+        {"net": net, "batch_size": batch, "seed": i, "lr": 1e-3 * (1 + i / 64)}
+        for i in range(models)
+    ]

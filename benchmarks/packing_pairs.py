@@ -1,6 +1,8 @@
-"""Pairs of models by the five factors of Pack's Table 1, and what switching between models costs (eq. 4).
+"""Pairs of models by the five factors of Pack's Table 1, and what switching between models
+costs (eq. 4).
 
-Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020, section 4.
+Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter
+Tuning", 2020, section 4.
 """
 
 from __future__ import annotations
@@ -9,12 +11,17 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from packing_nets import STEPS, Images, RawImages
+from packing_nets import Images, RawImages
+from packing_page import STEPS
 from packing_ways import Lanes
 
 SHAPE = (1, 8, 8)
 SAME = ("MLP-3 x64", "MobileNet-like", "ResNet-like")
-DIFFERENT = (("MLP-3 x64", "MobileNet-like"), ("CNN", "MobileNet-like"), ("MobileNet-like", "ResNet-like"))
+DIFFERENT = (
+    ("MLP-3 x64", "MobileNet-like"),
+    ("CNN", "MobileNet-like"),
+    ("MobileNet-like", "ResNet-like"),
+)
 SAMPLES = 800  # 25 steps at batch 32, 16 at batch 50
 EPOCH, SWITCHED, FUSED = 2000, 2, 8  # images; models one after the other; models fused
 
@@ -24,7 +31,11 @@ def pairs(device: str, quick: bool = False) -> list[dict[str, Any]]:
     both: list[tuple[str, str]] = [*((net, net) for net in SAME), *DIFFERENT]
     rows = []
     for nets, other, raw, optimizers, batch in product(
-        both[:1] if quick else both, (False, True), (False, True), (False, True), (False, True)
+        both[:1] if quick else both,
+        (False, True),
+        (False, True),
+        (False, True),
+        (False, True),
     ):
         row = {
             "pair": " + ".join(nets),
@@ -36,21 +47,41 @@ def pairs(device: str, quick: bool = False) -> list[dict[str, Any]]:
         }
         seq, pack = pair(nets, other, raw, optimizers, batch, device, 2 if quick else 7)
         rows.append(row | {"seq": seq, "pack": pack, "impv": 1 - pack / seq})
-        print("  ".join(f"{x:.4g}" if isinstance(x, float) else x for x in rows[-1].values()), flush=True)
+        print(
+            "  ".join(
+                f"{x:.4g}" if isinstance(x, float) else x for x in rows[-1].values()
+            ),
+            flush=True,
+        )
     return rows
 
 
 def pair(
-    nets: tuple[str, str], other: bool, raw: bool, optimizers: bool, batch: bool, device: str, rounds: int
+    nets: tuple[str, str],
+    other: bool,
+    raw: bool,
+    optimizers: bool,
+    batch: bool,
+    device: str,
+    rounds: int,
 ) -> tuple[float, float]:
     """Seconds of a step of both, sequentially and as Shoal packs them."""
     recipe = (RawImages if raw else Images)(SHAPE, SAMPLES, shards=2)
-    first = {"net": nets[0], "batch_size": 32, "seed": 0, "lr": 1e-3, "optimizer": "Adam"}
+    first = {
+        "net": nets[0],
+        "batch_size": 32,
+        "seed": 0,
+        "lr": 1e-3,
+        "optimizer": "Adam",
+    }
     second = {**first, "net": nets[1], "seed": 1}
     second |= {"optimizer": "SGD"} if optimizers else {}
     second |= {"batch_size": 50} if batch else {}
     at = (0, 1 if other else 0)
-    ways = [Lanes(recipe, [first, second], how, device, at) for how in ("sequential", "chosen")]
+    ways = [
+        Lanes(recipe, [first, second], how, device, at)
+        for how in ("sequential", "chosen")
+    ]
     for way in ways:
         way.settle()
     times: list[tuple[float, float]] = []
@@ -70,10 +101,17 @@ def _ready(way: Lanes) -> float:
 def switching(device: str, quick: bool = False) -> list[dict[str, Any]]:
     """SwOH of each net, and of fusing and parting."""
     rows = []
-    for net in ("MLP-3 x64", "CNN") if quick else ("MLP-3 x64", "CNN", "MobileNet-like", "ResNet-like"):
+    for net in (
+        ("MLP-3 x64", "CNN")
+        if quick
+        else ("MLP-3 x64", "CNN", "MobileNet-like", "ResNet-like")
+    ):
         found = [switched(net, device) for _ in range(2 if quick else 5)]
         seq, single, over = (median(x) for x in zip(*found, strict=True))
-        rows.append({"net": net, "Seq s": seq, "Single s": single, "SwOH ms": 1e3 * over} | repacked(net, device, quick))
+        rows.append(
+            {"net": net, "Seq s": seq, "Single s": single, "SwOH ms": 1e3 * over}
+            | repacked(net, device, quick)
+        )
         print(rows[-1], flush=True)
     return rows
 
@@ -81,7 +119,9 @@ def switching(device: str, quick: bool = False) -> list[dict[str, Any]]:
 def switched(net: str, device: str) -> tuple[float, float, float]:
     """T_e(Seq) of two models never seen, T_e of one that stayed, and eq. 4."""
     recipe = Images(SHAPE, EPOCH)
-    given = [{"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(SWITCHED)]
+    given = [
+        {"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(SWITCHED)
+    ]
     lanes = Lanes(recipe, given, "sequential", device)
     begun, settled = lanes.visit(), 0.0  # the first pass builds both
     lanes.visit()  # and the meter is through with the second
@@ -91,7 +131,9 @@ def switched(net: str, device: str) -> tuple[float, float, float]:
 
 def repacked(net: str, device: str, quick: bool) -> dict[str, Any]:
     """Milliseconds to part so many fused models and to fuse them again."""
-    given = [{"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(FUSED)]
+    given = [
+        {"net": net, "batch_size": 32, "seed": i, "lr": 1e-3} for i in range(FUSED)
+    ]
     lanes = Lanes(Images(SHAPE, STEPS * 32), given, "fused", device)
     lanes.settle()
     lanes.visit()

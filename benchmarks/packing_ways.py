@@ -1,10 +1,12 @@
-"""Ways to train the same models for the same steps on one slot, each ready to be timed again and again."""
+"""Ways to train the same models for the same steps on one slot, each ready to be timed again
+and again.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -14,20 +16,24 @@ import torch
 from packing_nets import Images
 
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.train.gauge import Gauge
-from shoal.train.graph import graph_key
-from shoal.train.lane import Lane
-from shoal.train.station import Station
-from shoal.train.unit import Done, TrialError, Unit
+from shoal.train.fuse.gauge import Gauge
+from shoal.train.fuse.graph import graph_key
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.recipe.unit import Done, TrialError, Unit
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
 
 MOST_PROCESSES = 8
-SETTLED = 8  # visits of 20 steps, after which widths that are in doubt have been tried twice at least
+# visits of 20 steps, after which widths that are in doubt have been tried twice at least
+SETTLED = 8
 
 
 class FullWidth(Gauge):
     """Always fuse all."""
 
-    def wants(self, kind: str, lanes: int, mix: str = "") -> int | None:
+    def wants(
+        self, kind: str, lanes: int, mix: str = "", left: float = float("inf")
+    ) -> int | None:
         return None
 
     def choose(self, kind: str, lanes: int) -> int:
@@ -37,21 +43,37 @@ class FullWidth(Gauge):
 class Lanes:
     """Models on one slot of this process, trained pass by pass.
 
-    `how`: "sequential", one model's pass after the other's; "interleaved", "fused" (always, and all in one), or "chosen":
-    what Shoal makes of it by its own measurements. `at`: the shard each one reads; by default all read the first.
+    `how`: "sequential", one model's pass after the other's; "interleaved", "fused" (always, and
+    all in one), or "chosen": what Shoal makes of it by its own measurements. `at`: the shard
+    each one reads; by default all read the first.
     """
 
     def __init__(
-        self, recipe: Images, configs: Sequence[dict[str, Any]], how: str, device: str = "cpu", at: Sequence[int] | None = None
+        self,
+        recipe: Images,
+        configs: Sequence[dict[str, Any]],
+        how: str,
+        device: str = "cpu",
+        at: Sequence[int] | None = None,
     ) -> None:
         data = recipe.data()
         self.how, self.device = how, device
-        self.station = Station(recipe, data, None, seed=0, device=device, kind=device, state_memory_gb=64.0)
+        self.station = Station(
+            recipe,
+            data,
+            None,
+            StationSetup(seed=0, device=device, state_memory_gb=64.0),
+        )
         if how == "fused":
-            self.station._pack.crews.gauge = FullWidth()
-        self.trials = [Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards)) for i, c in enumerate(configs)]
+            self.station.pack.crews.gauge = FullWidth()
+        self.trials = [
+            Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards))
+            for i, c in enumerate(configs)
+        ]
         self.shards = [data.shards[i] for i in (at or [0] * len(configs))]
-        self.visits: dict[TrialId, tuple[Visit, ...]] = {trial.id: () for trial in self.trials}
+        self.visits: dict[TrialId, tuple[Visit, ...]] = {
+            trial.id: () for trial in self.trials
+        }
         self.turn = 0
 
     def units(self) -> list[Unit]:
@@ -67,7 +89,9 @@ class Lanes:
         self.wait()
         begin = perf_counter()
         for group in groups:
-            for trial, news in self.station.together(group, self.how in ("fused", "chosen")):
+            for trial, news in self.station.together(
+                group, self.how in ("fused", "chosen")
+            ):
                 if isinstance(news, TrialError):
                     raise news
                 if isinstance(news, Done):
@@ -93,32 +117,40 @@ class Lanes:
     def parted(self) -> float:
         """Seconds to part what is fused."""
         begin = perf_counter()
-        self.station._pack.release(self._lane())
+        self.station.pack.fusing.release(self._lane())
         self.wait()
         return perf_counter() - begin
 
     def unfusable(self) -> str | None:
         """Why the models are not fused; None: they may be."""
-        return self.station._pack.crews.gauge.why(self._kind())
+        return self.station.pack.crews.gauge.why(self._kind())
 
     def width(self) -> int:
         """How many are fused in one by Shoal's choice; 1: interleaved."""
-        return self.station._pack.crews.gauge.choose(self._kind(), len(self.trials))
+        return self.station.pack.crews.gauge.choose(self._kind(), len(self.trials))
 
     def _kind(self) -> str:
         return graph_key(self._lane())
 
-    def _lane(self) -> Lane:
-        return next(iter(self.station._held.values())).lane
+    def _lane(self) -> TrainingLane:
+        return self.station.lanes.get(self.trials[0].id).lane
 
     def close(self) -> None:
         pass
 
 
 class Processes:
-    """The same models over as many processes as there are, each training its share one after the other."""
+    """The same models over as many processes as there are, each training its share one after
+    the other.
+    """
 
-    def __init__(self, crew: Crew, recipe: Images, configs: Sequence[dict[str, Any]], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        recipe: Images,
+        configs: Sequence[dict[str, Any]],
+        device: str = "cpu",
+    ) -> None:
         self.ends = crew.ends[: len(configs)]
         for i, end in enumerate(self.ends):
             end.send((recipe, list(configs[i :: len(self.ends)]), device))
@@ -147,18 +179,27 @@ class Processes:
 
 
 class Crew:
-    """Processes that wait for models; made once, for starting them takes longer than any cell."""
+    """Processes that wait for models; made once, for starting them takes longer than any cell.
 
-    def __init__(self, count: int, core: int | None) -> None:
+    `environment`: variables that they get beside this process's own.
+    """
+
+    def __init__(
+        self, count: int, core: int | None, environment: Mapping[str, str] | None = None
+    ) -> None:
         context = get_context("spawn")
         self.ends: list[Connection] = []
         self.processes = []
+        before = dict(os.environ)
+        os.environ.update(environment or {})
         for _ in range(count):
             end, other = context.Pipe()
             process = context.Process(target=serve, args=(other, core), daemon=True)
             process.start()
             self.ends.append(end)
             self.processes.append(process)
+        os.environ.clear()
+        os.environ.update(before)
         for end in self.ends:
             end.recv()
 

@@ -1,4 +1,5 @@
-"""How well `shoal plan` predicts: the demo's training time, predicted and then trained, as processes of their own.
+"""How well `shoal plan` predicts: the demo's training time, predicted and then trained, as
+processes of their own.
 
 python benchmarks/plan.py [--rounds 5]
 """
@@ -18,7 +19,12 @@ DIGITS = str(Path(__file__).resolve().parents[1] / "examples" / "digits.py")
 
 
 def shoal(*args: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "shoal.cli", *args], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal.cli", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"shoal {' '.join(args)} failed:\n{done.stderr[-3000:]}")
     return done.stdout
@@ -29,7 +35,11 @@ def trained(folder: Path) -> float:
     from shoal.core.event import Finished
     from shoal.engine.journal import read
 
-    return max(line.time for line in read(folder / "journal.jsonl") if isinstance(line.entry, Finished))
+    return max(
+        line.time
+        for line in read(folder / "journal.jsonl")
+        if isinstance(line.entry, Finished)
+    )
 
 
 def bars(folder: Path) -> set[tuple[str, str]]:
@@ -39,24 +49,50 @@ def bars(folder: Path) -> set[tuple[str, str]]:
 
     found = chart(list(read(folder / "journal.jsonl"))).bars
     return {
-        (slot, bar.kind) for slot, bars in found.items() for bar in bars if bar.kind in ("train", "evaluate", "save", "switch")
+        (slot, bar.kind)
+        for slot, bars in found.items()
+        for bar in bars
+        if bar.kind in ("train", "evaluate", "save", "switch")
     }
 
 
 def one_round(folder: Path, turn: int) -> dict[str, Any]:
     def predict() -> float:
-        found = json.loads(shoal("plan", DIGITS, "--policy", "fifo", "--out", str(folder / "plan"), "--json"))
+        found = json.loads(
+            shoal(
+                "plan",
+                DIGITS,
+                "--policy",
+                "fifo",
+                "--out",
+                str(folder / "plan"),
+                "--json",
+            )
+        )
         return float(found["policies"][0]["seconds"])
 
     def train() -> float:
-        shoal("run", DIGITS, "--policy", "fifo", "--storage", str(folder / "run"), "--json")
+        shoal(
+            "run",
+            DIGITS,
+            "--policy",
+            "fifo",
+            "--storage",
+            str(folder / "run"),
+            "--json",
+        )
         return trained(folder / "run")
 
     if turn % 2:
         real, predicted = train(), predict()
     else:
         predicted, real = predict(), train()
-    return {"round": turn + 1, "predicted_s": predicted, "trained_s": real, "predicted_over_trained": predicted / real}
+    return {
+        "round": turn + 1,
+        "predicted_s": predicted,
+        "trained_s": real,
+        "predicted_over_trained": predicted / real,
+    }
 
 
 def main() -> None:
@@ -74,7 +110,11 @@ def main() -> None:
     write(
         "plan",
         rows,
-        {"predicted_over_trained": ratio, "off_by": abs(ratio - 1), "same_gantt_form": all(r["same_gantt_form"] for r in rows)},
+        {
+            "predicted_over_trained": ratio,
+            "off_by": abs(ratio - 1),
+            "same_gantt_form": all(r["same_gantt_form"] for r in rows),
+        },
     )
 
 

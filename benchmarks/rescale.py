@@ -1,10 +1,13 @@
-"""Seconds without training when the width of a run changes, 1 -> 2 -> 1 -> 2: Shoal's wide lane, torchrun elastic, Ray Train.
+"""Seconds without training when the width of a run changes, 1 -> 2 -> 1 -> 2: Shoal's wide
+lane, torchrun elastic, Ray Train.
 
-A model of 25 million parameters under Adam (300 MB of state), two processes of this machine over gloo. Counted is the time from
-the end of the last step before a change to the end of the first one after it, less what a step takes (the median of those that
-follow). What the peers restart with is in their favour: they save their state exactly when they are stopped, on a local disk, so
-that no step is lost; torchrun waits 1 s for more nodes (its default: 30 s). Shoal's line "killed" is kill -9 of one of two
-processes, the step in flight included; the other changes are orders.
+A model of 25 million parameters under Adam (300 MB of state), two processes of this machine
+over gloo. Counted is the time from the end of the last step before a change to the end of the
+first one after it, less what a step takes (the median of those that follow). What the peers
+restart with is in their favour: they save their state exactly when they are stopped, on a local
+disk, so that no step is lost; torchrun waits 1 s for more nodes (its default: 30 s). Shoal's
+line "killed" is kill -9 of one of two processes, the step in flight included; the other changes
+are orders.
 
     python benchmarks/rescale.py [shoal] [torchrun] [ray]
 """
@@ -41,24 +44,29 @@ class Large(shoal.Recipe):
     batch_size = BATCH
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS)))
+        return nn.Sequential(
+            *(nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS))
+        )
 
-    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return model(batch[0]).square().mean()
 
 
-# -- Shoal ---------------------------------------------------------------------------------------------------------------
+# -- Shoal
+# ----------------------------------------------------------------------------------------------
 
 
 def slot(link: Any) -> None:
     """A slot's process: takes the seats it is given, and tells what it does."""
-    from shoal.train.group import Meeting
-    from shoal.train.lane import Lane
-    from shoal.train.seat import Orders
-    from shoal.train.wide import Halted, Wide
+    from shoal.train.lane.lane import TrainingLane
+    from shoal.train.recipe.seat import Orders
+    from shoal.train.wide.gate import Meeting
+    from shoal.train.wide.lane import Halted, Wide
 
     torch.set_num_threads(1)
     meeting, orders = Meeting(), Orders()
@@ -78,7 +86,7 @@ def slot(link: Any) -> None:
                 orders.halt()
 
     threading.Thread(target=listen, daemon=True).start()
-    lane = Lane(Large(), {}, seed=1, device=torch.device("cpu"), epoch=1e6)
+    lane = TrainingLane(Large(), {}, seed=1, device=torch.device("cpu"), epoch=1e6)
     wide = Wide(lane, orders)
     rows = torch.randn(8 * BATCH, SIDE)
 
@@ -100,7 +108,7 @@ def slot(link: Any) -> None:
 
 
 def of_shoal() -> list[dict[str, Any]]:
-    from shoal.train.seat import Move, Seat
+    from shoal.train.recipe.seat import Move, Seat
 
     context = get_context("spawn")
 
@@ -115,8 +123,20 @@ def of_shoal() -> list[dict[str, Any]]:
     noted = steps(one, 1)
     for generation, width in enumerate((2, 1, 2), 2):
         joining = (1,) if width == 2 else ()
-        seats = [Seat("b", generation, rank, width, address if width == 2 else "", joining=joining) for rank in range(width)]
-        two.send(("begin", seats[1]) if width == 2 else ("move", Move(generation, None)))
+        seats = [
+            Seat(
+                "b",
+                generation,
+                rank,
+                width,
+                address if width == 2 else "",
+                joining=joining,
+            )
+            for rank in range(width)
+        ]
+        two.send(
+            ("begin", seats[1]) if width == 2 else ("move", Move(generation, None))
+        )
         one.send(("move", Move(generation, seats[0])))
         noted += steps(one, width)
     second.kill()
@@ -125,7 +145,10 @@ def of_shoal() -> list[dict[str, Any]]:
     noted += steps(one, 1)
     first.kill()
     changes = [*CHANGES, "2 -> 1, killed"]
-    return [{"with": "shoal", "change": change, "seconds": took} for change, took in zip(changes, gaps(noted), strict=True)]
+    return [
+        {"with": "shoal", "change": change, "seconds": took}
+        for change, took in zip(changes, gaps(noted), strict=True)
+    ]
 
 
 def hear(link: Any, kind: str) -> Any:
@@ -151,11 +174,14 @@ def gaps(noted: list[Any]) -> list[float]:
     for i in range(1, len(noted)):
         if noted[i][0] != noted[i - 1][0]:
             after = [step[1] for step in noted[i : i + STEPS]]
-            found.append(after[0] - noted[i - 1][1] - median(b - a for a, b in pairwise(after)))
+            found.append(
+                after[0] - noted[i - 1][1] - median(b - a for a, b in pairwise(after))
+            )
     return found
 
 
-# -- peers: a plain DDP script that saves its state when it is stopped ---------------------------------------------------
+# -- peers: a plain DDP script that saves its state when it is stopped
+# ---------------------------------------------------
 
 
 def train(home: Path, stop: Callable[[int], bool], rank: int, width: int) -> None:
@@ -182,21 +208,32 @@ def train(home: Path, stop: Callable[[int], bool], rank: int, width: int) -> Non
                     log.write(json.dumps([width, time()]) + "\n")
     finally:  # also when a peer is gone
         if rank == 0:
-            torch.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict()}, home / "beside.pt")
+            torch.save(
+                {"model": plain.state_dict(), "optimizer": optimizer.state_dict()},
+                home / "beside.pt",
+            )
             (home / "beside.pt").replace(saved)
 
 
 def noted_steps(home: Path) -> list[Any]:
     log = home / "steps"
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return (
+        [json.loads(line) for line in log.read_text().splitlines()]
+        if log.exists()
+        else []
+    )
 
 
 def rows(name: str, home: Path) -> list[dict[str, Any]]:
     found = gaps(noted_steps(home))
-    return [{"with": name, "change": change, "seconds": took} for change, took in zip(CHANGES, found, strict=True)]
+    return [
+        {"with": name, "change": change, "seconds": took}
+        for change, took in zip(CHANGES, found, strict=True)
+    ]
 
 
-# -- torchrun ------------------------------------------------------------------------------------------------------------
+# -- torchrun
+# ----------------------------------------------------------------------------------------------
 
 
 def elastic(home: Path) -> None:
@@ -217,11 +254,33 @@ def of_torchrun() -> list[dict[str, Any]]:
         home = Path(folder)
 
         def agent() -> subprocess.Popen[bytes]:
-            command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=9"]
-            command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=b", "--local-addr=127.0.0.1"]
-            command += ["--rdzv-conf=last_call_timeout=1", __file__, "--elastic", folder]
-            # with the store that agents share by default, a node that joins waits for ever (pytorch issue 135712)
-            own = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            command = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--nnodes=1:2",
+                "--nproc-per-node=1",
+                "--max-restarts=9",
+            ]
+            command += [
+                "--rdzv-backend=c10d",
+                f"--rdzv-endpoint=127.0.0.1:{port}",
+                "--rdzv-id=b",
+                "--local-addr=127.0.0.1",
+            ]
+            command += [
+                "--rdzv-conf=last_call_timeout=1",
+                __file__,
+                "--elastic",
+                folder,
+            ]
+            # with the store that agents share by default, a node that joins waits for ever
+            # (pytorch issue 135712)
+            own = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            }
             return subprocess.Popen(command, env=own, stderr=subprocess.DEVNULL)
 
         agents = [agent()]
@@ -246,11 +305,14 @@ def reached(home: Path, width: int) -> None:
     until = monotonic() + PATIENCE
     while [step[0] for step in noted_steps(home)[-STEPS:]] != [width] * STEPS:
         if monotonic() > until:
-            raise TimeoutError(f"torchrun made no steps at width {width} within {PATIENCE:g} s")
+            raise TimeoutError(
+                f"torchrun made no steps at width {width} within {PATIENCE:g} s"
+            )
         sleep(0.1)
 
 
-# -- Ray Train -----------------------------------------------------------------------------------------------------------
+# -- Ray Train
+# ----------------------------------------------------------------------------------------------
 
 
 def some(config: dict[str, Any]) -> None:
@@ -259,7 +321,12 @@ def some(config: dict[str, Any]) -> None:
 
     context = ray.train.get_context()
     torch.set_num_threads(1)
-    train(Path(config["home"]), lambda made: made == STEPS, context.get_world_rank(), context.get_world_size())
+    train(
+        Path(config["home"]),
+        lambda made: made == STEPS,
+        context.get_world_rank(),
+        context.get_world_size(),
+    )
 
 
 def of_ray() -> list[dict[str, Any]]:
@@ -267,14 +334,18 @@ def of_ray() -> list[dict[str, Any]]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    ray.init(
+        num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False
+    )
     with tempfile.TemporaryDirectory() as folder:
         for number, width in enumerate((1, 2, 1, 2)):
             TorchTrainer(
                 some,
                 train_loop_config={"home": folder},
                 torch_config=TorchConfig(backend="gloo"),
-                scaling_config=ScalingConfig(num_workers=width, resources_per_worker={"CPU": 0.5}),
+                scaling_config=ScalingConfig(
+                    num_workers=width, resources_per_worker={"CPU": 0.5}
+                ),
                 run_config=RunConfig(storage_path=folder, name=f"run{number}"),
             ).fit()
         found = rows("ray train", Path(folder))
@@ -284,18 +355,35 @@ def of_ray() -> list[dict[str, Any]]:
 
 def main(chosen: list[str]) -> None:
     ways = {"shoal": of_shoal, "torchrun": of_torchrun, "ray": of_ray}
-    found = [row for name, way in ways.items() if not chosen or name in chosen for row in way()]
+    found = [
+        row
+        for name, way in ways.items()
+        if not chosen or name in chosen
+        for row in way()
+    ]
 
     if chosen and "shoal" not in chosen:
         show(found)
         return
 
     def took(name: str) -> float:
-        return mean(row["seconds"] for row in found if row["with"] == name and "killed" not in row["change"])
+        return mean(
+            row["seconds"]
+            for row in found
+            if row["with"] == name and "killed" not in row["change"]
+        )
 
     present = dict.fromkeys(row["with"] for row in found)
-    over = {f"{name.replace(' ', '_')}_over_shoal": took(name) / took("shoal") for name in present if name != "shoal"}
-    write("rescale", found, {**over, "restart_over_shoal": min(over.values(), default=float("nan"))})
+    over = {
+        f"{name.replace(' ', '_')}_over_shoal": took(name) / took("shoal")
+        for name in present
+        if name != "shoal"
+    }
+    write(
+        "rescale",
+        found,
+        {**over, "restart_over_shoal": min(over.values(), default=float("nan"))},
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""Eight models on data that is costly to prepare: prepared once for all of them, against once for each.
+"""Eight models on data that is costly to prepare: prepared once for all of them, against once
+for each.
 
-The data are JPEG files in memory, cut out of scikit-learn's two sample images. In each pass every one is decoded, cropped at
-random, resized, turned over at random and normalized (Pillow, NumPy): all of it is `augment`, nothing can be kept. (What is the
-same in each pass belongs in `prepare`, which is done once and kept: then there is next to nothing to share.) Same cores for all
-ways, one by default. Counted is the time in which all eight train: from the end of the slowest one's first epoch to the first
-one's end.
+The data are JPEG files in memory, cut out of scikit-learn's two sample images. In each pass
+every one is decoded, cropped at random, resized, turned over at random and normalized (Pillow,
+NumPy): all of it is `augment`, nothing can be kept. (What is the same in each pass belongs in
+`prepare`, which is done once and kept: then there is next to nothing to share.) Same cores for
+all ways, one by default. Counted is the time in which all eight train: from the end of the
+slowest one's first epoch to the first one's end.
 
-bound = 8 (p + t) / (p + 8 t): the speed-up by preparing once, if sharing itself cost nothing, with p and t the seconds of
-the processor for preparing and for training a sample, each measured alone before and after the runs. On a machine that does other
-things, too, compare "samples/CPU s": it counts the seconds of the processors that each way had.
+bound = 8 (p + t) / (p + 8 t): the speed-up by preparing once, if sharing itself cost nothing,
+with p and t the seconds of the processor for preparing and for training a sample, each measured
+alone before and after the runs. On a machine that does other things, too, compare "samples/CPU
+s": it counts the seconds of the processors that each way had.
 
-    python benchmarks/shared_stream.py [--quick] [--cores 1] [per-trial] [feeders] [auto] [pack] [tensorsocket]
+    python benchmarks/shared_stream.py [--quick]
+        [--cores 1] [per-trial] [feeders] [auto] [pack] [tensorsocket]
 """
 
 from __future__ import annotations
@@ -38,13 +42,14 @@ from PIL import Image
 from torch import nn
 
 import shoal
-import shoal.backend.ray  # before the time counts
+import shoal.backend.ray.backend  # before the time counts
 from shoal.core.event import Advanced, Fed, Finished
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.folder import last_head
-from shoal.train.station import Done, Station, Unit
-from shoal.train.stream import feeding
-from shoal.train.verify import compare
+from shoal.study.folder import last_head
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Done, Station, Unit
+from shoal.train.stream.stream import feeding
+from shoal.train.tools.verify import compare
 
 LANES, BATCH = 8, 32
 FILE, SIDE, CLASSES = 320, 32, 8  # pixels of a file and of what is trained on
@@ -68,22 +73,35 @@ def files(count: int) -> tuple[np.ndarray[Any, Any], ...]:
         which, (high, wide) = int(rng.integers(2)), images[0].shape[:2]
         top, left = int(rng.integers(high - FILE)), int(rng.integers(wide - FILE))
         told = io.BytesIO()
-        Image.fromarray(images[which][top : top + FILE, left : left + FILE]).save(told, "JPEG", quality=90)
+        Image.fromarray(images[which][top : top + FILE, left : left + FILE]).save(
+            told, "JPEG", quality=90
+        )
         made.append(np.frombuffer(told.getvalue(), "uint8"))
-        labels.append(4 * which + 2 * (top > (high - FILE) // 2) + (left > (wide - FILE) // 2))
+        labels.append(
+            4 * which + 2 * (top > (high - FILE) // 2) + (left > (wide - FILE) // 2)
+        )
     rows = np.zeros((count, max(map(len, made))), "uint8")
     for row, each in zip(rows, made, strict=True):
         row[: len(each)] = each
     return rows, np.array([len(each) for each in made]), np.array(labels)
 
 
-def varied(row: np.ndarray[Any, Any], length: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def varied(
+    row: np.ndarray[Any, Any], length: int, rng: np.random.Generator
+) -> np.ndarray[Any, Any]:
     """One file decoded, cropped, resized, perhaps turned over, normalized: (3, SIDE, SIDE)."""
     side = FILE * rng.uniform(0.5, 1.0)
     left, top = rng.uniform(0, FILE - side, 2)
     image = Image.open(io.BytesIO(row[:length].tobytes()))
-    small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)), "float32")
-    return (small[:, ::-1] if rng.random() < 0.5 else small).transpose(2, 0, 1) / 128 - 1
+    small = np.asarray(
+        image.resize(
+            (SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
+        ),
+        "float32",
+    )
+    return (small[:, ::-1] if rng.random() < 0.5 else small).transpose(
+        2, 0, 1
+    ) / 128 - 1
 
 
 class Ready(shoal.Recipe):
@@ -99,10 +117,18 @@ class Ready(shoal.Recipe):
         return shoal.Data.arrays(*self.made, validation=None)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU(), nn.Flatten()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(3, 32, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+        ]
         return nn.Sequential(*layers, nn.Linear(64 * (SIDE // 4) ** 2, CLASSES))
 
-    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -121,7 +147,12 @@ class Pictures(Ready):
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
         begin = thread_time()
         rows, lengths, labels = samples
-        made = np.stack([varied(row, length, rng) for row, length in zip(rows, lengths, strict=True)])
+        made = np.stack(
+            [
+                varied(row, length, rng)
+                for row, length in zip(rows, lengths, strict=True)
+            ]
+        )
         if NOTES in os.environ:
             with (Path(os.environ[NOTES]) / str(os.getpid())).open("a") as notes:
                 notes.write(f"{thread_time() - begin}\n")
@@ -129,7 +160,9 @@ class Pictures(Ready):
 
 
 def alone(recipe: Pictures) -> tuple[float, float]:
-    """Seconds of the processor for preparing and for training one sample, with nothing else to do."""
+    """Seconds of the processor for preparing and for training one sample, with nothing else to
+    do.
+    """
     data = recipe.data()
     stream, shard = feeding(recipe, data, 0, 0.0), data.shards[0]
     preparing, training = [], []
@@ -139,25 +172,43 @@ def alone(recipe: Pictures) -> tuple[float, float]:
         preparing.append((process_time() - begin) / len(chunk[0]))
     ready = Ready(stream.made(shard, 0, 0, "each"))
     data, visits = ready.data(), ()
-    station, trial = Station(ready, data, None, seed=0), Trial(TrialId("alone"), 1e9, {"lr": 1e-3})
+    station, trial = (
+        Station(ready, data, None, StationSetup(seed=0)),
+        Trial(TrialId("alone"), 1e9, {"lr": 1e-3}),
+    )
     for epoch in range(8):
         begin = process_time()
-        for _, news in station.together((Unit(trial, visits, Visit(epoch, data.shards[0], epoch, 0)),)):
+        for _, news in station.together(
+            (Unit(trial, visits, Visit(epoch, data.shards[0], epoch, 0)),)
+        ):
             visits = (*visits, news.visit) if isinstance(news, Done) else visits
         training.append((process_time() - begin) / data.samples)
     return median(preparing), median(training[2:])
 
 
-# -- Shoal ---------------------------------------------------------------------------------------------------------------
+# -- Shoal
+# ----------------------------------------------------------------------------------------------
 
 
-def of_shoal(way: str, recipe: Pictures, epochs: int, home: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def of_shoal(
+    way: str, recipe: Pictures, epochs: int, home: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """A row of the table, and the trials' states at the end."""
     space = {"lr": shoal.grid([1e-4 * 2**k for k in range(LANES)])}
     study = shoal.create_study(recipe, storage=home / way, search_space=space)
-    more = {"stream_memory_gb": LIMIT_GB, "checkpoint_every": 1e9, "fuse": False, **WAYS[way]}
+    more = {
+        "stream_memory_gb": LIMIT_GB,
+        "checkpoint_every": 1e9,
+        "fuse": False,
+        **WAYS[way],
+    }
     with noting(home / f"{way}-notes") as noted, watching() as seen:
-        study.optimize(policy="pack" if way == "pack" else "fifo", max_epochs=epochs, progress=False, **more)
+        study.optimize(
+            policy="pack" if way == "pack" else "fifo",
+            max_epochs=epochs,
+            progress=False,
+            **more,
+        )
     curves: dict[str, list[tuple[float, float]]] = {}
     ends, fed = [], None
     for at, entry in study.lines():
@@ -171,8 +222,12 @@ def of_shoal(way: str, recipe: Pictures, epochs: int, home: Path) -> tuple[dict[
             fed = entry.figures
     begin, end = max(marks[1][0] for marks in curves.values()), min(ends)
     if begin >= end:
-        raise ValueError(f"{way}: some trials ended before others had made an epoch; give more epochs")
-    count = sum(reached(marks, end) - reached(marks, begin) for marks in curves.values())
+        raise ValueError(
+            f"{way}: some trials ended before others had made an epoch; give more epochs"
+        )
+    count = sum(
+        reached(marks, end) - reached(marks, begin) for marks in curves.values()
+    )
     zero = datetime.fromisoformat(last_head(study.lines())["started"]).timestamp()
     row = {
         "way": way,
@@ -186,8 +241,12 @@ def of_shoal(way: str, recipe: Pictures, epochs: int, home: Path) -> tuple[dict[
         "waits": fed["waits"] / max(1.0, fed["served"]) if fed else None,
         "peak, MB": max(look.memory for look in seen),
     }
-    vault = shoal.train.checkpoint.Vault(study.folder.checkpoints, study.state.run)
-    return row, {trial: vault.load(kept.name) for trial, kept in study.state.kept.items()}
+    vault = shoal.train.lane.checkpoint.Checkpoints(
+        study.folder.checkpoints, study.state.run
+    )
+    return row, {
+        trial: vault.load(kept.name) for trial, kept in study.state.kept.items()
+    }
 
 
 def reached(marks: Sequence[tuple[float, float]], at: float) -> float:
@@ -201,13 +260,19 @@ def noting(folder: Path) -> Iterator[Any]:
     folder.mkdir()
     os.environ[NOTES] = str(folder)
     try:
-        yield lambda: sum(float(line) for note in folder.iterdir() for line in note.read_text().split())
+        yield lambda: sum(
+            float(line)
+            for note in folder.iterdir()
+            for line in note.read_text().split()
+        )
     finally:
         del os.environ[NOTES]
 
 
 class Look(NamedTuple):
-    """What this process and those it started took until a time: processors' seconds, and MB then, shared pages counted once."""
+    """What this process and those it started took until a time: processors' seconds, and MB
+    then, shared pages counted once.
+    """
 
     at: float
     cpu: float
@@ -222,7 +287,9 @@ def watching() -> Iterator[list[Look]]:
     def watch() -> None:
         while not over.wait(3.0):
             cpu.update({pid: max(cpu.get(pid, 0.0), used(pid)) for pid in family()})
-            sizes = [memory(pid) for pid in family()] if len(seen) % 5 == 0 else []  # takes a while
+            sizes = (
+                [memory(pid) for pid in family()] if len(seen) % 5 == 0 else []
+            )  # takes a while
             seen.append(Look(time(), sum(cpu.values()), sum(sizes)))
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -245,7 +312,9 @@ def family() -> list[int]:
     parents: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(place.name)] = int(
+                (place / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     found = [os.getpid()]
@@ -269,20 +338,36 @@ def memory(pid: int) -> float:
         told = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    return sum(int(line.split()[1]) for line in told.splitlines() if line.startswith("Pss:")) / 1024
+    return (
+        sum(
+            int(line.split()[1])
+            for line in told.splitlines()
+            if line.startswith("Pss:")
+        )
+        / 1024
+    )
 
 
-# -- TensorSocket --------------------------------------------------------------------------------------------------------
+# -- TensorSocket
+# ----------------------------------------------------------------------------------------------
 
 
 def of_tensorsocket(recipe: Pictures, epochs: int, home: Path) -> dict[str, Any]:
     """A row: a producer with a torch DataLoader, and a process for each model."""
-    python, folder = peers("tensorsocket", ["tensorsocket==0.0.5"]), home / "tensorsocket"
+    python, folder = (
+        peers("tensorsocket", ["tensorsocket==0.0.5"]),
+        home / "tensorsocket",
+    )
     folder.mkdir()
     own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT.parent)}
     told = [__file__, "--peer", str(folder), str(recipe.count), str(epochs)]
     with watching() as seen, (folder / "errors").open("wb") as errors:
-        started = [subprocess.Popen([python, *told, str(k)], env=own, stdout=errors, stderr=errors) for k in range(LANES + 1)]
+        started = [
+            subprocess.Popen(
+                [python, *told, str(k)], env=own, stdout=errors, stderr=errors
+            )
+            for k in range(LANES + 1)
+        ]
         try:
             for each in started[1:]:
                 each.wait(600)
@@ -312,7 +397,9 @@ def peer(folder: Path, count: int, epochs: int, number: int) -> None:
     torch.set_num_threads(1)
     recipe = Pictures(count)
     if number == 0:
-        tensorsocket.producer.LOCALHOST = "tcp://127.0.0.1"  # by itself it listens on all of the machine's addresses
+        tensorsocket.producer.LOCALHOST = (
+            "tcp://127.0.0.1"  # by itself it listens on all of the machine's addresses
+        )
         rows, lengths, labels = files(count)
         rng, spent = np.random.default_rng(0), [0.0]
 
@@ -349,14 +436,24 @@ def peer(folder: Path, count: int, epochs: int, number: int) -> None:
     (folder / f"{number}.json").write_text(json.dumps({"marks": marks}))
 
 
-# -- all of it -----------------------------------------------------------------------------------------------------------
+# -- all of it
+# ----------------------------------------------------------------------------------------------
 
 
 def main() -> None:
     said = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    said.add_argument("--quick", action="store_true", help="less data, fewer epochs; nothing is written")
+    said.add_argument(
+        "--quick",
+        action="store_true",
+        help="less data, fewer epochs; nothing is written",
+    )
     said.add_argument("--cores", type=int, default=1)
-    said.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join([*WAYS, 'tensorsocket'])}; default: all but auto")
+    said.add_argument(
+        "ways",
+        nargs="*",
+        metavar="WAY",
+        help=f"of {', '.join([*WAYS, 'tensorsocket'])}; default: all but auto",
+    )
     given = said.parse_args()
     wanted = given.ways or ["per-trial", "feeders", "pack", "tensorsocket"]
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's spelling; as TensorSocket's have
@@ -383,10 +480,16 @@ def main() -> None:
         show(rows)
         print(json.dumps(ratios, indent=1))
     else:
-        write("shared_stream", rows, {**ratios, "samples": recipe.count, "epochs": epochs, "cores": given.cores})
+        write(
+            "shared_stream",
+            rows,
+            {**ratios, "samples": recipe.count, "epochs": epochs, "cores": given.cores},
+        )
 
 
-def compared(rows: Mapping[str, Mapping[str, Any]], states: Mapping[str, Any], p: float, t: float) -> dict[str, Any]:
+def compared(
+    rows: Mapping[str, Mapping[str, Any]], states: Mapping[str, Any], p: float, t: float
+) -> dict[str, Any]:
     """What the ways come to against the per-trial pipelines."""
     bound = LANES * (p + t) / (p + LANES * t)
     found: dict[str, Any] = {"prepare_ms": p * 1e3, "train_ms": t * 1e3, "bound": bound}
@@ -395,14 +498,27 @@ def compared(rows: Mapping[str, Mapping[str, Any]], states: Mapping[str, Any], p
         if own is None or way == "per-trial" or "samples/s" not in row:
             continue
         for unit in ("s", "CPU s"):
-            faster, name = row[f"samples/{unit}"] / own[f"samples/{unit}"], f"{way}{'_cpu' * (unit != 's')}"
+            faster, name = (
+                row[f"samples/{unit}"] / own[f"samples/{unit}"],
+                f"{way}{'_cpu' * (unit != 's')}",
+            )
             found |= {f"{name}_speed_up": faster, f"{name}_over_bound": faster / bound}
-        all_in_all = row.get("feeders, CPU s") if way == "feeders" else None  # of processes that do nothing else
-        found[f"{way}_preparing_saved"] = own["preparing, CPU s"] / (all_in_all or row["preparing, CPU s"])
+        all_in_all = (
+            row.get("feeders, CPU s") if way == "feeders" else None
+        )  # of processes that do nothing else
+        found[f"{way}_preparing_saved"] = own["preparing, CPU s"] / (
+            all_in_all or row["preparing, CPU s"]
+        )
         if way in states:
-            found[f"{way}_equal"] = all(compare(states[way][trial], one).equal for trial, one in states["per-trial"].items())
+            found[f"{way}_equal"] = all(
+                compare(states[way][trial], one).equal
+                for trial, one in states["per-trial"].items()
+            )
     if "feeders_over_bound" in found:
-        found |= {"shared_over_bound": found["feeders_over_bound"], "shared_cpu_over_bound": found["feeders_cpu_over_bound"]}
+        found |= {
+            "shared_over_bound": found["feeders_over_bound"],
+            "shared_cpu_over_bound": found["feeders_cpu_over_bound"],
+        }
         found["held_over_limit"] = rows["feeders"]["held, MB"] / (LIMIT_GB * 1024)
     return found
 

@@ -1,9 +1,11 @@
-"""The 16-configuration digits grid as whole processes: Ray Tune, a plain loop, Shoal here and on two Ray slots.
+"""The 16-configuration digits grid as whole processes: Ray Tune, a plain loop, Shoal here and
+on two Ray slots.
 
-Every variant trains the same MLP 64-h-h-10 (h in 64, 128, 256, 512; Adam, lr in 1e-4, 3e-4, 1e-3, 3e-3; batch 32, 10 epochs over
-1500 digits, validated each epoch) with one thread, and is timed as a whole process, imports included. Rounds rotate the order.
-"local" leaves the policy to Shoal, which may pack; "local_fifo" trains one model after the other; "…_narrow" trains the widths up
-to 128 only, where packing has something to gain.
+Every variant trains the same MLP 64-h-h-10 (h in 64, 128, 256, 512; Adam, lr in 1e-4, 3e-4,
+1e-3, 3e-3; batch 32, 10 epochs over 1500 digits, validated each epoch) with one thread, and is
+timed as a whole process, imports included. Rounds rotate the order. "local" leaves the policy
+to Shoal, which may pack; "local_fifo" trains one model after the other; "…_narrow" trains the
+widths up to 128 only, where packing has something to gain.
 
     python benchmarks/tune_grid.py [--rounds 3] [--quick]
 """
@@ -22,7 +24,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 WIDTHS, NARROW, RATES = (64, 128, 256, 512), (64, 128), (1e-4, 3e-4, 1e-3, 3e-3)
 EPOCHS, BATCH, TRAINING = 10, 32, 1500
-VARIANTS = ("tune_default", "tune_reuse", "loop", "local", "local_fifo", "ray2", "loop_narrow", "local_narrow")
+VARIANTS = (
+    "tune_default",
+    "tune_reuse",
+    "loop",
+    "local",
+    "local_fifo",
+    "ray2",
+    "loop_narrow",
+    "local_narrow",
+)
 GOALS = {
     "tune_default_over_local": 6,
     "tune_reuse_over_local": 1.8,
@@ -41,7 +52,9 @@ def digits() -> Any:
 def network(h: int) -> Any:
     from torch import nn
 
-    return nn.Sequential(nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10))
+    return nn.Sequential(
+        nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10)
+    )
 
 
 def train_plainly(h: int, lr: float, x: Any, y: Any, report: Any = None) -> float:
@@ -62,7 +75,9 @@ def train_plainly(h: int, lr: float, x: Any, y: Any, report: Any = None) -> floa
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            accuracy = float((model(x[TRAINING:]).argmax(1) == y[TRAINING:]).float().mean())
+            accuracy = float(
+                (model(x[TRAINING:]).argmax(1) == y[TRAINING:]).float().mean()
+            )
         if report is not None:
             report({"accuracy": accuracy})
     return accuracy
@@ -93,7 +108,10 @@ def run_tune(folder: Path, reuse: bool) -> dict[str, Any]:
     start = time.perf_counter()
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": 1}),
-        param_space={"h": tune.grid_search(list(WIDTHS)), "lr": tune.grid_search(list(RATES))},
+        param_space={
+            "h": tune.grid_search(list(WIDTHS)),
+            "lr": tune.grid_search(list(RATES)),
+        },
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", reuse_actors=reuse),
         run_config=tune.RunConfig(storage_path=str(folder), verbose=0),
     )
@@ -112,7 +130,9 @@ def run_shoal(folder: Path, widths: tuple[int, ...], **options: Any) -> dict[str
 
         def data(self) -> shoal.Data:
             x, y = digits()
-            return shoal.Data.arrays(x[:TRAINING], y[:TRAINING], validation=(x[TRAINING:], y[TRAINING:]))
+            return shoal.Data.arrays(
+                x[:TRAINING], y[:TRAINING], validation=(x[TRAINING:], y[TRAINING:])
+            )
 
         def configure_model(self, config: dict[str, Any]) -> Any:
             return network(config["h"])
@@ -131,16 +151,33 @@ def run_shoal(folder: Path, widths: tuple[int, ...], **options: Any) -> dict[str
             return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
 
     space = {"h": shoal.grid(list(widths)), "lr": shoal.grid(list(RATES))}
-    study = shoal.create_study(Digits(), storage=folder / "study", metric="accuracy", mode="max", search_space=space)
+    study = shoal.create_study(
+        Digits(),
+        storage=folder / "study",
+        metric="accuracy",
+        mode="max",
+        search_space=space,
+    )
     study.optimize(max_epochs=EPOCHS, progress=False, **options)
     from shoal.core.event import Finished, Planned
 
     lines = study.lines()
     first = next(line.time for line in lines if isinstance(line.entry, Planned))
     last = max(line.time for line in lines if isinstance(line.entry, Finished))
-    assert len(study.trials) == len(widths) * len(RATES) and all(x.status == "finished" for x in study.trials)
-    gangs = [gang for line in lines if isinstance(line.entry, Planned) for gang in line.entry.start]
-    return {"training": last - first, "best": study.best_trial.value, "lanes": max(len(gang.lanes) for gang in gangs)}
+    assert len(study.trials) == len(widths) * len(RATES) and all(
+        x.status == "finished" for x in study.trials
+    )
+    gangs = [
+        gang
+        for line in lines
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
+    return {
+        "training": last - first,
+        "best": study.best_trial.value,
+        "lanes": max(len(gang.lanes) for gang in gangs),
+    }
 
 
 def run_variant(name: str, folder: Path) -> dict[str, Any]:
@@ -149,27 +186,45 @@ def run_variant(name: str, folder: Path) -> dict[str, Any]:
         return run_loop(widths)
     if name.startswith("tune"):
         return run_tune(folder, reuse=name == "tune_reuse")
-    options: dict[str, Any] = {"local_fifo": {"policy": "fifo"}, "ray2": {"backend": "ray", "slots": 2, "policy": "fifo"}}
+    options: dict[str, Any] = {
+        "local_fifo": {"policy": "fifo"},
+        "ray2": {"backend": "ray", "slots": 2, "policy": "fifo"},
+    }
     return run_shoal(folder, widths, **options.get(name, {}))
 
 
 def time_process(name: str, python: str) -> dict[str, Any]:
     """Run a variant as a process of its own; its wall seconds and what it says of itself."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAY_AIR_NEW_OUTPUT": "0", "PYTHONWARNINGS": "ignore"}
+    env = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "PYTHONWARNINGS": "ignore",
+    }
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         command = [python, __file__, "--run", name, "--folder", folder]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, check=False
+        )
         wall = time.perf_counter() - start
     if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise SystemExit(
+            f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
     return {"wall": wall} | json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one round without Ray, to see that it works")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one round without Ray, to see that it works",
+    )
     parser.add_argument("--run", choices=VARIANTS)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
@@ -183,12 +238,24 @@ def compare(rounds: int, quick: bool) -> None:
     from common import peers, write
 
     with_tune = "" if quick else peers("tune", ["ray[tune]"])
-    variants = [name for name in VARIANTS if not (quick and name.startswith(("tune", "ray")))]
+    variants = [
+        name for name in VARIANTS if not (quick and name.startswith(("tune", "ray")))
+    ]
     seen: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}
     for turn in range(rounds):
-        for name in (*variants[turn % len(variants) :], *variants[: turn % len(variants)]):
-            seen[name].append(time_process(name, with_tune if name.startswith("tune") else sys.executable))
-            print(f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s", flush=True)
+        for name in (
+            *variants[turn % len(variants) :],
+            *variants[: turn % len(variants)],
+        ):
+            seen[name].append(
+                time_process(
+                    name, with_tune if name.startswith("tune") else sys.executable
+                )
+            )
+            print(
+                f"round {turn + 1}  {name:13} {seen[name][-1]['wall']:7.2f} s",
+                flush=True,
+            )
     rows = [
         {
             "variant": name,
@@ -200,7 +267,11 @@ def compare(rounds: int, quick: bool) -> None:
         }
         for name, runs in seen.items()
     ]
-    write("tune_grid" + ("-quick" if quick else ""), rows, ratios({row["variant"]: row for row in rows}))
+    write(
+        "tune_grid" + ("-quick" if quick else ""),
+        rows,
+        ratios({row["variant"]: row for row in rows}),
+    )
 
 
 def ratios(at: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -211,10 +282,18 @@ def ratios(at: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "loop_over_local": ("wall_s", "loop", "local"),
         "local_fifo_over_local": ("wall_s", "local_fifo", "local"),
         "loop_over_local_training": ("training_s", "loop", "local"),
-        "loop_over_local_training_narrow": ("training_s", "loop_narrow", "local_narrow"),
+        "loop_over_local_training_narrow": (
+            "training_s",
+            "loop_narrow",
+            "local_narrow",
+        ),
         "loop_over_ray2_training": ("training_s", "loop", "ray2"),
     }
-    found = {name: at[one][what] / at[other][what] for name, (what, one, other) in pairs.items() if {one, other} <= at.keys()}
+    found = {
+        name: at[one][what] / at[other][what]
+        for name, (what, one, other) in pairs.items()
+        if {one, other} <= at.keys()
+    }
     return found | {"goals": GOALS}
 
 

@@ -24,13 +24,23 @@ class Digits(shoal.Recipe):
 
     def data(self) -> shoal.Data:
         images, labels = load_digits(return_X_y=True)
-        return shoal.Data.arrays((images / 16).astype("float32"), labels, validation=1 / 6, stratify=1, shards=4)
+        return shoal.Data.arrays(
+            (images / 16).astype("float32"),
+            labels,
+            validation=1 / 6,
+            stratify=1,
+            shards=4,
+        )
 
     def configure_model(self, config: dict[str, Any]) -> nn.Module:
         h = config["width"]
-        return nn.Sequential(nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10))
+        return nn.Sequential(
+            nn.Linear(64, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10)
+        )
 
-    def configure_optimizers(self, model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: dict[str, Any]
+    ) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:

@@ -15,7 +15,9 @@ import shoal
 
 
 class Mnist(shoal.Recipe):
-    """28 x 28 grey images, ten classes; DIR holds t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz."""
+    """28 x 28 grey images, ten classes; DIR holds t10k-images-idx3-ubyte.gz and
+    t10k-labels-idx1-ubyte.gz.
+    """
 
     search_space = {
         "channels": shoal.grid([8, 16]),
@@ -29,7 +31,12 @@ class Mnist(shoal.Recipe):
 
     def data(self) -> shoal.Data:
         base = os.path.join(self.folder, "t10k-{}-ubyte.gz")
-        return shoal.Data.idx(base.format("images-idx3"), base.format("labels-idx1"), shards=4, validation=0.2)
+        return shoal.Data.idx(
+            base.format("images-idx3"),
+            base.format("labels-idx1"),
+            shards=4,
+            validation=0.2,
+        )
 
     def prepare(self, samples: Any) -> Any:
         images, labels = samples
@@ -48,7 +55,9 @@ class Mnist(shoal.Recipe):
             nn.Linear(2 * c * 49, 10),
         )
 
-    def configure_optimizers(self, model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    def configure_optimizers(
+        self, model: nn.Module, config: dict[str, Any]
+    ) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=config["lr"])
 
     def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
@@ -67,7 +76,9 @@ if __name__ == "__main__":
     parser.add_argument("--backend", default="local")
     parser.add_argument("--slots", type=int, default=None)
     args = parser.parse_args()
-    study = shoal.create_study(Mnist(args.data), storage=args.storage, load_if_exists=True)
+    study = shoal.create_study(
+        Mnist(args.data), storage=args.storage, load_if_exists=True
+    )
     study.optimize(backend=args.backend, slots=args.slots)
     print("best:", study.best_trial.config, study.best_trial.value)
     print("report:", study.report())

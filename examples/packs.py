@@ -7,13 +7,18 @@ from digits import Digits
 
 import shoal
 
-pack = shoal.pack(Digits(), [{"width": 32, "lr": 1e-2}, {"width": 64, "lr": 1e-2}, {"width": 64, "lr": 1e-4}])
+pack = shoal.pack(
+    Digits(),
+    [{"width": 32, "lr": 1e-2}, {"width": 64, "lr": 1e-2}, {"width": 64, "lr": 1e-4}],
+)
 pack.train(epochs=2)
 scores = {name: values["accuracy"] for name, values in pack.evaluate().items()}
 print("after 2 epochs:", {name: round(score, 3) for name, score in scores.items()})
 
 worst = min(scores, key=lambda name: scores[name])
-state = pack.free(worst)  # all that its training depends on; pack.load(config, state) would go on with it
+state = pack.free(
+    worst
+)  # all that its training depends on; pack.load(config, state) would go on with it
 late = pack.load({"width": 128, "lr": 1e-2})
 pack.train(epochs=3)
 

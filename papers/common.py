@@ -1,14 +1,20 @@
-"""What the reproductions share: rows and goals printed as tables and written to papers/results/NAME.json."""
+"""What the reproductions share: rows and goals printed as tables and written to
+papers/results/NAME.json.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SHARED = Path(__file__).resolve().parents[2] / "shared"  # data that is not part of the product; may be absent
+SHARED = (
+    Path(__file__).resolve().parents[2] / "shared"
+)  # data that is not part of the product; may be absent
 
 
-def write(name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]]) -> bool:
+def write(
+    name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]]
+) -> bool:
     """Print and store; True when every goal holds.
 
     `rows`: one per figure or cell compared ({"what", "paper", "ours", …}).
@@ -17,9 +23,14 @@ def write(name: str, rows: list[dict[str, Any]], goals: dict[str, dict[str, Any]
     for row in rows:
         print("  ".join(f"{key} {_cell(value)}" for key, value in row.items()))
     for key, goal in goals.items():
-        print(f"{key}: {'holds' if goal['holds'] else 'DOES NOT HOLD'}  {_cell(goal['figure'])}  {goal.get('text', '')}")
+        print(
+            f"{key}: {'holds' if goal['holds'] else 'DOES NOT HOLD'}  "
+            f"{_cell(goal['figure'])}  {goal.get('text', '')}"
+        )
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps({"name": name, "rows": rows, "goals": goals}, indent=1) + "\n")
+    (RESULTS / f"{name}.json").write_text(
+        json.dumps({"name": name, "rows": rows, "goals": goals}, indent=1) + "\n"
+    )
     return all(goal["holds"] for goal in goals.values())
 
 

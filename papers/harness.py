@@ -1,13 +1,16 @@
-"""Runs a policy over given arrivals through the ordinary engine and `sim`, and keeps what the papers' tables need."""
+"""Runs a policy over given arrivals through the ordinary engine and `sim`, and keeps what the
+papers' tables need.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Entry, Planned
-from shoal.core.ports import Policy, Profile
+from shoal.core.ports import Policy
+from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal
@@ -18,7 +21,9 @@ from shoal.simulate.arrivals import Arrival, Arrivals
 
 @dataclass
 class Outcome:
-    """What a run came to. `ends`: when each trial ended; `peak`: most trials with work left at once; `busy`: slot-seconds."""
+    """What a run came to. `ends`: when each trial ended; `peak`: most trials with work left at
+    once; `busy`: slot-seconds.
+    """
 
     came: dict[TrialId, Seconds]
     ends: dict[TrialId, Seconds] = field(default_factory=dict)
@@ -34,7 +39,11 @@ class Outcome:
     @property
     def mean_hours(self) -> float:
         """Mean time from arrival to end, in hours."""
-        return sum(end - self.came[t] for t, end in self.ends.items()) / len(self.ends) / 3600
+        return (
+            sum(end - self.came[t] for t, end in self.ends.items())
+            / len(self.ends)
+            / 3600
+        )
 
     @property
     def changes(self) -> float:
@@ -52,7 +61,10 @@ class Outcome:
         """For each gang in the order in which they began: how long each of its trials ran in it."""
         stops = {gang.since: at for at, plan in self.plans for gang in plan.stop}
         return [
-            {t: min(self.ends[t], stops.get(gang.since, self.ends[t])) - at for t in gang.trials}
+            {
+                t: min(self.ends[t], stops.get(gang.since, self.ends[t])) - at
+                for t in gang.trials
+            }
             for at, plan in self.plans
             for gang in plan.start
         ]
@@ -60,7 +72,10 @@ class Outcome:
 
 def nodes(count: int, per_node: int) -> tuple[Slot, ...]:
     """So many GPUs, so many to a node."""
-    return tuple(Slot(SlotId(f"g{i:03d}"), node=f"n{i // per_node:03d}", kind="gpu") for i in range(count))
+    return tuple(
+        Slot(SlotId(f"g{i:03d}"), node=f"n{i // per_node:03d}", kind="gpu")
+        for i in range(count)
+    )
 
 
 def simulate(
@@ -71,7 +86,9 @@ def simulate(
     own_pace: bool = False,
     believe: Callable[[Profile], Profile] = lambda profile: profile,
 ) -> Outcome:
-    """Run to the end. The policy believes what `believe` makes of the truth. `own_pace`: as in `OwnPace`."""
+    """Run to the end. The policy believes what `believe` makes of the truth. `own_pace`: as in
+    `OwnPace`.
+    """
     outcome = Outcome({trial.id: time for time, trial in arrivals})
     before = (0.0, 0)  # when, and slots busy since
 
@@ -84,14 +101,23 @@ def simulate(
             outcome.starts.setdefault(trial, now)
         for trial in state.ended.keys() - outcome.ends.keys():
             outcome.ends[trial] = now
-        outcome.plans += [(now, entry) for entry in entries if isinstance(entry, Planned)]
+        outcome.plans += [
+            (now, entry) for entry in entries if isinstance(entry, Planned)
+        ]
 
     def profile(known: Any) -> Profile:
         table = truth.of(known)
         return OwnPace(table) if own_pace else table
 
     backend = Sim(profile, slots, checkpoint_every=0)
-    run(Arrivals(arrivals), policy, backend, lambda state: believe(profile(state.known)), _Forgetful(), watch=[watch])
+    run(
+        Arrivals(arrivals),
+        policy,
+        backend,
+        lambda state: believe(profile(state.known)),
+        _Forgetful(),
+        watch=[watch],
+    )
     return outcome
 
 
@@ -104,12 +130,17 @@ class _Forgetful(Journal):
 
 @dataclass(frozen=True)
 class OwnPace:
-    """A table in whose gangs each lane has its own pace: queues between the lanes are taken to even them out."""
+    """A table in whose gangs each lane has its own pace: queues between the lanes are taken to
+    even them out.
+    """
 
     table: Table
 
     def rates(self, gang: Any) -> dict[TrialId, float]:
-        return {lane.trial: self.table.curve(lane.trial, len(lane.slots))[-1] for lane in gang.lanes}
+        return {
+            lane.trial: self.table.curve(lane.trial, len(lane.slots))[-1]
+            for lane in gang.lanes
+        }
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         return self.table.curve(trial, upto)

@@ -1,6 +1,7 @@
 """Shoal trains many models as one job: searches, architecture studies, ensembles.
 
->>> study = shoal.create_study(MyRecipe(), metric="accuracy", mode="max", search_space={"lr": shoal.loguniform(1e-4, 1e-1)})
+>>> space = {"lr": shoal.loguniform(1e-4, 1e-1)}
+>>> study = shoal.create_study(MyRecipe(), metric="accuracy", mode="max", search_space=space)
 >>> study.optimize(num_samples=16, max_epochs=10)
 >>> study.best_trial.config
 
@@ -11,21 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.core.check import PlanError as PlanError
-    from shoal.engine.run import Stalled as Stalled
-    from shoal.folder import StudyError as StudyError
-    from shoal.packed import Packed as Packed
-    from shoal.packed import pack as pack
     from shoal.policy.fifo import Fifo as Fifo
-    from shoal.policy.fixed import Fixed as Fixed
-    from shoal.policy.hop import Hop as Hop
-    from shoal.profile.table import Table as Table
+    from shoal.policy.hop.hop import Hop as Hop
     from shoal.search.asha import ASHA as ASHA
     from shoal.search.grid import Grid as Grid
     from shoal.search.halving import Hyperband as Hyperband
     from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
-    from shoal.search.median import MedianStopping as MedianStopping
-    from shoal.search.optuna import Optuna as Optuna
+    from shoal.search.optuna.searcher import Optuna as Optuna
     from shoal.search.pbt import PBT as PBT
     from shoal.search.random import Random as Random
     from shoal.search.space import choice as choice
@@ -33,39 +26,36 @@ if TYPE_CHECKING:
     from shoal.search.space import loguniform as loguniform
     from shoal.search.space import randint as randint
     from shoal.search.space import uniform as uniform
-    from shoal.search.trace import Trace as Trace
-    from shoal.study import Study as Study
-    from shoal.study import StudyPaused as StudyPaused
-    from shoal.study import create_study as create_study
-    from shoal.study import load_study as load_study
-    from shoal.train.data import Data as Data
-    from shoal.train.data import DataError as DataError
-    from shoal.train.recipe import LRSchedule as LRSchedule
-    from shoal.train.recipe import Recipe as Recipe
+    from shoal.search.stopping.median import MedianStopping as MedianStopping
+    from shoal.study.folder import StudyError as StudyError
+    from shoal.study.folder import StudyPaused as StudyPaused
+    from shoal.study.study import Study as Study
+    from shoal.study.study import create_study as create_study
+    from shoal.study.study import load_study as load_study
+    from shoal.tools.by_hand import pack as pack
+    from shoal.train.recipe.data import Data as Data
+    from shoal.train.recipe.data import DataError as DataError
+    from shoal.train.recipe.recipe import LRSchedule as LRSchedule
+    from shoal.train.recipe.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "shoal.core.check": ["PlanError"],
-    "shoal.engine.run": ["Stalled"],
-    "shoal.packed": ["Packed", "pack"],
+    "shoal.tools.by_hand": ["pack"],
     "shoal.policy.fifo": ["Fifo"],
-    "shoal.policy.fixed": ["Fixed"],
-    "shoal.policy.hop": ["Hop"],
-    "shoal.profile.table": ["Table"],
+    "shoal.policy.hop.hop": ["Hop"],
     "shoal.search.asha": ["ASHA"],
     "shoal.search.grid": ["Grid"],
     "shoal.search.halving": ["Hyperband", "SuccessiveHalving"],
-    "shoal.search.median": ["MedianStopping"],
-    "shoal.search.optuna": ["Optuna"],
+    "shoal.search.stopping.median": ["MedianStopping"],
+    "shoal.search.optuna.searcher": ["Optuna"],
     "shoal.search.pbt": ["PBT"],
     "shoal.search.random": ["Random"],
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
-    "shoal.search.trace": ["Trace"],
-    "shoal.folder": ["StudyError"],
-    "shoal.study": ["Study", "StudyPaused", "create_study", "load_study"],
-    "shoal.train.data": ["Data", "DataError"],
-    "shoal.train.recipe": ["LRSchedule", "Recipe"],
+    "shoal.study.folder": ["StudyError", "StudyPaused"],
+    "shoal.study.study": ["Study", "create_study", "load_study"],
+    "shoal.train.recipe.data": ["Data", "DataError"],
+    "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)  # noqa: PLE0605
@@ -73,7 +63,9 @@ __all__ = sorted(_HOME)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'shoal' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'shoal' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

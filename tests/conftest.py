@@ -15,16 +15,29 @@ import shoal
 
 
 class Blobs(shoal.Recipe):
-    """Three noisy clusters; `fail` raises in trials of that width, `diverge` makes their loss nan."""
+    """Three noisy clusters; `fail` raises in trials of that width, `diverge` makes their loss
+    nan.
+    """
 
     search_space = {"width": shoal.grid([4, 8]), "lr": shoal.grid([1e-2, 1e-3])}
     metric, mode, max_epochs = "accuracy", "max", 2
     batch_size = 16
 
     def __init__(
-        self, shards: int = 3, samples: int = 120, fail: int | None = None, diverge: int | None = None, seed: int = 0
+        self,
+        shards: int = 3,
+        samples: int = 120,
+        fail: int | None = None,
+        diverge: int | None = None,
+        seed: int = 0,
     ) -> None:
-        self.shards, self.samples, self.fail, self.diverge, self.seed = shards, samples, fail, diverge, seed
+        self.shards, self.samples, self.fail, self.diverge, self.seed = (
+            shards,
+            samples,
+            fail,
+            diverge,
+            seed,
+        )
 
     def data(self) -> shoal.Data:
         rng = np.random.default_rng(self.seed)
@@ -35,7 +48,12 @@ class Blobs(shoal.Recipe):
     def configure_model(self, config: Mapping[str, Any]) -> Any:
         from torch import nn
 
-        return nn.Sequential(nn.Linear(5, config["width"]), nn.ReLU(), nn.Dropout(0.1), nn.Linear(config["width"], 3))
+        return nn.Sequential(
+            nn.Linear(5, config["width"]),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(config["width"], 3),
+        )
 
     def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
         import torch

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Ended, Entry, Event, Joined, Opened, Submitted
+from shoal.core.fold import fold
 from shoal.core.plan import Gang
 from shoal.core.ports import Policy, Searcher
-from shoal.core.state import State, View, fold, view
+from shoal.core.state import State, View, view
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
@@ -23,10 +24,17 @@ def slots(shards: Mapping[ShardId, int], copies: int = 1) -> tuple[Slot, ...]:
     """One slot a shard; with copies, each also holds the shards that follow."""
     names = list(shards)
     n = len(names)
-    return tuple(Slot(SlotId(f"w{i}"), shards=frozenset(names[(i + k) % n] for k in range(copies))) for i in range(n))
+    return tuple(
+        Slot(
+            SlotId(f"w{i}"), shards=frozenset(names[(i + k) % n] for k in range(copies))
+        )
+        for i in range(n)
+    )
 
 
-def trial(name: str, samples: float = 30.0, shards: Iterable[ShardId] = SHARDS, **config: Any) -> Trial:
+def trial(
+    name: str, samples: float = 30.0, shards: Iterable[ShardId] = SHARDS, **config: Any
+) -> Trial:
     return Trial(TrialId(name), samples, config, shards=frozenset(shards))
 
 
@@ -38,9 +46,15 @@ def view_of(state: State, table: Table = Table(), now: float = 0.0) -> View:
     return view(state, now, table.of(state.known))
 
 
-def started(*trials: Trial, at: Sequence[Slot] | None = None, shards: Mapping[ShardId, int] = SHARDS) -> State:
+def started(
+    *trials: Trial,
+    at: Sequence[Slot] | None = None,
+    shards: Mapping[ShardId, int] = SHARDS,
+) -> State:
     """A study with these trials waiting, and one slot a shard."""
-    return state_of(Joined(tuple(at or slots(shards))), *map(Submitted, trials), shards=shards)
+    return state_of(
+        Joined(tuple(at or slots(shards))), *map(Submitted, trials), shards=shards
+    )
 
 
 def study(
@@ -65,26 +79,38 @@ def study(
         journal.append(since, entry)
         state = fold(state, [entry])
     search = searcher or Grid({"x": grid(range(count))}, epochs)
-    sim = Sim(table.of, slots(shards) if at is None else at, shards=shards, state=state, since=since, **options)
+    sim = Sim(
+        table.of,
+        slots(shards) if at is None else at,
+        shards=shards,
+        former=(state, since),
+        **options,
+    )
     state = run(search, policy, sim, table.believe, journal, state, deadline)
     return journal.lines, state
 
 
 def rates(*values: float, **costs: float) -> Table:
     """Trial number i of a grid over x trains this many samples a second."""
-    return Table(tuple(Row((rate,), {"x": i}, **costs) for i, rate in enumerate(values)))
+    return Table(
+        tuple(Row((rate,), {"x": i}, **costs) for i, rate in enumerate(values))
+    )
 
 
 def units(lines: Iterable[Line]) -> list[tuple[float, TrialId, SlotId, ShardId]]:
     """When each unit with a quota ended, whose it was, where, and over which shard."""
-    return [(time, *_unit(entry.gang)) for time, entry in lines if isinstance(entry, Ended)]
+    return [
+        (time, *_unit(entry.gang)) for time, entry in lines if isinstance(entry, Ended)
+    ]
 
 
 def _unit(gang: Gang) -> tuple[TrialId, SlotId, ShardId]:
     return gang.lanes[0].trial, gang.lanes[0].slots[0], gang.shards[0]
 
 
-def moments(sim: Sim, act: Callable[[float, tuple[Event, ...]], None], most: int = 99) -> list[tuple[float, tuple[Event, ...]]]:
+def moments(
+    sim: Sim, act: Callable[[float, tuple[Event, ...]], None], most: int = 99
+) -> list[tuple[float, tuple[Event, ...]]]:
     """All moments; `act` is called at each, and changes things."""
     seen = []
     for now, events in sim.moments():
@@ -94,7 +120,9 @@ def moments(sim: Sim, act: Callable[[float, tuple[Event, ...]], None], most: int
     return seen
 
 
-def alone(table: Table, gang: Gang, *trials: Trial, **options: Any) -> list[tuple[float, tuple[Event, ...]]]:
+def alone(
+    table: Table, gang: Gang, *trials: Trial, **options: Any
+) -> list[tuple[float, tuple[Event, ...]]]:
     """Moments of one gang that is left alone."""
     sim = Sim(table.of, slots(SHARDS), **{"shards": SHARDS, **options})
 

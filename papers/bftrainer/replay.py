@@ -1,12 +1,14 @@
-"""The authors' own accounting of a replay, which is not what a real system does: it lives here and nowhere else.
+"""The authors' own accounting of a replay, which is not what a real system does: it lives here
+and nowhere else.
 
-An interval's progress is its length times the rate, less [up or down] x O(C) for the decision at its beginning, less
-down x rate once for each trial that loses a node at its end. New nodes count at full rate at once, a start from none is
-free, and costs are not capped by the interval. `completions=False` is their replayer: a trial's end is
-noticed at the next event of the log only, and the over-run thrown away; `True` is what their paper says. `stall=True`:
-a trial makes no progress for up or down seconds after each change instead.
+An interval's progress is its length times the rate, less [up or down] x O(C) for the decision
+at its beginning, less down x rate once for each trial that loses a node at its end. New nodes
+count at full rate at once, a start from none is free, and costs are not capped by the interval.
+`completions=False` is their replayer: a trial's end is noticed at the next event of the log
+only, and the over-run thrown away; `True` is what their paper says. `stall=True`: a trial makes
+no progress for up or down seconds after each change instead.
 
-Deciding is the product's: `policy/knapsack.py` and `policy/spatial.py`.
+Deciding is the product's: `policy/elastic/knapsack.py` and `policy/elastic/spatial.py`.
 """
 
 import json
@@ -17,14 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from shoal.policy.knapsack import FORBIDDEN, best_counts, gains, value
-from shoal.policy.spatial import Spatial, exposure, release, take
+from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic.spatial import Spatial, exposure, release, take
+from shoal.policy.elastic.table import FORBIDDEN, gains, value
 from shoal.simulate.trace import IdleLog
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """What is trained. Rows of `rates` and `scores` are trials, columns counts from 0; times from the first submission."""
+    """What is trained. Rows of `rates` and `scores` are trials, columns counts from 0; times
+    from the first submission.
+    """
 
     names: tuple[str, ...]
     rates: np.ndarray
@@ -54,7 +59,17 @@ def load_jobs(path: Path) -> Jobs:
     names = tuple(j["name"].partition("-")[2] or "ShuffleNet" for j in listed)
     rates, scores = (np.array([table(j, key) for j in listed]) for key in ("Ps", "Os"))
     fewest, most = column("Jmin").astype(int), column("Jmax").astype(int)
-    return Jobs(names, rates, scores, column("Tcup"), column("Tcdw"), fewest, most, column("Pmax"), submit - submit.min())
+    return Jobs(
+        names,
+        rates,
+        scores,
+        column("Tcup"),
+        column("Tcdw"),
+        fewest,
+        most,
+        column("Pmax"),
+        submit - submit.min(),
+    )
 
 
 Decide = Callable[["Replay", list[int], np.ndarray, int], np.ndarray]
@@ -63,15 +78,21 @@ Decide = Callable[["Replay", list[int], np.ndarray, int], np.ndarray]
 def milp(horizon: float) -> Decide:
     """The optimum of the paper's program, found by the product's allocator."""
 
-    def counts(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
+    def counts(
+        replay: "Replay", active: list[int], held: np.ndarray, free: int
+    ) -> np.ndarray:
         up, down = replay.up[active], replay.down[active]
         return best_counts(gains(replay.curve[active], held, up, down, horizon), free)
 
     return counts
 
 
-def heuristic(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
-    """The authors' "equal share": the whole remainder goes to the first, and a share of one node counts as none."""
+def heuristic(
+    replay: "Replay", active: list[int], held: np.ndarray, free: int
+) -> np.ndarray:
+    """The authors' "equal share": the whole remainder goes to the first, and a share of one
+    node counts as none.
+    """
     fewest, most = replay.jobs.fewest[active], replay.jobs.most[active]
     share = free // len(active)
     found = np.minimum(share, most) * np.minimum(1, np.maximum(share - fewest, 0))
@@ -84,7 +105,9 @@ def heuristic(replay: "Replay", active: list[int], held: np.ndarray, free: int) 
     return found
 
 
-def even(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np.ndarray:
+def even(
+    replay: "Replay", active: list[int], held: np.ndarray, free: int
+) -> np.ndarray:
     """Shares that differ by one node at most."""
     share, rest = divmod(free, len(active))
     return np.minimum(replay.jobs.most[active], share + (np.arange(len(active)) < rest))
@@ -92,13 +115,21 @@ def even(replay: "Replay", active: list[int], held: np.ndarray, free: int) -> np
 
 class Replay:
     def __init__(
-        self, log: IdleLog, jobs: Jobs, parallel: int = 10, cost: float = 1.0, completions: bool = True, stall: bool = False
+        self,
+        log: IdleLog,
+        jobs: Jobs,
+        parallel: int = 10,
+        cost: float = 1.0,
+        completions: bool = True,
+        stall: bool = False,
     ) -> None:
         self.log, self.jobs, self.parallel = log, jobs, parallel
         self.completions, self.stall = completions, stall
         self.up, self.down = jobs.up * cost, jobs.down * cost
         columns = np.arange(jobs.scores.shape[1])
-        allowed = (columns == 0) | ((columns >= jobs.fewest[:, None]) & (columns <= jobs.most[:, None]))
+        allowed = (columns == 0) | (
+            (columns >= jobs.fewest[:, None]) & (columns <= jobs.most[:, None])
+        )
         self.curve = np.where(allowed, jobs.scores, FORBIDDEN)
         self.changes = list(log.changes())
         self.times = np.array([at for at, _, _ in self.changes]) - log.begin
@@ -108,8 +139,13 @@ class Replay:
         self.idle = idle
 
     def static(self, nodes: float | None = None) -> float:
-        """Best samples/s of the first trials on so many dedicated nodes, straight between whole numbers."""
-        rates, n = self.jobs.rates[: self.parallel], self.equivalent if nodes is None else nodes
+        """Best samples/s of the first trials on so many dedicated nodes, straight between whole
+        numbers.
+        """
+        rates, n = (
+            self.jobs.rates[: self.parallel],
+            self.equivalent if nodes is None else nodes,
+        )
 
         def best(whole: int) -> float:
             return value(rates, best_counts(rates, whole))
@@ -118,7 +154,9 @@ class Replay:
         return best(low) + (n - low) * (best(low + 1) - best(low))
 
     def run(self, decide: Decide, spatial: Spatial | None = None) -> dict[str, Any]:
-        """Replay: U and where the rest went, the trials' times, samples by event, and how many decisions were made."""
+        """Replay: U and where the rest went, the trials' times, samples by event, and how many
+        decisions were made.
+        """
         return _Run(self, decide, spatial).result()
 
 
@@ -134,13 +172,19 @@ class _Run:
         self.owner = np.full(len(replay.log.nodes), -2)  # -2 busy elsewhere, -1 free
         self.active: list[int] = []
         count = len(replay.jobs.samples)
-        self.made, self.rate, self.until = np.zeros(count), np.zeros(count), np.full(count, -1.0)
+        self.made, self.rate, self.until = (
+            np.zeros(count),
+            np.zeros(count),
+            np.full(count, -1.0),
+        )
         self.begun, self.ended = np.full(count, np.nan), np.full(count, np.nan)
         self.next = self.decisions = 0
         self.now = 0.0
         self.out = np.zeros(len(replay.times))
         self.gross = self.rescaled = self.preempted = 0.0
-        for k, (at, (_, came, went)) in enumerate(zip(replay.times, replay.changes, strict=True)):
+        for k, (at, (_, came, went)) in enumerate(
+            zip(replay.times, replay.changes, strict=True)
+        ):
             self.k = k
             while k and replay.completions and (done := self._next_end()) < at:
                 self._go(done)
@@ -159,13 +203,17 @@ class _Run:
             return np.inf
         left = np.maximum(self.r.jobs.samples[a] - self.made[a], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ends = np.where(rate > 0, np.maximum(self.now, self.until[a]) + left / rate, np.inf)
+            ends = np.where(
+                rate > 0, np.maximum(self.now, self.until[a]) + left / rate, np.inf
+            )
         return float(ends.min())
 
     def _go(self, at: float) -> None:
         a, span = self.active, at - self.now
         if a and span > 0:
-            waits = np.clip(self.until[a] - self.now, 0.0, span) if self.r.stall else 0.0
+            waits = (
+                np.clip(self.until[a] - self.now, 0.0, span) if self.r.stall else 0.0
+            )
             made = self.rate[a] * (span - waits)
             self.made[a] += made
             self.out[self.k] += made.sum()
@@ -187,12 +235,18 @@ class _Run:
         self.owner[went] = -2
 
     def _finish(self) -> None:
-        for j in [j for j in self.active if self.made[j] >= self.r.jobs.samples[j] - 1e-3]:
+        for j in [
+            j for j in self.active if self.made[j] >= self.r.jobs.samples[j] - 1e-3
+        ]:
             self.out[self.k] -= self.made[j] - self.r.jobs.samples[j]
             self.ended[j] = self.now
             self.active.remove(j)
             self.owner[self.owner == j] = -1
-        while len(self.active) < self.r.parallel and self.next < len(self.made) and self.r.jobs.submit[self.next] <= self.now:
+        while (
+            len(self.active) < self.r.parallel
+            and self.next < len(self.made)
+            and self.r.jobs.submit[self.next] <= self.now
+        ):
             self.active.append(self.next)
             self.begun[self.next] = self.now
             self.rate[self.next] = 0.0
@@ -212,9 +266,13 @@ class _Run:
         if (counts != held).any():
             self._move(held, counts)
         before = self.r.jobs.rates[a, held]
-        wait = np.where(counts > held, self.r.up[a], np.where(counts < held, self.r.down[a], 0.0))
+        wait = np.where(
+            counts > held, self.r.up[a], np.where(counts < held, self.r.down[a], 0.0)
+        )
         if self.r.stall:
-            self.until[a] = np.maximum(self.until[a], np.where(wait > 0, self.now + wait, -1.0))
+            self.until[a] = np.maximum(
+                self.until[a], np.where(wait > 0, self.now + wait, -1.0)
+            )
         else:
             self.made[a] -= wait * before
             self.out[charge] -= (wait * before).sum()
@@ -233,19 +291,33 @@ class _Run:
             return
         for i in np.flatnonzero(counts < held):
             mine = np.flatnonzero(owner == a[i])
-            owner[self._pick(mine, release(self._stock(mine), int(held[i] - counts[i]), self.near))] = -1
+            owner[
+                self._pick(
+                    mine,
+                    release(self._stock(mine), int(held[i] - counts[i]), self.near),
+                )
+            ] = -1
         self._fairly(held, counts)
         for i in sorted(np.flatnonzero(counts > held), key=lambda i: -counts[i]):
             free = np.flatnonzero(owner == -1)
             own = self._stock(np.flatnonzero(owner == a[i]))
-            owner[self._pick(free, take(own, self._stock(free), int(counts[i] - held[i]), self.near))] = a[i]
+            owner[
+                self._pick(
+                    free,
+                    take(own, self._stock(free), int(counts[i] - held[i]), self.near),
+                )
+            ] = a[i]
 
     def _fairly(self, held: np.ndarray, counts: np.ndarray) -> None:
         """Among trials that might as well change places, the better placed one grows."""
         a, done = self.active, set()
         free = self._stock(np.flatnonzero(self.owner == -1))
         for i in np.flatnonzero(counts > held):
-            like = (self.r.curve[a] == self.r.curve[a[i]]).all(1) & (held == held[i]) & (counts == held)
+            like = (
+                (self.r.curve[a] == self.r.curve[a[i]]).all(1)
+                & (held == held[i])
+                & (counts == held)
+            )
             rivals = [int(i), *(int(x) for x in np.flatnonzero(like) if x not in done)]
             if held[i] == 0 or len(rivals) == 1:
                 continue
@@ -288,5 +360,7 @@ def bins(replay: Replay, out: np.ndarray, hours: float = 6.0) -> np.ndarray:
         if len(i) > 1:
             lengths = np.diff(replay.times)[i]
             nodes = float((replay.idle[i] * lengths).sum() / lengths.sum())
-            found.append(float(out[i + 1].sum() / (replay.static(nodes) * lengths.sum())))
+            found.append(
+                float(out[i + 1].sum() / (replay.static(nodes) * lengths.sum()))
+            )
     return np.array(found)

@@ -1,8 +1,10 @@
-"""A mean completion time that no schedule beats, whatever it knows: a linear program over time buckets.
+"""A mean completion time that no schedule beats, whatever it knows: a linear program over time
+buckets.
 
-In each bucket a trial may split its time between the widths. It ends no earlier than its arrival plus its time at work; and
-no earlier than the mean time of its progress plus what the rest of the work takes after that, at best: half its work, the
-slow widths first (the square of the part done at slow widths is replaced by tangents below it).
+In each bucket a trial may split its time between the widths. It ends no earlier than its
+arrival plus its time at work; and no earlier than the mean time of its progress plus what the
+rest of the work takes after that, at best: half its work, the slow widths first (the square of
+the part done at slow widths is replaced by tangents below it).
 """
 
 from collections.abc import Sequence
@@ -39,10 +41,14 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     cells = len(trial)
     start = np.maximum(slot_time * bucket, instance.came[trial])
     room = (slot_time + 1) * bucket - start
-    share = speed[option] / instance.work[trial]  # of the trial's work done per second in the cell
+    share = (
+        speed[option] / instance.work[trial]
+    )  # of the trial's work done per second in the cell
     by_trial = (trial, np.arange(cells))
 
-    def cells_to(values: Floats, rows: Sequence[NDArray[np.int64]], count: int) -> csr_matrix:
+    def cells_to(
+        values: Floats, rows: Sequence[NDArray[np.int64]], count: int
+    ) -> csr_matrix:
         return csr_matrix((values, rows), shape=(count, cells))
 
     # columns: seconds in each cell, each trial's end, the squares z of each trial and slow width
@@ -54,7 +60,15 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     half = instance.work / 2
     rest = hstack([csr_matrix(np.diag(half * s)) for s in slower])
     rows = [
-        _row(cells_to(np.array(widths, float)[option], (slot_time, np.arange(cells)), slot_time.max() + 1), n, slow),
+        _row(
+            cells_to(
+                np.array(widths, float)[option],
+                (slot_time, np.arange(cells)),
+                slot_time.max() + 1,
+            ),
+            n,
+            slow,
+        ),
         _row(cells_to(np.ones(cells), (in_pair, np.arange(cells)), len(pair)), n, slow),
         hstack([cells_to(np.ones(cells), by_trial, n), minus_ends, squares]),
         hstack([cells_to(share * start, by_trial, n), minus_ends, rest]),
@@ -67,7 +81,12 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
     ]
     for w in range(slow):
         done = cells_to(np.where(option <= w, share, 0.0), by_trial, n)
-        pick = hstack([csr_matrix(np.eye(n)) if v == w else csr_matrix((n, n)) for v in range(slow)])
+        pick = hstack(
+            [
+                csr_matrix(np.eye(n)) if v == w else csr_matrix((n, n))
+                for v in range(slow)
+            ]
+        )
         for x in TANGENTS:
             rows.append(hstack([2 * x * done, ends, -pick]))
             limits.append(np.full(n, x * x))
@@ -92,11 +111,19 @@ def mean_completion(instance: Instance, bucket: float, until: float) -> float:
 def _cells(
     came: Floats, bucket: float, until: float, options: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(trial, bucket, width option) of all that a schedule may use: buckets that end after the trial came."""
+    """(trial, bucket, width option) of all that a schedule may use: buckets that end after the
+    trial came.
+    """
     last = int(np.ceil(until / bucket))
-    cells = [(j, t) for j, at in enumerate(came) for t in range(int(at // bucket), last)]
+    cells = [
+        (j, t) for j, at in enumerate(came) for t in range(int(at // bucket), last)
+    ]
     trial, time = np.array(cells, dtype=np.int64).T
-    return np.repeat(trial, options), np.repeat(time, options), np.tile(np.arange(options), len(cells))
+    return (
+        np.repeat(trial, options),
+        np.repeat(time, options),
+        np.tile(np.arange(options), len(cells)),
+    )
 
 
 def _row(cells: csr_matrix, n: int, slow: int) -> csr_matrix:

@@ -1,4 +1,6 @@
-"""The mechanism under which Table 3's figures come out: who runs is drawn by lot, again every ten minutes."""
+"""The mechanism under which Table 3's figures come out: who runs is drawn by lot, again every
+ten minutes.
+"""
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -12,7 +14,9 @@ from shoal.core.trial import Seconds, TrialId
 
 @dataclass(frozen=True)
 class Lottery:
-    """The policy, over the trials in an order drawn by lot for each stretch of `seconds`; new ones draw at once."""
+    """The policy, over the trials in an order drawn by lot for each stretch of `seconds`; new
+    ones draw at once.
+    """
 
     policy: Policy[Any]
     seconds: Seconds = 600.0
@@ -25,10 +29,19 @@ class Lottery:
         tick = int(view.now // self.seconds)
 
         def lot(trial: TrialId) -> bytes:
-            return blake2b(f"{self.seed}/{tick}/{trial}".encode(), digest_size=8).digest()
+            return blake2b(
+                f"{self.seed}/{tick}/{trial}".encode(), digest_size=8
+            ).digest()
 
         plan, inner = self.policy.decide(
-            replace(view, trials={t: view.trials[t] for t in sorted(view.trials, key=lot)}), memory[1]
+            replace(
+                view, trials={t: view.trials[t] for t in sorted(view.trials, key=lot)}
+            ),
+            memory[1],
         )
-        wakes = [at for at in (plan.wake_at, (tick + 1) * self.seconds if view.trials else None) if at is not None]
+        wakes = [
+            at
+            for at in (plan.wake_at, (tick + 1) * self.seconds if view.trials else None)
+            if at is not None
+        ]
         return Plan(plan.gangs, min(wakes, default=None)), [tick, inner]

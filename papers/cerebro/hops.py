@@ -5,18 +5,20 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from noisy import Noisy
 from workload import Cell
 
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Entry, Event, Finished
+from shoal.core.fold import fold
 from shoal.core.plan import Plan
-from shoal.core.ports import Policy, Profile, Searcher
-from shoal.core.state import State, View, fold
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
+from shoal.core.state import State, View
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
-from shoal.profile.noisy import Noisy
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
 
@@ -25,7 +27,9 @@ SIZE = 1000  # samples of a shard
 
 @dataclass
 class Outcome:
-    """When trials ended, what the policy took for each decision by the clock, and what became of every trial."""
+    """When trials ended, what the policy took for each decision by the clock, and what became
+    of every trial.
+    """
 
     ends: dict[TrialId, Seconds] = field(default_factory=dict)
     thought: list[Seconds] = field(default_factory=list)
@@ -78,10 +82,18 @@ def simulate(
     sizes: Sequence[int] | None = None,
     searcher: Searcher[Any] | None = None,
 ) -> Outcome:
-    """Train every trial of the cell. `noise`: deviation of the times that pass from those believed."""
-    shards = {ShardId(f"s{q:02d}"): size for q, size in enumerate(sizes or [SIZE] * len(cell.holders))}
+    """Train every trial of the cell. `noise`: deviation of the times that pass from those
+    believed.
+    """
+    shards = {
+        ShardId(f"s{q:02d}"): size
+        for q, size in enumerate(sizes or [SIZE] * len(cell.holders))
+    }
     names = list(shards)
-    held = [frozenset(names[q] for q, at in enumerate(cell.holders) if w in at) for w in range(len(cell.speeds))]
+    held = [
+        frozenset(names[q] for q, at in enumerate(cell.holders) if w in at)
+        for w in range(len(cell.speeds))
+    ]
     slots = [Slot(slot_name(w), shards=here) for w, here in enumerate(held)]
     rows = [Row((SIZE / flops,), {"m": i}) for i, flops in enumerate(cell.flops)]
     table = Table(rows, {slot_name(w): speed for w, speed in enumerate(cell.speeds)})
@@ -95,8 +107,12 @@ def simulate(
         outcome.ends.update((e.trial, now) for e in entries if isinstance(e, Finished))
 
     sim = Sim(truth, slots, script, shards=shards, checkpoint_every=1e12)
-    searcher = searcher or Trace([(0, {"m": i}) for i in range(len(cell.flops))], max_epochs=epochs)
+    searcher = searcher or Trace(
+        [(0, {"m": i}) for i in range(len(cell.flops))], max_epochs=epochs
+    )
     state = fold(State(), reopened(State(), shards, {}))
     timed = Timed(policy, outcome.thought)
-    outcome.state = run(searcher, timed, sim, table.believe, Forgetful(), state, watch=[watch])
+    outcome.state = run(
+        searcher, timed, sim, table.believe, Forgetful(), state, watch=[watch]
+    )
     return outcome

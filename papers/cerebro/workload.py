@@ -1,4 +1,6 @@
-"""The simulations' workload (section 5.4): Table 7's networks, four kinds of GPU, and random placement of replicas."""
+"""The simulations' workload (section 5.4): Table 7's networks, four kinds of GPU, and random
+placement of replicas.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,9 @@ SPEEDS = {"Titan Xp": 12.1, "K80": 5.6, "GTX 1080": 11.3, "P100": 18.7}  # TFLOP
 
 @dataclass(frozen=True)
 class Cell:
-    """`flops[i]` of each trial, `speeds[w]` of each slot; a pass takes flops/speed seconds. `holders[q]`: slots with shard q."""
+    """`flops[i]` of each trial, `speeds[w]` of each slot; a pass takes flops/speed seconds.
+    `holders[q]`: slots with shard q.
+    """
 
     flops: tuple[float, ...]
     speeds: tuple[float, ...]
@@ -38,11 +42,19 @@ class Cell:
         return found
 
 
-def cell(trials: int, slots: int, seed: int = 0, alike: bool = False, copies: int = 1) -> Cell:
-    """Drawn with replacement, as in the paper; `alike`: the homogeneous setting. `copies` of each shard lie at random slots."""
+def cell(
+    trials: int, slots: int, seed: int = 0, alike: bool = False, copies: int = 1
+) -> Cell:
+    """Drawn with replacement, as in the paper; `alike`: the homogeneous setting. `copies` of
+    each shard lie at random slots.
+    """
     rng = np.random.default_rng([seed, trials, slots])
-    flops = rng.choice(list(FLOPS.values()), trials) if not alike else np.full(trials, 4000)
-    speeds = rng.choice(list(SPEEDS.values()), slots) if not alike else np.full(slots, 11.3)
+    flops = (
+        rng.choice(list(FLOPS.values()), trials) if not alike else np.full(trials, 4000)
+    )
+    speeds = (
+        rng.choice(list(SPEEDS.values()), slots) if not alike else np.full(slots, 11.3)
+    )
     holders = []
     for q in range(slots):
         others = rng.permutation([w for w in range(slots) if w != q])[: copies - 1]

@@ -1,8 +1,9 @@
-"""A hundred models like those of FLEET's evaluation: drawn, since the paper shows theirs in pictures only.
+"""A hundred models like those of FLEET's evaluation: drawn, since the paper shows theirs in
+pictures only.
 
-What is printed: rates on one GPU from 21 to 176 images/s (section 6.1), 30 606 images (Caltech256), and the running
-time on one GPU, mean 10 372.2 s and deviation 4178.9 s (Table 3, baseline). How rates grow with GPUs is *calibrated* on the
-totals of Table 4.
+What is printed: rates on one GPU from 21 to 176 images/s (section 6.1), 30 606 images
+(Caltech256), and the running time on one GPU, mean 10 372.2 s and deviation 4178.9 s (Table 3,
+baseline). How rates grow with GPUs is *calibrated* on the totals of Table 4.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,17 @@ from shoal.profile.table import Row, Table
 IMAGES = 30_606  # an epoch
 MEAN, DEVIATION, LONGEST = 10_372.2, 4_178.9, 22_700.0  # seconds on one GPU
 PER_NODE = 4
-CHECKPOINT = 34.0  # seconds: all of Table 4's checkpointing overheads are multiples of it
+CHECKPOINT = (
+    34.0  # seconds: all of Table 4's checkpointing overheads are multiples of it
+)
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Rate at width m: m `each`^(m - 1) that on one GPU, times `across` beyond one node; by eq. 5 beyond two nodes."""
+    """Rate at width m: m `each`^(m - 1) that on one GPU, times `across` beyond one node; by eq.
+    5 beyond two nodes.
+    """
 
     each: float = 0.987
     across: float = 0.6
@@ -32,7 +37,10 @@ class Scaling:
     def curve(self, alone: float, upto: int) -> tuple[float, ...]:
         """Images/s at widths 1..upto."""
         two_nodes = range(1, 2 * PER_NODE + 1)
-        profiled = [alone * m * self.each ** (m - 1) * (self.across if m > PER_NODE else 1.0) for m in two_nodes]
+        profiled = [
+            alone * m * self.each ** (m - 1) * (self.across if m > PER_NODE else 1.0)
+            for m in two_nodes
+        ]
         return extrapolate(profiled, PER_NODE, upto)
 
 
@@ -53,19 +61,39 @@ class Ensemble:
 
     def arrivals(self, longest_first: bool = False) -> list[tuple[float, Trial]]:
         """All of them at the beginning, in the order in which they were drawn."""
-        order: Sequence[int] = np.argsort(-self.seconds).tolist() if longest_first else range(len(self.alone))
-        return [(0.0, Trial(TrialId(f"d{i:03d}"), float(self.epochs[i]) * IMAGES, {"model": i}, widths=(1, 999))) for i in order]
+        order: Sequence[int] = (
+            np.argsort(-self.seconds).tolist()
+            if longest_first
+            else range(len(self.alone))
+        )
+        return [
+            (
+                0.0,
+                Trial(
+                    TrialId(f"d{i:03d}"),
+                    float(self.epochs[i]) * IMAGES,
+                    {"model": i},
+                    widths=(1, 999),
+                ),
+            )
+            for i in order
+        ]
 
     def table(self, scaling: Scaling, gpus: int) -> Table:
         """Rates up to all GPUs; each change costs a checkpoint."""
-        rows = (Row(scaling.curve(float(r), gpus), {"model": i}, switch=CHECKPOINT) for i, r in enumerate(self.alone))
+        rows = (
+            Row(scaling.curve(float(r), gpus), {"model": i}, switch=CHECKPOINT)
+            for i, r in enumerate(self.alone)
+        )
         return Table(tuple(rows))
 
 
 def draw(seed: int, count: int = 100) -> Ensemble:
-    """Rates log-normal within the printed limits, epochs log-normal and independent of them; again until the times fit.
+    """Rates log-normal within the printed limits, epochs log-normal and independent of them;
+    again until the times fit.
 
-    No model takes longer than 22 700 s on one GPU: Table 4's total on 160 GPUs times Figure 5's speed-up leaves no more.
+    No model takes longer than 22 700 s on one GPU: Table 4's total on 160 GPUs times Figure 5's
+    speed-up leaves no more.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -73,7 +101,10 @@ def draw(seed: int, count: int = 100) -> Ensemble:
         alone[rng.choice(count, 2, replace=False)] = 21, 176
         epochs = np.maximum(2, np.rint(_epochs(rng, alone)))
         found = Ensemble(alone, epochs)
-        if abs(found.seconds.mean() / MEAN - 1) < 0.04 and abs(found.seconds.std() / DEVIATION - 1) < 0.12:
+        if (
+            abs(found.seconds.mean() / MEAN - 1) < 0.04
+            and abs(found.seconds.std() / DEVIATION - 1) < 0.12
+        ):
             return found
 
 
@@ -92,13 +123,16 @@ def _epochs(rng: np.random.Generator, alone: Floats) -> Floats:
 
 
 def fluid_bound(ensemble: Ensemble, table: Table, gpus: int) -> float:
-    """A makespan that no schedule beats: GPUs divided at will, and rates on the concave hull of each model's curve."""
+    """A makespan that no schedule beats: GPUs divided at will, and rates on the concave hull of
+    each model's curve.
+    """
     hulls = [_hull((0.0, *row.rates[:gpus])) for row in table.rows]
     work = ensemble.epochs * IMAGES
 
     def needed(time: float) -> float:
         return sum(
-            np.interp(w / time, h[:, 1], h[:, 0]) if w / time <= h[-1, 1] else np.inf for w, h in zip(work, hulls, strict=True)
+            np.interp(w / time, h[:, 1], h[:, 0]) if w / time <= h[-1, 1] else np.inf
+            for w, h in zip(work, hulls, strict=True)
         )
 
     low, high = 1.0, 1e7

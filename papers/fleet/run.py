@@ -1,4 +1,6 @@
-"""FLEET: Tables 3-4 and Figures 5-6 again, and elastic water-fill beyond it. `python papers/fleet/run.py [--short]`."""
+"""FLEET: Tables 3-4 and Figures 5-6 again, and elastic water-fill beyond it. `python
+papers/fleet/run.py [--short]`.
+"""
 
 import sys
 import tomllib
@@ -14,14 +16,24 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import numpy as np  # noqa: E402
 from common import write  # noqa: E402
-from ensemble import BAD, CALIBRATED, CHECKPOINT, GOOD, IMAGES, PER_NODE, Scaling, draw, fluid_bound  # noqa: E402
+from ensemble import (  # noqa: E402
+    BAD,
+    CALIBRATED,
+    CHECKPOINT,
+    GOOD,
+    IMAGES,
+    PER_NODE,
+    Scaling,
+    draw,
+    fluid_bound,
+)
 from harness import Outcome, nodes, simulate  # noqa: E402
+from noisy import noisy  # noqa: E402
 
 from shoal.core.ports import Policy  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
-from shoal.policy.flotilla import Flotilla, Rounds  # noqa: E402
-from shoal.policy.waterfill import WaterFill  # noqa: E402
-from shoal.profile.noisy import noisy  # noqa: E402
+from shoal.policy.width.flotilla import Flotilla, Rounds  # noqa: E402
+from shoal.policy.width.waterfill import WaterFill  # noqa: E402
 
 Rows = list[dict[str, Any]]
 PRIOR = 25 * IMAGES  # what a model is taken to need when nothing is known of its epochs
@@ -31,7 +43,9 @@ SPAN = {"good": GOOD, "calibrated": CALIBRATED, "bad": BAD}
 
 @dataclass(frozen=True)
 class Method:
-    """A row of Figure 5, or beyond it. `own_pace`: each lane of a gang has its own pace, not that of the slowest."""
+    """A row of Figure 5, or beyond it. `own_pace`: each lane of a gang has its own pace, not
+    that of the slowest.
+    """
 
     policy: Policy[Any]
     own_pace: bool = True
@@ -53,13 +67,17 @@ OTHERS = {
     "water-fill, epochs unknown": FILL,
     "water-fill, prior 10 epochs": Method(WaterFill(expect=10 * IMAGES)),
     "water-fill, prior 60 epochs": Method(WaterFill(expect=60 * IMAGES)),
-    "water-fill, speeds believed off by 10 %": Method(WaterFill(expect=PRIOR), error=0.1),
+    "water-fill, speeds believed off by 10 %": Method(
+        WaterFill(expect=PRIOR), error=0.1
+    ),
     "water-fill, epochs known": Method(WaterFill()),
 }
 
 
 @cache
-def outcome(method: Method, seed: int, gpus: int, scaling: Scaling = CALIBRATED) -> Outcome:
+def outcome(
+    method: Method, seed: int, gpus: int, scaling: Scaling = CALIBRATED
+) -> Outcome:
     """One ensemble trained to its end."""
     ensemble, error = draw(seed), method.error
     return simulate(
@@ -68,26 +86,48 @@ def outcome(method: Method, seed: int, gpus: int, scaling: Scaling = CALIBRATED)
         nodes(gpus, PER_NODE),
         ensemble.table(scaling, gpus),
         own_pace=method.own_pace,
-        believe=(lambda profile: noisy(profile, error)) if error else lambda profile: profile,
+        believe=(lambda profile: noisy(profile, error))
+        if error
+        else lambda profile: profile,
     )
 
 
-def total(method: Method, seeds: Iterable[int], gpus: int, scaling: Scaling = CALIBRATED) -> float:
+def total(
+    method: Method, seeds: Iterable[int], gpus: int, scaling: Scaling = CALIBRATED
+) -> float:
     """Mean makespan over the ensembles."""
-    return float(np.mean([outcome(method, seed, gpus, scaling).makespan for seed in seeds]))
+    return float(
+        np.mean([outcome(method, seed, gpus, scaling).makespan for seed in seeds])
+    )
 
 
 def table3(paper: dict[str, Any], seed: int) -> Rows:
     """Running lengths on 80 GPUs; flotillas 0-5 of FLEET-G."""
     alone = draw(seed).seconds
-    local = [length for gang in outcome(LOCAL, seed, 80).stays for length in gang.values()]
+    local = [
+        length for gang in outcome(LOCAL, seed, 80).stays for length in gang.values()
+    ]
     rows: Rows = [
-        {"what": "Table 3, baseline", "paper": paper["table3"]["baseline"], "ours": _moments(alone)},
-        {"what": "Table 3, FLEET-L", "paper": paper["table3"]["local"], "ours": _moments(local)},
+        {
+            "what": "Table 3, baseline",
+            "paper": paper["table3"]["baseline"],
+            "ours": _moments(alone),
+        },
+        {
+            "what": "Table 3, FLEET-L",
+            "paper": paper["table3"]["local"],
+            "ours": _moments(local),
+        },
     ]
     for k, printed in enumerate(paper["table3"]["global"]):
         stay = list(outcome(GLOBAL, seed, 80).stays[k].values())
-        rows.append({"what": f"Table 3, FLEET-G, flotilla {k}", "paper": printed, "ours": _moments(stay)})
+        rows.append(
+            {
+                "what": f"Table 3, FLEET-G, flotilla {k}",
+                "paper": printed,
+                "ours": _moments(stay),
+            }
+        )
     return rows
 
 
@@ -102,15 +142,30 @@ def table4(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
     for k, gpus in enumerate(paper["gpus"]):
         ours = total(GLOBAL, seeds, gpus)
         off.append(ours / printed["total"][k] - 1)
-        row = {"what": f"Table 4, {gpus} GPUs", "paper": printed["total"][k], "ours": ours, "ours/paper": 1 + off[-1]}
+        row = {
+            "what": f"Table 4, {gpus} GPUs",
+            "paper": printed["total"][k],
+            "ours": ours,
+            "ours/paper": 1 + off[-1],
+        }
         if len(seeds) == SEEDS:
             row["as expected"] = abs(ours / printed["ours"][k] - 1) <= printed["same"]
         row |= {"flotillas, paper": printed["checkpointing"][k] / CHECKPOINT}
-        row |= {"flotillas": float(np.mean([len(outcome(GLOBAL, seed, gpus).stays) for seed in seeds]))}
-        row |= {"scheduling s, paper": printed["scheduling"][k], "scheduling s": _deciding(seeds[0], gpus)}
+        row |= {
+            "flotillas": float(
+                np.mean([len(outcome(GLOBAL, seed, gpus).stays) for seed in seeds])
+            )
+        }
+        row |= {
+            "scheduling s, paper": printed["scheduling"][k],
+            "scheduling s": _deciding(seeds[0], gpus),
+        }
         rows.append(row)
     worst = max(map(abs, off))
-    text = f"FLEET-G within 20 % of all 8 totals (worst: figure); calibrated on these very totals; {len(seeds)} ensembles"
+    text = (
+        "FLEET-G within 20 % of all 8 totals (worst: figure); calibrated on "
+        f"these very totals; {len(seeds)} ensembles"
+    )
     return rows, {"figure": worst, "holds": worst <= printed["tolerance"], "text": text}
 
 
@@ -136,22 +191,56 @@ def _deciding(seed: int, gpus: int) -> float:
     ensemble = draw(seed)
     spent: list[float] = []
     simulate(
-        Timed(GLOBAL.policy, spent), ensemble.arrivals(), nodes(gpus, PER_NODE), ensemble.table(CALIBRATED, gpus), own_pace=True
+        Timed(GLOBAL.policy, spent),
+        ensemble.arrivals(),
+        nodes(gpus, PER_NODE),
+        ensemble.table(CALIBRATED, gpus),
+        own_pace=True,
     )
     return float(sum(spent))
 
 
-def figures(paper: dict[str, Any], seeds: range, sizes: list[int], names: list[str]) -> Rows:
+def figures(
+    paper: dict[str, Any], seeds: range, sizes: list[int], names: list[str]
+) -> Rows:
     """Figure 5: speed-up over the baseline; Figure 6: hours that a GPU waits."""
     rows: Rows = []
     for name in names:
-        speedups = {gpus: total(BASELINE, seeds, gpus) / total(OTHERS[name], seeds, gpus) for gpus in sizes}
-        rows.append({"what": f"Figure 5, {name}", **{str(gpus): value for gpus, value in speedups.items()}})
-    rows.append({"what": "Figure 5, FLEET-G, as the text says", "paper": paper["figure5"]["speedup"]})
-    rows.append({"what": "bound", **{str(gpus): total(BASELINE, seeds, gpus) / _bound(seeds, gpus) for gpus in sizes}})
-    for name, method in {"baseline": BASELINE, **{name: OTHERS[name] for name in names[:3]}, "water-fill": FILL}.items():
+        speedups = {
+            gpus: total(BASELINE, seeds, gpus) / total(OTHERS[name], seeds, gpus)
+            for gpus in sizes
+        }
         rows.append(
-            {"what": f"Figure 6, hours of waiting per GPU, {name}", **{str(g): _waiting(method, seeds[0], g) for g in sizes}}
+            {
+                "what": f"Figure 5, {name}",
+                **{str(gpus): value for gpus, value in speedups.items()},
+            }
+        )
+    rows.append(
+        {
+            "what": "Figure 5, FLEET-G, as the text says",
+            "paper": paper["figure5"]["speedup"],
+        }
+    )
+    rows.append(
+        {
+            "what": "bound",
+            **{
+                str(gpus): total(BASELINE, seeds, gpus) / _bound(seeds, gpus)
+                for gpus in sizes
+            },
+        }
+    )
+    for name, method in {
+        "baseline": BASELINE,
+        **{name: OTHERS[name] for name in names[:3]},
+        "water-fill": FILL,
+    }.items():
+        rows.append(
+            {
+                "what": f"Figure 6, hours of waiting per GPU, {name}",
+                **{str(g): _waiting(method, seeds[0], g) for g in sizes},
+            }
         )
     return rows
 
@@ -163,16 +252,31 @@ def _waiting(method: Method, seed: int, gpus: int) -> float:
 
 @cache
 def _bound(seeds: range, gpus: int) -> float:
-    return float(np.mean([fluid_bound(draw(seed), draw(seed).table(CALIBRATED, gpus), gpus) for seed in seeds]))
+    return float(
+        np.mean(
+            [
+                fluid_bound(draw(seed), draw(seed).table(CALIBRATED, gpus), gpus)
+                for seed in seeds
+            ]
+        )
+    )
 
 
 def beyond(paper: dict[str, Any], seeds: range, sizes: list[int]) -> dict[str, Any]:
     """C-2: water-fill over FLEET-G, and over the bound."""
     goals = paper["goals"]
-    over = {gpus: total(GLOBAL, seeds, gpus) / total(FILL, seeds, gpus) for gpus in sizes}
+    over = {
+        gpus: total(GLOBAL, seeds, gpus) / total(FILL, seeds, gpus) for gpus in sizes
+    }
     worst = max(total(FILL, seeds, gpus) / _bound(seeds, gpus) for gpus in sizes)
-    holds = all(over[g] >= goals["over_global"].get(str(g), 0.0) for g in sizes) and worst <= goals["over_bound"]
-    text = f"water-fill over FLEET-G: {', '.join(f'{g}: {r:.2f}' for g, r in over.items())}; over the bound <= {worst:.2f}"
+    holds = (
+        all(over[g] >= goals["over_global"].get(str(g), 0.0) for g in sizes)
+        and worst <= goals["over_bound"]
+    )
+    text = (
+        "water-fill over FLEET-G: "
+        f"{', '.join(f'{g}: {r:.2f}' for g, r in over.items())}; over the bound <= {worst:.2f}"
+    )
     return {"figure": over[160], "holds": holds, "text": text}
 
 
@@ -185,10 +289,22 @@ def any_scaling(seeds: range, sizes: list[int]) -> tuple[Rows, dict[str, Any]]:
             ("FLEET-G", GLOBAL),
             ("FLEET-G guarded", OTHERS["FLEET-G, no slot that slows down"]),
         ):
-            speedups = {g: total(BASELINE, seeds, g, scaling) / total(method, seeds, g, scaling) for g in sizes}
-            rows.append({"what": f"speed-up, {name} scaling, {what}", **{str(g): value for g, value in speedups.items()}})
+            speedups = {
+                g: total(BASELINE, seeds, g, scaling) / total(method, seeds, g, scaling)
+                for g in sizes
+            }
+            rows.append(
+                {
+                    "what": f"speed-up, {name} scaling, {what}",
+                    **{str(g): value for g, value in speedups.items()},
+                }
+            )
             least = min(least, *speedups.values()) if what == "water-fill" else least
-    return rows, {"figure": float(least), "holds": bool(least >= 1.0), "text": "least speed-up of water-fill over the baseline"}
+    return rows, {
+        "figure": float(least),
+        "holds": bool(least >= 1.0),
+        "text": "least speed-up of water-fill over the baseline",
+    }
 
 
 def main(short: bool) -> bool:
@@ -200,7 +316,11 @@ def main(short: bool) -> bool:
     names = ["homogeneous rounds", "FLEET-L", "FLEET-G"] if short else list(OTHERS)
     scaled, c3 = any_scaling(few, sizes)
     rows = [*table3(paper, 0), *totals, *figures(paper, few, sizes, names), *scaled]
-    return write("fleet-short" if short else "fleet", rows, {"C-1": c1, "C-2": beyond(paper, seeds, sizes), "C-3": c3})
+    return write(
+        "fleet-short" if short else "fleet",
+        rows,
+        {"C-1": c1, "C-2": beyond(paper, seeds, sizes), "C-3": c3},
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Where each trial stands: which unit comes next, and which events a finished one makes. Shared by the real backends."""
+"""Where each trial stands: which unit comes next, and which events a finished unit makes.
+
+The real backends share this.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,134 +10,252 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shoal.core.cluster import GiB, ShardId, Slot, shard_order
-from shoal.core.event import Advanced, Ended, Evaluated, Event, Failed, Fell, Finished, Joined, Kept, Measured, Sum
+from shoal.backend.measurements import Measurements
+from shoal.core.cluster import GiB, ShardId, Slot
+from shoal.core.event import (
+    Advanced,
+    Ended,
+    Evaluated,
+    Event,
+    Failed,
+    Fell,
+    Finished,
+    Joined,
+    Kept,
+    Measured,
+    Sum,
+)
 from shoal.core.plan import Gang, prune
-from shoal.core.state import State
+from shoal.core.state import State, durable
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
-from shoal.train.unit import Done, OutOfMemory, Part, TrialError, Unit
+from shoal.core.visits import EPS, is_met, is_scored, next_visit
+from shoal.train.recipe.unit import Done, OutOfMemory, Part, TrialError, Unit
 
-EPS = 1e-6
-LITTLE: GiB = 1e-3  # taken for the room of a slot of which nothing is known but that it was too small
+Errors = Mapping[TrialId, TrialError]
+NO_ERRORS: Errors = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class Position:
-    """How far a trial is at its backend. `carried`: its newest state on the way between slots, in the backend's own form."""
+    """How far a trial is at its backend."""
 
     trial: Trial
     visits: tuple[Visit, ...] = ()
     samples: Samples = 0.0
-    reported: Samples = 0.0  # samples of the unit under way that were reported already
+    # The samples of the unit under way that were reported already.
+    reported: Samples = 0.0
+    # The newest durable state, and the seconds of training since it was written.
     kept: Kept | None = None
-    age: Seconds = 0.0  # trained since kept
+    age: Seconds = 0.0
     signature: str = ""
+    # The newest state on its way between two slots, in the backend's own form.
     carried: Any = None
+
+    def durable(self) -> tuple[int, Samples]:
+        """The visits and the samples of the newest durable state."""
+        return durable(self.kept)
 
 
 @dataclass(slots=True)
-class Run:
-    """A gang at work: the shards it has yet to visit (None: the whole data set), and what is left of its quota."""
+class GangRun:
+    """A gang at work.
+
+    `left`: the shards it has yet to visit; None: it reads the whole data set.
+    `quota`: the samples that are left of its quota; None: it has none.
+    """
 
     gang: Gang
     left: list[ShardId] | None
     quota: Samples | None
 
     @classmethod
-    def of(cls, gang: Gang) -> "Run":
+    def of(cls, gang: Gang) -> "GangRun":
         return cls(gang, list(gang.shards) or None, gang.quota)
 
     @property
     def over(self) -> bool:
-        return self.left == [] or (self.quota is not None and self.quota <= EPS)
+        if self.left == []:
+            return True
+        return self.quota is not None and self.quota <= EPS
+
+    def next_shard(self) -> ShardId | None:
+        """The shard that the gang visits next; None: each trial goes by its own order."""
+        if self.left is None:
+            return None
+        return self.left[0]
+
+    def count_down(
+        self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]
+    ) -> None:
+        """Each lane has made a unit: these visits are the lanes' newest ones."""
+        passed = max((visit.samples for visit in visited), default=0)
+        if self.left is not None:
+            passed = sizes[self.left.pop(0)]
+        if self.quota is not None:
+            self.quota -= passed
+
+    def shrink(self, trials: frozenset[TrialId]) -> None:
+        """The gang goes on without these trials, or is over if none is left."""
+        rest = prune(self.gang, trials)
+        if rest is None:
+            self.left = []
+        else:
+            self.gang = rest
 
 
-class Course:
+class Positions:
     """The positions of all trials of one study.
 
-    `sizes`: samples per training shard. `validate_every`: epochs between evaluations (the last epoch is
-    always evaluated). `state`: what the journal says, so that a resumed study goes on from its durable positions.
-    `logs`: where the traceback of a failed trial goes, as <trial>/error.txt.
+    `sizes`: samples per training shard. `validate_every`: epochs between evaluations (the last
+    epoch is always evaluated). `state`: what the journal says, so that a resumed study goes on
+    from its durable positions. `logs`: the folder for the traceback of a failed trial, which goes
+    to <trial>/error.txt.
     """
 
     def __init__(
-        self, seed: int, sizes: Mapping[ShardId, int], validate_every: int = 1, state: State = State(), logs: Path | None = None
+        self,
+        seed: int,
+        sizes: Mapping[ShardId, int],
+        validate_every: int = 1,
+        state: State = State(),
+        logs: Path | None = None,
     ) -> None:
         self.logs = logs
         self.seed = seed
         self.sizes = sizes
         self.validate_every = validate_every
-        self._state = state
         self.positions: dict[TrialId, Position] = {}
-        self._sizes = {name for name, figures in state.figures.items() if "batch_size" in figures}
-        self._memory = {n: max(f.get("memory", 0.0), f.get("crowded", 0.0)) for n, f in state.figures.items()}  # GiB
+        self._state = state
+        self._measurements = Measurements(state.figures)
+
+    # -- trials ----------------------------------------------------------------------------------
 
     def submit(self, trial: Trial) -> None:
+        """The trial is new, extended, or goes on in a resumed study."""
         at = self.positions.get(trial.id)
         if at is not None:
             at.trial = trial
-            return
-        kept = self._state.kept.get(trial.id)
-        visits = self._state.visits.get(trial.id, ())
-        if kept is not None:
-            self.positions[trial.id] = Position(trial, visits[: kept.visits], kept.samples, kept=kept)
-        elif trial.start is not None:
-            self.positions[trial.id] = self._child(trial, *trial.start)
         else:
-            self.positions[trial.id] = Position(trial)
+            self.positions[trial.id] = self._first(trial)
+
+    def _resumed(self, trial: Trial, kept: Kept) -> Position:
+        """Where the durable state is that an earlier run left."""
+        visits = self._state.visits.get(trial.id, ())
+        return Position(trial, visits[: kept.visits], kept.samples, kept=kept)
+
+    def _first(self, trial: Trial) -> Position:
+        """Where a trial begins that this run does not know yet."""
+        kept = self._state.kept.get(trial.id)
+        if kept is not None:
+            return self._resumed(trial, kept)
+        if trial.start is not None:
+            return self._child(trial, *trial.start)
+        return Position(trial)
 
     def _child(self, trial: Trial, parent: TrialId, visits: int) -> Position:
         """Where a trial begins that starts from another's durable state."""
         if parent not in self.positions:
             self.submit(self._state.known[parent])
         at = self.positions[parent]
-        assert at.kept is not None and at.kept.visits == visits, f"{trial.id} starts from {trial.start}, but durable is {at.kept}"
-        return Position(trial, at.visits[:visits], at.kept.samples, kept=replace(at.kept, trial=trial.id))
+        assert at.kept is not None and at.kept.visits == visits, (
+            f"{trial.id} starts from {trial.start}, but durable is {at.kept}"
+        )
+        kept = replace(at.kept, trial=trial.id)
+        return Position(trial, at.visits[:visits], kept.samples, kept=kept)
 
-    def unit(self, run: Run, trial: TrialId, source: Any, carry: bool) -> Unit:
-        """The trial's next unit in a gang that is not over."""
+    def met(self, trial: TrialId) -> bool:
+        """Whether the trial has all its samples."""
+        at = self.positions[trial]
+        return is_met(at.trial, at.samples)
+
+    def keep(self, trial: TrialId, name: str) -> Kept:
+        """The trial's newest state is durable in this checkpoint."""
+        at = self.positions[trial]
+        at.kept = Kept(trial, len(at.visits), at.samples, name)
+        at.age = 0.0
+        return at.kept
+
+    def fail(self, trial: TrialId, error: TrialError) -> Failed:
+        """The trial cannot go on; its traceback goes to the log folder."""
+        if self.logs is not None:
+            place = self.logs / trial
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "error.txt").write_text(error.text)
+        return Failed(trial, error.why)
+
+    def fall(self, trial: TrialId) -> Fell:
+        """The newest state of the trial is lost: back to the durable one, or to the beginning."""
+        at = self.positions[trial]
+        visits, samples = at.durable()
+        at.visits = at.visits[:visits]
+        at.samples = samples
+        at.reported = 0.0
+        at.age = 0.0
+        at.carried = None
+        return Fell(trial, visits, samples)
+
+    def abandon(self, trial: TrialId) -> Fell:
+        """The unit under way is void: back to where the trial was before it."""
+        at = self.positions[trial]
+        at.reported = 0.0
+        return Fell(trial, len(at.visits), at.samples)
+
+    # -- one unit --------------------------------------------------------------------------------
+
+    def unit(self, run: GangRun, trial: TrialId, source: Any, carry: bool) -> Unit:
+        """The trial's next unit, in a gang that is not over."""
         at = self.positions[trial]
         shards = at.trial.shards or frozenset(self.sizes)
-        epoch, seen = divmod(len(at.visits), len(shards))
-        if run.left is None:
-            pending = shards - {visit.shard for visit in at.visits[len(at.visits) - seen :]}
-            shard = shard_order(self.seed, epoch, pending)[0]
-        else:
-            shard = run.left[0]
-        last = at.samples + self.sizes[shard] >= at.trial.samples - EPS
-        whole = seen + 1 == len(shards)
-        evaluate = last or (whole and (epoch + 1) % self.validate_every == 0)
-        return Unit(at.trial, at.visits, Visit(epoch, shard, epoch, 0), source, evaluate, at.age, last, carry)
+        visit = next_visit(self.seed, at.visits, shards, run.next_shard())
+        last = is_met(at.trial, at.samples + self.sizes[visit.shard])
+        evaluate = is_scored(len(at.visits) + 1, len(shards), self.validate_every, last)
+        return Unit(
+            at.trial,
+            at.visits,
+            visit,
+            source=source,
+            evaluate=evaluate,
+            age=at.age,
+            last=last,
+            carry=carry,
+        )
 
     def part(self, trial: TrialId, part: Part) -> Advanced:
         """A chunk of the unit under way was trained."""
         self.positions[trial].reported += part.samples
-        return Advanced({trial: part.samples}, {trial: part.values}, spent={trial: part.spent})
+        values = {trial: part.values}
+        return Advanced({trial: part.samples}, values, spent={trial: part.spent})
 
     def on(self, trial: TrialId, samples: Samples) -> Advanced | None:
-        """The unit under way is at so many samples; None: not further than was known. Its values come when it is done."""
+        """The unit under way has trained so many samples. Its values come when it is done.
+
+        Returns None if no more than was reported before.
+        """
         at = self.positions[trial]
-        fresh, at.reported = samples - at.reported, max(samples, at.reported)
-        return Advanced({trial: fresh}) if fresh > 0 else None
+        fresh = samples - at.reported
+        if fresh <= 0:
+            return None
+        at.reported = samples
+        return Advanced({trial: fresh})
 
     def done(
-        self, unit: Unit, done: Done, values: Mapping[str, Sum] | None = None, moved: int = 0, room: GiB = inf
+        self,
+        unit: Unit,
+        done: Done,
+        values: Mapping[str, Sum] | None = None,
+        moved: int = 0,
+        room: GiB = inf,
     ) -> list[Event]:
-        """The unit was trained; the events, in the order that backends owe, but for those of the round's end.
+        """The unit was trained: its events, in the order that backends owe.
 
-        `values`: those that no `part` has reported. `moved`: bytes of state that came from another slot for it.
-        `room`: the slot's memory, which it did not exceed.
+        Those of the round's end are not among them. `values`: training values that no `part` has
+        reported. `moved`: the bytes of state that came from another slot for the unit. `room`: the
+        slot's memory, which the unit did not exceed.
         """
         trial = unit.trial.id
         at = self.positions[trial]
-        at.visits = (*unit.visits, done.visit)
-        at.samples += done.visit.samples
-        at.age = done.age
-        fresh, at.reported = done.visit.samples - at.reported, 0.0
-        came = {trial: moved} if moved else {}
-        told = {trial: values} if values else {}
-        events: list[Event] = [Advanced({trial: fresh}, told, {trial: (done.visit,)}, {trial: done.spent}, came)]
-        figures = self._believed(done, room)
+        events: list[Event] = [self._complete(unit, done, values, moved)]
+        figures = self._measurements.news_of(done.signature, done.figures, room)
         if figures or done.signature != at.signature:
             at.signature = done.signature
             events.append(Measured(trial, done.signature, figures))
@@ -145,102 +266,94 @@ class Course:
             events.append(self.keep(trial, done.kept))
         return events
 
-    def _believed(self, done: Done, room: GiB) -> Mapping[str, float]:
-        """The unit's figures, each said as often as it can change."""
-        figures = dict(done.figures)
-        if done.signature in self._sizes:
-            figures.pop("batch_size", None)  # part of the signature: said once
-        elif "batch_size" in figures:
-            self._sizes.add(done.signature)
-        if "memory" not in figures:
-            return figures
-        need = min(room, done.figures["memory"])
-        self._memory[done.signature] = max(self._memory.get(done.signature, 0.0), need)
-        return {**figures, "memory": need}
+    def _complete(
+        self,
+        unit: Unit,
+        done: Done,
+        values: Mapping[str, Sum] | None,
+        moved: int,
+    ) -> Advanced:
+        """Move the trial's position to the end of the unit."""
+        trial = unit.trial.id
+        at = self.positions[trial]
+        fresh = done.visit.samples - at.reported
+        at.visits = (*unit.visits, done.visit)
+        at.samples += done.visit.samples
+        at.age = done.age
+        at.reported = 0.0
+        return Advanced(
+            {trial: fresh},
+            values={trial: values} if values else {},
+            visits={trial: (done.visit,)},
+            spent={trial: done.spent},
+            moved={trial: moved} if moved else {},
+        )
+
+    # -- the end of a round ----------------------------------------------------------------------
 
     def end_round(
         self,
-        run: Run,
+        run: GangRun,
         slot: Slot,
-        failed: Mapping[TrialId, TrialError] = MappingProxyType({}),
+        failed: Errors = NO_ERRORS,
         lost: Collection[TrialId] = (),
     ) -> list[Event]:
-        """Each lane of the gang has made a unit, or failed, or `lost` the state it was to go on from: what ends by that.
+        """Each lane of the gang has made a unit or failed: the events of what ends by that.
 
-        Lanes that had no room together do not fail: the gang ends, they are believed to need more, `Joined` tells of the slot.
-        Nor does one alone that found no room beside models at rest.
+        `failed`: the lanes that failed, and why. `lost`: the lanes that made no unit, because the
+        state they were to go on from is gone.
         """
-        gang, events = run.gang, list[Event]()
-        short = {t: e for t, e in failed.items() if isinstance(e, OutOfMemory)}
-        crowded = {t: e for t, e in short.items() if len(gang.lanes) > 1 or e.freed}
+        gang = run.gang
+        good = [trial for trial in gang.trials if trial not in failed]
+        made = [self.positions[trial] for trial in good if trial not in lost]
+        run.count_down([at.visits[-1] for at in made], self.sizes)
+
+        finished = [trial for trial in good if self.met(trial)]
+        crowded = _crowded(gang, failed)
         gone = {trial: error for trial, error in failed.items() if trial not in crowded}
-        finished = [trial for trial in gang.trials if trial not in failed and self.met(trial)]
-        self._count_down(run, [trial for trial in gang.trials if trial not in failed and trial not in lost])
+        events: list[Event] = []
         if crowded:
             events += self._split(run, slot, crowded)
         elif run.over and len(gone) < len(gang.lanes):
             events.append(Ended(gang))
         events += [Finished(trial) for trial in finished]
         events += [self.fail(trial, error) for trial, error in gone.items()]
-        rest = prune(gang, frozenset(finished) | gone.keys())
-        if rest is None:
-            run.left = []
-        else:
-            run.gang = rest
+        run.shrink(frozenset(finished) | gone.keys())
         return events
 
-    def _count_down(self, run: Run, made: Sequence[TrialId]) -> None:
-        """What is left of the gang's shards and quota, once these lanes have made their units."""
-        passed = max((self.positions[trial].visits[-1].samples for trial in made), default=0)
-        if run.left is not None:
-            passed = self.sizes[run.left.pop(0)]
-        if run.quota is not None:
-            run.quota -= passed
+    def _split(
+        self, run: GangRun, slot: Slot, errors: Mapping[TrialId, OutOfMemory]
+    ) -> list[Event]:
+        """These lanes had no room together. The gang ends, and none of them fails.
 
-    def met(self, trial: TrialId) -> bool:
-        """Whether the trial has all its samples."""
-        at = self.positions[trial]
-        return at.samples >= at.trial.samples - EPS
-
-    def _split(self, run: Run, slot: Slot, errors: Mapping[TrialId, OutOfMemory]) -> list[Event]:
-        """These lanes had no room together: so many are believed to need twice the room there is."""
-        names = {trial: error.signature or self.positions[trial].signature for trial, error in errors.items()}
-        known = [self._memory[name] for name in names.values() if self._memory.get(name)]
-        guess = sum(known) / len(known) if known else LITTLE  # of those not measured
-        need = {name: self._memory.get(name) or guess for name in names.values()}
-        needs = sum(need[name] for name in names.values())
-        room = slot.memory if slot.memory < inf else max(needs, *self._memory.values(), LITTLE)
-        run.left, fell = list[ShardId](), [self.fall(trial) for trial in errors]
+        They are believed to need more from now on, so that policies do not try it again. `Joined`
+        says how much memory the slot is believed to have, if that was not known.
+        """
+        run.left = []
+        fell = [self.fall(trial) for trial in errors]
         if len(run.gang.lanes) == 1:
-            return [*fell, Ended(run.gang, f"out of memory beside models at rest on {slot.id}")]
-        events: list[Event] = [*([Joined((replace(slot, memory=room),))] if slot.memory == inf else []), *fell]
-        for name, trial in {name: trial for trial, name in names.items() if name}.items():
-            self._memory[name] = min(room, 2.0 * room * need[name] / needs)  # alone it may have room
-            events.append(Measured(trial, name, {"crowded": self._memory[name]}))
-        return [*events, Ended(run.gang, f"out of memory with {len(errors)} trials on {slot.id}")]
+            why = f"out of memory beside models at rest on {slot.id}"
+            return [*fell, Ended(run.gang, why)]
 
-    def keep(self, trial: TrialId, name: str) -> Kept:
-        at = self.positions[trial]
-        at.kept = Kept(trial, len(at.visits), at.samples, name)
-        at.age = 0.0
-        return at.kept
+        signatures = {}
+        for trial, error in errors.items():
+            signatures[trial] = error.signature or self.positions[trial].signature
+        room, reports = self._measurements.crowded(signatures, slot.memory)
+        why = f"out of memory with {len(errors)} trials on {slot.id}"
+        joined: list[Event] = []
+        if slot.memory == inf:
+            joined.append(Joined((replace(slot, memory=room),)))
+        return [*joined, *fell, *reports, Ended(run.gang, why)]
 
-    def fail(self, trial: TrialId, error: TrialError) -> Failed:
-        if self.logs is not None:
-            place = self.logs / trial
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "error.txt").write_text(error.text)
-        return Failed(trial, error.why)
 
-    def fall(self, trial: TrialId) -> Fell:
-        """The newest state of the trial is lost: back to the durable one, or to the beginning."""
-        at = self.positions[trial]
-        count, samples = (at.kept.visits, at.kept.samples) if at.kept else (0, 0.0)
-        at.visits, at.samples, at.reported, at.age, at.carried = at.visits[:count], samples, 0.0, 0.0, None
-        return Fell(trial, count, samples)
+def _crowded(gang: Gang, failed: Errors) -> dict[TrialId, OutOfMemory]:
+    """The lanes that may have room another time.
 
-    def abandon(self, trial: TrialId) -> Fell:
-        """The unit under way is void: back to where the trial was before it."""
-        at = self.positions[trial]
-        at.reported = 0.0
-        return Fell(trial, len(at.visits), at.samples)
+    They ran out of memory beside other lanes, or beside models at rest that were given up since.
+    """
+    found: dict[TrialId, OutOfMemory] = {}
+    in_company = len(gang.lanes) > 1
+    for trial, error in failed.items():
+        if isinstance(error, OutOfMemory) and (in_company or error.freed):
+            found[trial] = error
+    return found

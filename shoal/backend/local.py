@@ -1,65 +1,87 @@
-"""This process, one device: cooperative, so that a debugger works and nothing runs beside the loop."""
+"""This process, on one device.
+
+Training and deciding take turns in one thread, so that a debugger works.
+"""
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
-from shoal.backend.course import Course, Run
+from shoal.backend.course import GangRun, Positions
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot
 from shoal.core.event import Event, Failed, Finished, Joined
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.train.station import News, Station
-from shoal.train.unit import Part, TrialError, Unit
+from shoal.train.recipe.unit import Part, TrialError, Unit
+from shoal.train.slot.station import News, Station
 
 
 @dataclass(eq=False, slots=True)
-class _Round:
-    """A unit of each lane of a gang, under way."""
+class _PackRound:
+    """One unit of each lane of a gang, under way."""
 
-    units: dict[TrialId, Unit]  # not yet made
+    # The units that are not yet made.
+    units: dict[TrialId, Unit]
     news: Generator[tuple[TrialId, News], None, None]
     failed: dict[TrialId, TrialError] = field(default_factory=dict)
 
 
 class Local:
-    """One slot in this process. Moments fall at the ends of chunks and units, never by the clock.
+    """One slot in this process. Its moments come at the ends of chunks and units, not by a clock.
 
     `since`: the time of the study at which this run begins.
     """
 
-    def __init__(self, station: Station, course: Course, slot: Slot, since: Seconds = 0.0) -> None:
+    def __init__(
+        self, station: Station, course: Positions, slot: Slot, since: Seconds = 0.0
+    ) -> None:
         self.station = station
         self.course = course
         self.slot = slot
         self._zero = monotonic() - since
-        self._run: Run | None = None
-        self._round: _Round | None = None
-        self._open: set[TrialId] = set()  # trials with work left
+        self._run: GangRun | None = None
+        self._round: _PackRound | None = None
+        # The trials with work left.
+        self._open: set[TrialId] = set()
+        # What changes of the plan brought about.
         self._events: list[Event] = []
+        # What was told from outside.
         self._told: deque[Event] = deque()
         self._wake_at: Seconds | None = None
 
     def now(self) -> Seconds:
+        """The time of the study."""
         return monotonic() - self._zero
 
     def tell(self, event: Event) -> None:
-        """Have this happen at the next moment (a stop, say); safe to call from a signal handler or another thread."""
+        """Have this event, such as a stop, happen at the next moment.
+
+        Signal handlers and other threads may call it.
+        """
         self._told.append(event)
 
+    # -- what the engine asks --------------------------------------------------------------------
+
     def submit(self, trial: Trial) -> None:
+        """See `Backend.submit`."""
         self.course.submit(trial)
         self._open.add(trial.id)
 
     def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        """See `Backend.wake`. No slot comes by itself, so `until` means nothing here."""
         self._wake_at = at
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
-        if after is not None and any(len(lane.slots) > 1 for lane in after.lanes):
-            raise PlanError(f"the local backend has one slot; got lanes {after.lanes}: use another policy, or the ray backend")
+        """See `Backend.change`.
+
+        Raises:
+            PlanError: a lane of the gang has several slots.
+        """
+        if after is not None:
+            _check_narrow(after)
         run = self._run
         if before is not None and run is not None and run.gang == before:
             if after is not None and goes_on(before, after):
@@ -67,49 +89,80 @@ class Local:
                 return
             self._leave(run)
         if after is not None:
-            rest = prune(after, frozenset(trial for trial in after.trials if trial not in self._open))
-            self._run = None if rest is None else Run.of(rest)
+            self._start(after)
 
-    def _leave(self, run: Run) -> None:
-        """Stop a gang: the visits under way are completed, unless nobody wants them or they are to be void."""
+    def _start(self, gang: Gang) -> None:
+        """Begin a gang, without those of its trials that have ended meanwhile."""
+        over = frozenset(trial for trial in gang.trials if trial not in self._open)
+        rest = prune(gang, over)
+        self._run = None
+        if rest is not None:
+            self._run = GangRun.of(rest)
+
+    def _leave(self, run: GangRun) -> None:
+        """Stop a gang. Visits under way are completed, unless the gang has a quota."""
         while self._round is not None and run.quota is None and self._run is run:
             self._events += self._work(run)
         if self._round is not None:
-            self._round.news.close()
-            for trial in self._round.units:
-                self.station.forget(trial)
-                self._events.append(self.course.fall(trial))
-            self._round = None
+            self._drop(self._round)
+        self._round = None
         self._run = None
 
+    def _drop(self, at: _PackRound) -> None:
+        """Void the units under way."""
+        at.news.close()
+        for trial in at.units:
+            self.station.forget(trial)
+            self._events.append(self.course.fall(trial))
+
     def moments(self) -> Iterator[Moment]:
+        """See `Backend.moments`. They end when no gang runs and no wake is set."""
         yield self.now(), (Joined((self.slot,)),)
         while True:
-            events = [*self._events]
-            self._events = []
-            while self._told:
-                events.append(self._told.popleft())
-            if not events and self._run is not None:
-                events += self._work(self._run)
-                if not events:
-                    continue
-            elif not events and self._wake_at is not None:
-                sleep(max(0.0, min(self._wake_at - self.now(), 0.2)))
-                if self.now() < self._wake_at and not self._told:
-                    continue
-                self._wake_at = None
-            elif not events:
-                events += self._flush()
+            events = self._came()
+            if events:
+                yield self.now(), events
+            elif self._run is not None:
+                events = tuple(self._work(self._run))
+                if events:
+                    yield self.now(), events
+            elif self._wake_at is not None:
+                if self._slept(self._wake_at):
+                    yield self.now(), ()
+            else:
+                events = tuple(self._flush())
                 if not events:
                     return
-            yield self.now(), tuple(events)
+                yield self.now(), events
 
-    def _work(self, run: Run) -> list[Event]:
-        """Train one chunk of the gang's next units; at their end, their events."""
-        if self._round is None:
-            units = {trial: self._unit(run, trial) for trial in run.gang.trials}
-            self._round = _Round(units, self.station.together(list(units.values()), run.gang.fused))
+    def _came(self) -> tuple[Event, ...]:
+        """What a change of the plan brought about, and what was told from outside."""
+        events = self._events
+        self._events = []
+        if self._told:
+            # Whoever asks for something may need what is durable.
+            self.station.commit()
+        while self._told:
+            events.append(self._told.popleft())
+        return tuple(events)
+
+    def _slept(self, until: Seconds) -> bool:
+        """Sleep for a moment; returns whether it is time to wake the engine."""
+        left = until - self.now()
+        sleep(max(0.0, min(left, 0.2)))
+        if self.now() < until and not self._told:
+            return False
+        self._wake_at = None
+        return True
+
+    # -- training --------------------------------------------------------------------------------
+
+    def _work(self, run: GangRun) -> list[Event]:
+        """Train one chunk of the gang's units under way; returns what came of it."""
         at = self._round
+        if at is None:
+            at = self._begin(run)
+            self._round = at
         try:
             trial, news = next(at.news)
         except StopIteration:
@@ -117,34 +170,66 @@ class Local:
         if isinstance(news, Part):
             return [self.course.part(trial, news)]
         unit = at.units.pop(trial)
-        if isinstance(news, TrialError):
-            at.failed[trial] = news
-            self.station.forget(trial)
-            return []
-        return self.course.done(unit, news, room=self.slot.memory)
+        if not isinstance(news, TrialError):
+            return self.course.done(unit, news, room=self.slot.memory)
+        at.failed[trial] = news
+        self.station.forget(trial)
+        return []
 
-    def _unit(self, run: Run, trial: TrialId) -> Unit:
+    def _begin(self, run: GangRun) -> _PackRound:
+        """Begin the next unit of each lane.
+
+        The units advance as their news are asked for.
+        """
+        units = {trial: self._unit(run, trial) for trial in run.gang.trials}
+        news = self.station.together(list(units.values()), run.gang.fused)
+        return _PackRound(units, news)
+
+    def _unit(self, run: GangRun, trial: TrialId) -> Unit:
+        """The trial's next unit. It goes on from its checkpoint if its state is not in memory."""
         at = self.course.positions[trial]
-        here = self.station.holds(trial, len(at.visits))
-        return self.course.unit(run, trial, None if here or at.kept is None else at.kept.name, carry=False)
+        source = None
+        if at.kept is not None and not self.station.holds(trial, len(at.visits)):
+            source = at.kept.name
+        return self.course.unit(run, trial, source, carry=False)
 
-    def _end(self, run: Run, at: "_Round") -> list[Event]:
+    def _end(self, run: GangRun, at: _PackRound) -> list[Event]:
+        """All units of the round are made, or have failed."""
         self._round = None
-        events = self.course.end_round(run, self.slot, {t: e for t, e in at.failed.items() if t in run.gang.trials})
+        failed: dict[TrialId, TrialError] = {}
+        for trial, error in at.failed.items():
+            if trial in run.gang.trials:
+                failed[trial] = error
+        events = self.course.end_round(run, self.slot, failed)
+        self._note(events)
+        if run.over:
+            self._run = None
+        return events
+
+    def _note(self, events: Iterable[Event]) -> None:
+        """Keep what the events say of the slot's memory and of trials that end."""
         for event in events:
             if isinstance(event, Joined):
                 self.slot = event.slots[0]
             elif isinstance(event, (Finished, Failed)):
                 self._open.discard(event.trial)
-        if run.over:
-            self._run = None
-        return events
 
     def _flush(self) -> list[Event]:
         """Nothing runs any more: make durable what is only in memory."""
         events: list[Event] = []
         for trial, at in self.course.positions.items():
-            count = at.kept.visits if at.kept else 0
-            if len(at.visits) > count and self.station.holds(trial, len(at.visits)):
-                events.append(self.course.keep(trial, self.station.keep(trial)))
+            visits = len(at.visits)
+            durable, _ = at.durable()
+            if visits > durable and self.station.holds(trial, visits):
+                name = self.station.keep(trial)
+                events.append(self.course.keep(trial, name))
         return events
+
+
+def _check_narrow(gang: Gang) -> None:
+    """Check that each lane of the gang has one slot."""
+    if any(len(lane.slots) > 1 for lane in gang.lanes):
+        raise PlanError(
+            f"the local backend has one slot; got lanes {gang.lanes}: "
+            "use another policy, or the ray backend"
+        )

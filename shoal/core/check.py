@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from math import inf
 
-from shoal.core.cluster import SlotId
+from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Plan, goes_on
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 
+# One gang turns into another. (None, gang) starts a gang, and (gang, None) stops one.
 Change = tuple[Gang | None, Gang | None]
+Gangs = frozenset[Gang]
 
 
 class PlanError(ValueError):
@@ -16,70 +18,151 @@ class PlanError(ValueError):
 
 
 def check(plan: Plan, view: View) -> None:
-    """Raise PlanError unless the plan can run; the same five rules for every policy.
+    """Check that the plan can run. The same five rules hold for every policy.
 
-    A slot is in at most one gang; a trial is in at most one gang; the lanes that meet on a slot fit
-    its memory; a gang's shards lie at its slots; a gang with a quota is not cut short. Looks only at
-    what changes: gangs that go on were checked when they started.
+    1. A gang with a quota is not cut short.
+    2. A slot is in at most one gang.
+    3. A trial is in at most one gang.
+    4. The lanes that meet on a slot fit its memory.
+    5. Each shard that a gang reads lies at one of its slots.
+
+    Only the gangs that the plan starts or stops are checked. The others were checked when they
+    started.
+
+    Raises:
+        PlanError: the plan breaks a rule, or names a slot or a trial that is not there.
     """
     stops = view.plan.gangs - plan.gangs
     starts = plan.gangs - view.plan.gangs
     for gang in stops:
-        if gang.quota is not None and not any(goes_on(gang, new) for new in starts):
-            raise PlanError(f"{_name(gang)} has a quota and ends by itself; a policy may not stop it: keep it in the plan")
+        _check_stop(gang, starts)
     slot_use: dict[SlotId, Gang] = {}
     trial_use: dict[TrialId, Gang] = {}
     for gang in starts:
-        for slot in gang.slots:
-            other = slot_use.setdefault(slot, gang)
-            if other is gang:
-                other = view.busy.get(slot, gang)
-            if other is not gang and other not in stops:
-                raise PlanError(f"slot {slot} is in {_name(other)} and in {_name(gang)}; it can be in one gang")
-            if slot not in view.slots:
-                raise PlanError(f"{_name(gang)} uses slot {slot}, which is not here; here: {_some(view.slots)}")
-        for trial in gang.trials:
-            other = trial_use.setdefault(trial, gang)
-            if other is gang:
-                other = view.running.get(trial, gang)
-            if other is not gang and other not in stops:
-                raise PlanError(f"trial {trial} is in {_name(other)} and in {_name(gang)}; it can be in one gang")
-            if trial not in view.trials:
-                raise PlanError(f"{_name(gang)} trains trial {trial}, which has no work left; with work: {_some(view.trials)}")
-        _check_room(gang, view)
+        _check_slots(gang, slot_use, stops, view)
+        _check_trials(gang, trial_use, stops, view)
+        _check_memory(gang, view)
+        _check_shards(gang, view)
 
 
-def _check_room(gang: Gang, view: View) -> None:
+def _check_stop(gang: Gang, starts: Gangs) -> None:
+    if gang.quota is None:
+        return
+    if not any(goes_on(gang, new) for new in starts):
+        raise PlanError(
+            f"{_name(gang)} has a quota and ends by itself;"
+            " a policy may not stop it: keep it in the plan"
+        )
+
+
+def _check_slots(
+    gang: Gang, slot_use: dict[SlotId, Gang], stops: Gangs, view: View
+) -> None:
+    """Each slot of a starting gang is here, and in no other gang.
+
+    `slot_use`: the starting gang of each slot, as far as they were checked; it grows.
+    """
+    for slot in gang.slots:
+        other = slot_use.setdefault(slot, gang)
+        if other is gang:
+            other = view.busy.get(slot, gang)
+        if other is not gang and other not in stops:
+            raise PlanError(
+                f"slot {slot} is in {_name(other)} and in {_name(gang)};"
+                " it can be in one gang"
+            )
+        if slot not in view.slots:
+            raise PlanError(
+                f"{_name(gang)} uses slot {slot}, which is not here;"
+                f" here: {_some(view.slots)}"
+            )
+
+
+def _check_trials(
+    gang: Gang, trial_use: dict[TrialId, Gang], stops: Gangs, view: View
+) -> None:
+    """Each trial of a starting gang has work left, and is in no other gang.
+
+    `trial_use`: the starting gang of each trial, as far as they were checked; it grows.
+    """
+    for trial in gang.trials:
+        other = trial_use.setdefault(trial, gang)
+        if other is gang:
+            other = view.running.get(trial, gang)
+        if other is not gang and other not in stops:
+            raise PlanError(
+                f"trial {trial} is in {_name(other)} and in {_name(gang)};"
+                " it can be in one gang"
+            )
+        if trial not in view.trials:
+            raise PlanError(
+                f"{_name(gang)} trains trial {trial}, which has no work left;"
+                f" with work: {_some(view.trials)}"
+            )
+
+
+def _check_memory(gang: Gang, view: View) -> None:
     for slot_id in gang.slots:
         slot = view.slots[slot_id]
         if slot.memory == inf:
             continue
-        needs = sum(view.profile.cost(lane.trial).memory for lane in gang.lanes if slot_id in lane.slots)
+        needs = _memory_on(slot, gang, view)
         if needs > slot.memory:
-            raise PlanError(f"{_name(gang)} needs {needs:g} GiB on slot {slot_id}, which has {slot.memory:g} GiB")
+            raise PlanError(
+                f"{_name(gang)} needs {needs:g} GiB on slot {slot_id},"
+                f" which has {slot.memory:g} GiB"
+            )
+
+
+def _memory_on(slot: Slot, gang: Gang, view: View) -> GiB:
+    """What the gang's lanes on this slot need together."""
+    needs = 0.0
+    for lane in gang.lanes:
+        if slot.id in lane.slots:
+            needs += view.profile.cost(lane.trial).memory
+    return needs
+
+
+def _check_shards(gang: Gang, view: View) -> None:
     for shard in gang.shards:
         if not any(shard in view.slots[slot].shards for slot in gang.slots):
-            raise PlanError(f"{_name(gang)} reads shard {shard}, which lies at none of its slots")
+            raise PlanError(
+                f"{_name(gang)} reads shard {shard}, which lies at none of its slots"
+            )
 
 
-def diff(old: Plan, new: Plan) -> Iterable[Change]:
-    """The changes from one plan to the other: what only stops first, then what moves, then what only starts.
+def diff(old: Plan, new: Plan) -> list[Change]:
+    """The changes from one plan to another: first stops, then moves, then starts.
 
-    A change pairs the gangs that share a trial, so that a backend can carry its state from one to the other;
-    a trial whose gang splits or joins others appears in a stop and a start, and its state waits in between.
+    A move pairs an old gang with a new one that shares a trial, so that a backend can carry the
+    trial's state from one to the other. Each gang is in one change. If a gang is split, or gangs
+    are joined, some trials therefore appear in a stop and in a start. Their state waits in between.
     """
-    gone = {trial: gang for gang in old.gangs - new.gangs for trial in gang.trials}
-    starts = sorted(new.gangs - old.gangs, key=in_order)
-    moves, fresh, moved = [], [], set()
-    for gang in starts:
-        before = next((gone[t] for t in gang.trials if t in gone and gone[t] not in moved), None)
+    gone: dict[TrialId, Gang] = {}
+    for gang in old.gangs - new.gangs:
+        gone.update(dict.fromkeys(gang.trials, gang))
+    moves: list[Change] = []
+    starts: list[Change] = []
+    moved: set[Gang] = set()
+    for gang in sorted(new.gangs - old.gangs, key=in_order):
+        before = _former(gang, gone, moved)
         if before is None:
-            fresh.append((None, gang))
+            starts.append((None, gang))
         else:
             moved.add(before)
             moves.append((before, gang))
-    stops = sorted({gang for gang in gone.values() if gang not in moved}, key=in_order)
-    return [*((gang, None) for gang in stops), *moves, *fresh]
+    left = sorted(set(gone.values()) - moved, key=in_order)
+    stops: list[Change] = [(gang, None) for gang in left]
+    return stops + moves + starts
+
+
+def _former(gang: Gang, gone: dict[TrialId, Gang], moved: set[Gang]) -> Gang | None:
+    """The first gang that one of these trials was in and that has not moved yet."""
+    for trial in gang.trials:
+        before = gone.get(trial)
+        if before is not None and before not in moved:
+            return before
+    return None
 
 
 def in_order(gang: Gang) -> tuple[int, tuple[TrialId, ...]]:
@@ -88,10 +171,19 @@ def in_order(gang: Gang) -> tuple[int, tuple[TrialId, ...]]:
 
 
 def _name(gang: Gang) -> str:
-    what = f" on shard {', '.join(gang.shards)}" if gang.shards else ""
+    """The gang in an error message."""
+    what = ""
+    if gang.shards:
+        what = f" on shard {', '.join(gang.shards)}"
     return f"gang of {', '.join(gang.trials)}{what} (turn {gang.since})"
 
 
 def _some(names: Iterable[str]) -> str:
+    """The first few names in an error message."""
     listed = sorted(names)
-    return ", ".join(listed[:8]) + (" …" if len(listed) > 8 else "") if listed else "none"
+    if not listed:
+        return "none"
+    text = ", ".join(listed[:8])
+    if len(listed) > 8:
+        text += " …"
+    return text

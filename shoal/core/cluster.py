@@ -23,44 +23,68 @@ class Slot:
     node: str = "here"
     kind: str = "cpu"
     memory: GiB = inf
-    shards: frozenset[ShardId] = frozenset()  # those registered as lying here
+    # The shards that lie here.
+    shards: frozenset[ShardId] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a slot needs an id; got an empty one")
         if not self.memory > 0:
-            raise ValueError(f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}")
+            raise ValueError(
+                f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}"
+            )
 
 
-def shard_order(seed: int, epoch: int, shards: Iterable[ShardId]) -> tuple[ShardId, ...]:
+def shard_order(
+    seed: int, epoch: int, shards: Iterable[ShardId]
+) -> tuple[ShardId, ...]:
     """The order in which training on the whole data set visits its shards in this epoch.
 
-    A function of the arguments alone, the same on every machine, so that a run that was cut, moved
-    or simulated goes on in the order it would have had.
+    It depends on the arguments alone, and is the same on every machine. A run that was cut, moved
+    or simulated therefore goes on in the order that it would have had.
     """
 
     def key(shard: ShardId) -> tuple[bytes, ShardId]:
-        return blake2b(f"{seed}/{epoch}/{shard}".encode(), digest_size=8).digest(), shard
+        text = f"{seed}/{epoch}/{shard}"
+        digest = blake2b(text.encode(), digest_size=8).digest()
+        return digest, shard
 
     return tuple(sorted(shards, key=key))
 
 
-def proportional(total: int, weights: Sequence[float], least: int = 1) -> tuple[int, ...]:
-    """Sizes of shards as their weights; with the slots' speeds all slots take as long for a pass.
+def proportional(
+    total: int, weights: Sequence[float], least: int = 1
+) -> tuple[int, ...]:
+    """Sizes of shards, proportional to these weights.
 
-    They sum to `total`; rounding goes to the largest remainders (the first of equal ones), and no shard has fewer than
-    `least` samples. A function of the arguments alone.
+    With the slots' speeds as weights, all slots take as long for a pass. The sizes sum to `total`.
+    They are rounded to the largest remainders (of equal ones, the first). No shard has fewer than
+    `least` samples. The sizes depend on the arguments alone.
 
     Raises:
-        ValueError: no weights, one that is not positive and finite, or fewer samples than the least sizes sum to.
+        ValueError: there are no weights; a weight is not positive and finite; or the samples are
+            fewer than the least sizes sum to.
     """
+    count = len(weights)
     if not weights or not all(0 < weight < inf for weight in weights):
-        raise ValueError(f"shards are as large as their weights: give each shard's, > 0 and finite; got {list(weights)!r}")
-    if total < least * len(weights):
-        raise ValueError(f"{total} samples cannot be divided into {len(weights)} shards of at least {least}: use fewer shards")
-    share = [(total - least * len(weights)) * weight / sum(weights) for weight in weights]
+        raise ValueError(
+            "shards are as large as their weights:"
+            f" give each shard's, > 0 and finite; got {list(weights)!r}"
+        )
+    if total < least * count:
+        raise ValueError(
+            f"{total} samples cannot be divided into {count} shards of at least {least}:"
+            " use fewer shards"
+        )
+    free = total - least * count
+    share = [free * weight / sum(weights) for weight in weights]
     sizes = [least + int(part) for part in share]
-    rest = sorted(range(len(weights)), key=lambda j: (int(share[j]) - share[j], j))
-    for shard in rest[: total - sum(sizes)]:
+
+    def smallness(shard: int) -> tuple[float, int]:
+        """Orders the shards by remainder, the largest first."""
+        return int(share[shard]) - share[shard], shard
+
+    missing = total - sum(sizes)
+    for shard in sorted(range(count), key=smallness)[:missing]:
         sizes[shard] += 1
     return tuple(sizes)

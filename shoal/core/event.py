@@ -1,4 +1,8 @@
-"""What happened: the only input of the fold, and with the plans the whole content of a journal."""
+"""What happened to a study.
+
+A journal holds these events, the plans that were made, and what the deciders remembered. Folding
+them gives the state of the study (`shoal.core.fold`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,16 +12,21 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Gang
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
-Sum = tuple[float, float]  # a named value as (sum, number of samples), so that parts add up
+# A value as (sum, number of samples), so that the values of parts add up.
+Sum = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run of the study began: nothing of a former run is at work any more; its slots are gone, its gangs void."""
+    """A run of the study began. The slots and the gangs of a former run are gone.
 
-    run: int  # the incarnation: 1, 2, …
-    shards: Mapping[ShardId, int]  # the training data: samples in each shard
-    head: Mapping[str, Any] = field(default_factory=dict)  # recipe, versions, options: for people and for resume
+    `run`: counts the runs of the study from 1. `shards`: the samples in each training shard.
+    `head`: recipe, versions and options, for people and for resuming.
+    """
+
+    run: int
+    shards: Mapping[ShardId, int]
+    head: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +45,10 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Trials trained on: samples since the last report, sums of training values, visits completed.
+    """Trials trained on since they were last reported.
 
-    `spent`: where the seconds since the last report went: switch, data, train, evaluate, save.
+    `samples`: how many more were trained. `values`: sums of training values over these samples.
+    `visits`: those completed. `spent`: where the seconds went: switch, data, train, evaluate, save.
     `moved`: bytes of a trial's state that came from another slot.
     """
 
@@ -51,7 +61,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The trial's state after its first `visits` visits, `samples` in all, is durable in the checkpoint `name`."""
+    """The trial's state after so many visits and samples is durable, in the checkpoint `name`."""
 
     trial: TrialId
     visits: int
@@ -61,7 +71,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Fell:
-    """The trial lost what it did after its first `visits` visits, `samples` in all: later shards are pending again."""
+    """The trial fell back to its state after so many visits and samples. Later work is lost."""
 
     trial: TrialId
     visits: int
@@ -70,7 +80,7 @@ class Fell:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Validation at the end of a unit, after `epoch` complete epochs (a fraction within an epoch)."""
+    """The metrics of the trial after so many epochs, which may be a fraction."""
 
     trial: TrialId
     epoch: float
@@ -79,7 +89,10 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures of all trials with this signature (rate, memory, step, build, evaluate, save …), seen on this trial."""
+    """What was measured on this trial: rate, memory, step, build, evaluate, save and so on.
+
+    The figures hold for all trials with this signature.
+    """
 
     trial: TrialId
     signature: str
@@ -88,7 +101,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The gang met its quota; or it could not go on as it was, and `why`: its trials had no room together."""
+    """The gang met its quota or has read its shards, or it could not go on.
+
+    `why`: why it could not go on, such as that its trials had no room together; else empty.
+    """
 
     gang: Gang
     why: str = ""
@@ -96,14 +112,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The trial met its samples, or converged."""
+    """The trial has trained all its samples, or converged."""
 
     trial: TrialId
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The trial raised, diverged, or took its slot down too often."""
+    """The trial raised an error, diverged, or too many slots died under it."""
 
     trial: TrialId
     why: str
@@ -111,14 +127,17 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Slots came, or hold other shards than before."""
+    """Slots came; or slots that were here have other shards or other memory than before."""
 
     slots: tuple[Slot, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Slots went. `died`: unexpectedly while at work, which counts against the trials they ran."""
+    """Slots went.
+
+    `died`: they went unexpectedly. This counts as a strike against the trials that ran on them.
+    """
 
     slots: frozenset[SlotId]
     died: bool = False
@@ -126,7 +145,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What the processes that prepare data for a node's slots did so far in this run: counts, seconds, bytes, by name."""
+    """What the processes that prepare data for a node's slots have done so far in this run.
+
+    `figures`: counts, seconds and bytes, by name.
+    """
 
     node: str
     figures: Mapping[str, float]
@@ -134,7 +156,10 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """A person, a time limit or the system asked for something: "stop" ends the run; the study can be resumed."""
+    """A person, a time limit or the system asked for something.
+
+    "stop" ends the run; the study can be resumed.
+    """
 
     what: str
     why: str = ""
@@ -142,7 +167,7 @@ class Commanded:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A decision, as changes against the plan before it; counts the turns."""
+    """A policy made a plan, written down as the gangs that stop and the gangs that start."""
 
     stop: tuple[Gang, ...]
     start: tuple[Gang, ...]
@@ -150,7 +175,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A decider's memory changed; `who` is "policy" or "searcher". JSON-able."""
+    """The memory of a decider changed.
+
+    `who`: "policy" or "searcher". `memory`: anything that JSON can hold.
+    """
 
     who: str
     memory: Any

@@ -1,4 +1,4 @@
-"""WHO runs with whom: lanes in gangs, gangs in a plan; and what a searcher asks for."""
+"""WHO runs with whom: lanes in gangs, gangs in a plan. Also what a searcher asks for."""
 
 from dataclasses import dataclass, replace
 
@@ -8,10 +8,10 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One trial, data-parallel over these slots (the first is its lead).
+    """One trial, data-parallel over these slots. The first slot leads.
 
     Raises:
-        ValueError: no slots, or one twice.
+        ValueError: there are no slots, or one of them comes twice.
     """
 
     trial: TrialId
@@ -19,20 +19,24 @@ class Lane:
 
     def __post_init__(self) -> None:
         if not self.slots or len(set(self.slots)) < len(self.slots):
-            raise ValueError(f"lane of {self.trial}: needs one slot or more, each once; got {self.slots!r}")
+            raise ValueError(
+                f"lane of {self.trial}: needs one slot or more, each once; got {self.slots!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
     """Lanes that advance together over one stream of data.
 
-    `shards`: what it reads; none: the whole data set, shard by shard in `shard_order`.
-    `quota`: stream samples after which it ends by itself; a policy never cuts it short. A unit cut
-    by a stop, a lost slot or lack of memory counts as not visited.
-    `since`: the turn that made it. Together with its trials it is the gang's identity.
+    `shards`: the shards that the gang reads; empty: the whole data set, shard by shard in
+    `shard_order`.
+    `quota`: the samples of the stream after which the gang ends by itself. A policy never cuts it
+    short. A unit that a stop, a lost slot or lack of memory cuts counts as not visited.
+    `fused`: whether the lanes train in one fused step.
+    `since`: the turn that made the gang. Turn and trials together identify a gang.
 
     Raises:
-        ValueError: no lanes, a trial twice, or a quota that is not positive.
+        ValueError: there are no lanes, a trial comes twice, or the quota is not positive.
     """
 
     lanes: tuple[Lane, ...]
@@ -42,54 +46,91 @@ class Gang:
     since: int = 0
 
     def __post_init__(self) -> None:
-        if not self.lanes:
+        count = len(self.lanes)
+        if count == 0:
             raise ValueError("a gang needs a lane or more; got none")
-        if len(self.lanes) > 1 and len({lane.trial for lane in self.lanes}) < len(self.lanes):
-            raise ValueError(f"a trial is in one lane of a gang at most; got {self.trials!r}")
+        if count > 1 and len({lane.trial for lane in self.lanes}) < count:
+            raise ValueError(
+                f"a trial is in one lane of a gang at most; got {self.trials!r}"
+            )
         if self.quota is not None and not self.quota > 0:
             raise ValueError(f"a quota must be > 0 samples; got {self.quota!r}")
 
-    def __hash__(self) -> int:  # cheap, and equal for equal gangs: gangs live in sets
+    def __hash__(self) -> int:
+        # Gangs are kept in sets. This hash is quick, and equal for equal gangs.
         return hash((self.since, self.lanes[0].trial, len(self.lanes)))
 
     @property
     def trials(self) -> tuple[TrialId, ...]:
         lanes = self.lanes
-        return (lanes[0].trial,) if len(lanes) == 1 else tuple(lane.trial for lane in lanes)
+        if len(lanes) == 1:
+            return (lanes[0].trial,)
+        return tuple([lane.trial for lane in lanes])
 
     @property
     def slots(self) -> frozenset[SlotId]:
         lanes = self.lanes
-        return frozenset(lanes[0].slots if len(lanes) == 1 else (slot for lane in lanes for slot in lane.slots))
+        if len(lanes) == 1:
+            return frozenset(lanes[0].slots)
+        return frozenset([slot for lane in lanes for slot in lane.slots])
 
 
-def solo(trial: TrialId, slot: SlotId, since: int, shard: ShardId | None = None, quota: Samples | None = None) -> Gang:
-    """The commonest gang: one trial on one slot, over one shard or over the whole data set."""
-    return Gang((Lane(trial, (slot,)),), () if shard is None else (shard,), quota, since=since)
+def solo(
+    trial: TrialId,
+    slot: SlotId,
+    since: int,
+    shard: ShardId | None = None,
+    quota: Samples | None = None,
+) -> Gang:
+    """The commonest gang: one trial on one slot.
 
-
-def prune(gang: Gang, trials: frozenset[TrialId] = frozenset(), slots: frozenset[SlotId] = frozenset()) -> Gang | None:
-    """The gang without those trials and slots; None when no lane is left.
-
-    The one way in which a gang shrinks by itself: the fold and every backend use it, lest they drift apart.
+    `shard`: the shard that it reads; None: the whole data set.
     """
-    kept = []
+    shards: tuple[ShardId, ...] = ()
+    if shard is not None:
+        shards = (shard,)
+    return Gang((Lane(trial, (slot,)),), shards, quota, since=since)
+
+
+def prune(
+    gang: Gang,
+    trials: frozenset[TrialId] = frozenset(),
+    slots: frozenset[SlotId] = frozenset(),
+) -> Gang | None:
+    """The gang without these trials and slots; None if no lane is left.
+
+    The fold and every backend use this, so that they agree on how a gang shrinks by itself.
+    """
+    kept: list[Lane] = []
     for lane in gang.lanes:
-        rest = tuple(slot for slot in lane.slots if slot not in slots)
-        if lane.trial not in trials and rest:
-            kept.append(lane if len(rest) == len(lane.slots) else Lane(lane.trial, rest))
-    return replace(gang, lanes=tuple(kept)) if kept else None
+        rest = lane.slots
+        if slots:
+            rest = tuple(slot for slot in lane.slots if slot not in slots)
+        if lane.trial in trials or not rest:
+            continue
+        if len(rest) < len(lane.slots):
+            lane = Lane(lane.trial, rest)
+        kept.append(lane)
+    if not kept:
+        return None
+    return replace(gang, lanes=tuple(kept))
 
 
 def goes_on(before: Gang, after: Gang) -> bool:
-    """Whether `after` is the same gang at the same unit, with lanes or slots fewer or more."""
-    same = before.since == after.since and before.shards == after.shards and before.quota == after.quota
-    return same and not set(before.trials).isdisjoint(after.trials)
+    """Whether `after` is the same gang at the same unit, with fewer or more lanes or slots."""
+    if before.since != after.since:
+        return False
+    if before.shards != after.shards or before.quota != after.quota:
+        return False
+    return not set(before.trials).isdisjoint(after.trials)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The gangs that SHOULD run from now on: a desired state, not orders. `wake_at`: ask again then at the latest."""
+    """The gangs that SHOULD run from now on: a desired state, not orders.
+
+    `wake_at`: the time of the study at which the policy wants to be asked again at the latest.
+    """
 
     gangs: frozenset[Gang] = frozenset()
     wake_at: Seconds | None = None
@@ -97,9 +138,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a searcher asks for: trials to submit (or to extend), trials to stop, and when to ask again.
+    """What a searcher asks for.
 
-    A study whose trials are all done ends when no `wake_at` is set.
+    `submit`: new trials, or known ones with more samples. `retire`: trials to take out.
+    `wake_at`: the time of the study at which the searcher wants to be asked again at the latest.
+    A study ends once all its trials are done and `wake_at` is None.
     """
 
     submit: tuple[Trial, ...] = ()

@@ -1,91 +1,74 @@
-"""The four protocols that everything else is written against."""
+"""The protocols of what plugs into the engine: a searcher, a policy, a backend."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
-from shoal.core.cluster import GiB
 from shoal.core.event import Event
 from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.state import View
-from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.core.trial import Seconds, Trial
 
-M = TypeVar("M")  # a decider's memory: any plain, JSON-able value (its tuples come back as lists)
+# The memory of a decider: anything that JSON can hold. Its tuples come back as lists.
+M = TypeVar("M")
+# A time of the study, and all that happened at that time.
 Moment = tuple[Seconds, tuple[Event, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a trial costs beside its training: memory held, and seconds to build, evaluate once, save once.
-
-    `first`: what building takes longer when it is the first that a slot builds. `form`: equal for trials that may train in
-    one fused step, as far as is known; None: nothing is.
-    """
-
-    memory: GiB = 0.0
-    build: Seconds = 0.0
-    evaluate: Seconds = 0.0
-    save: Seconds = 0.0
-    first: Seconds = 0.0
-    form: Hashable = None
-
-
-class Profile(Protocol):
-    """How fast, how big, how dear to change: belief for a policy, truth for a simulator."""
-
-    def rates(self, gang: Gang) -> Mapping[TrialId, float]:
-        """Training speed of each lane in samples/s, evaluation and switches not counted."""
-        ...
-
-    def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
-        """Samples/s of the trial alone at widths 1..upto; the rate at width w is item w - 1."""
-        ...
-
-    def cost(self, trial: TrialId) -> Cost: ...
-
-    def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
-        """Time without training when the slots of `after` turn from `before` to it (start, hop, resize, repack)."""
-        ...
 
 
 class Policy(Protocol[M]):
     """Where trials run, when, on how many slots. Pure: no clock, no I/O, no hidden randomness."""
 
-    def start(self) -> M: ...
+    def start(self) -> M:
+        """The memory of a policy that was never asked."""
+        ...
 
     def decide(self, view: View, memory: M) -> tuple[Plan, M]:
-        """The gangs that should run from now on. New gangs carry `since=view.turn`; gangs that go on are kept as they are."""
+        """The gangs that should run from now on, and the memory for the next call.
+
+        New gangs have `since=view.turn`. Gangs that go on are those of `view.plan`,
+        unchanged.
+        """
         ...
 
 
 class Searcher(Protocol[M]):
     """Which trials exist, and how long they train. Pure, like a policy."""
 
-    def start(self) -> M: ...
+    def start(self) -> M:
+        """The memory of a searcher that was never asked."""
+        ...
 
-    def propose(self, view: View, memory: M) -> tuple[Proposal, M]: ...
+    def propose(self, view: View, memory: M) -> tuple[Proposal, M]:
+        """What to submit and what to retire, and the memory for the next call."""
+        ...
 
 
 class Backend(Protocol):
     """The only thing with side effects, and the only owner of time."""
 
     def moments(self) -> Iterator[Moment]:
-        """All that happened at one time, once, in order of time; ends when nothing can happen any more.
+        """Yield what happens, in order of time; end when nothing can happen any more.
 
-        A trial's events come in this order: Advanced (with the visit), Evaluated, Kept, Ended, Finished or Failed.
-        A lost slot comes as Left, followed by Fell for each trial whose newest state went with it.
+        Between two moments the engine decides, and calls the other methods. A trial's events come
+        in this order: Advanced (with the visit), Evaluated, Kept, Ended, Finished or Failed. A
+        lost slot comes as Left, followed by Fell for each trial whose newest state went with it.
         """
         ...
 
-    def submit(self, trial: Trial) -> None: ...
+    def submit(self, trial: Trial) -> None:
+        """The trial may be in gangs from now on; a known trial has other samples to train."""
+        ...
 
     def change(self, before: Gang | None, after: Gang | None) -> None:
-        """Start (None, gang), stop (gang, None), or turn one gang into another; of an ended gang: nothing."""
+        """Start a gang (None, gang), stop one (gang, None), or turn one gang into another.
+
+        An ended gang may be stopped again, which does nothing.
+        """
         ...
 
     def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
-        """Yield a moment at that time at the latest, empty if nothing happened; None: no need.
+        """Yield a moment at this time at the latest, even an empty one; None: there is no need.
 
-        `until`: how long slots that may come by themselves are worth waiting for; None: not at all, nothing is left to do.
+        `until`: the time up to which slots that may come by themselves are worth waiting for;
+        None: nothing is left to do for them.
         """
         ...

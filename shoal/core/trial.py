@@ -10,56 +10,87 @@ from shoal.core.cluster import ShardId
 TrialId = NewType("TrialId", str)
 Samples = float
 Seconds = float
-Value = bool | int | float | str | None | tuple[Any, ...]  # of a configuration; what JSON holds, lists as tuples
+# What a configuration may hold: what JSON holds, with lists as tuples.
+Value = bool | int | float | str | None | tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration and how many samples it is to train in all.
+    """One configuration, and how many samples it is to train in all.
 
     Submit a trial again with more samples to extend it; it goes on from its newest state.
-    `start`: it begins with the state (weights, momenta, random state) that this other trial had after so many visits, which
-    must be its newest and durable when this one is submitted; these visits and their samples count as its own.
+    `start`: another trial, and a number of visits. The trial begins with the state (weights,
+    momenta, random state) that the other one had after so many visits, and these visits and their
+    samples count as its own. That state must be the other trial's newest, and durable, when this
+    trial is submitted.
     `priority`: against other trials, for policies that look at it (docs/policy.md).
 
     Raises:
-        ValueError: no id, samples or priority not positive and finite, widths not 1 <= fewest <= most, or a trial that starts
-            from itself.
+        ValueError: there is no id; samples or priority are not positive and finite; widths are
+            not 1 <= fewest <= most; or the trial starts from itself.
     """
 
     id: TrialId
     samples: Samples
     config: Mapping[str, Value] = field(default_factory=dict, hash=False)
-    widths: tuple[int, int] = (1, 1)  # fewest and most slots
-    shards: frozenset[ShardId] = frozenset()  # each visited once an epoch; empty: data is not divided
-    start: tuple[TrialId, int] | None = None  # the trial, and after how many visits
+    # The fewest and the most slots.
+    widths: tuple[int, int] = (1, 1)
+    # The shards that each epoch visits once; empty: the data is not divided.
+    shards: frozenset[ShardId] = frozenset()
+    start: tuple[TrialId, int] | None = None
     priority: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a trial needs an id; got an empty one")
         if not (isfinite(self.samples) and self.samples > 0):
-            raise ValueError(f"trial {self.id}: samples must be > 0 and finite; got {self.samples!r}")
+            raise ValueError(
+                f"trial {self.id}: samples must be > 0 and finite; got {self.samples!r}"
+            )
         fewest, most = self.widths
         if not 1 <= fewest <= most:
-            raise ValueError(f"trial {self.id}: widths must be 1 <= fewest <= most; got {self.widths!r}")
+            raise ValueError(
+                f"trial {self.id}: widths must be 1 <= fewest <= most; got {self.widths!r}"
+            )
         if self.start is not None and self.start[0] == self.id:
-            raise ValueError(f"trial {self.id} cannot start from itself: submit it again with more samples to extend it")
+            raise ValueError(
+                f"trial {self.id} cannot start from itself:"
+                " submit it again with more samples to extend it"
+            )
         if self.priority != 1.0 and not (isfinite(self.priority) and self.priority > 0):
-            raise ValueError(f"trial {self.id}: a priority must be > 0 and finite; got {self.priority!r}")
+            raise ValueError(
+                f"trial {self.id}: a priority must be > 0 and finite; got {self.priority!r}"
+            )
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
-            object.__setattr__(self, "config", {name: _as_tuple(value) for name, value in self.config.items()})
+            config = {name: _as_tuple(value) for name, value in self.config.items()}
+            object.__setattr__(self, "config", config)
+
+
+def priority_of(trial: Trial) -> float:
+    """The number that the trial's configuration has as `priority`, else the trial's own."""
+    configured: Any = trial.config.get("priority")
+    if isinstance(configured, (int, float)):
+        return float(configured)
+    return trial.priority
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
+    """A list, and the lists in it, as tuples; any other value as it is."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_as_tuple, value))
+    return value
 
 
 class Visit(NamedTuple):
-    """One pass of one trial over one shard: what a trial learnt is a function of its visits in order."""
+    """One pass of one trial over one shard.
+
+    What a trial has learnt is a function of its visits, in order. `turn`: what shuffle="each" and
+    augment are drawn from. `samples`: those trained in the visit. `widths`: with a batch per slot,
+    the width from each sample of the visit on, as (sample, width); empty: width 1 throughout.
+    """
 
     epoch: int  # counts from 0
     shard: ShardId
-    turn: int  # the pass: what shuffle="each" and augment are drawn from
-    samples: int  # trained in it
-    widths: tuple[tuple[int, int], ...] = ()  # with a batch per slot: (sample of the pass, width from there on); (): 1 throughout
+    turn: int
+    samples: int
+    widths: tuple[tuple[int, int], ...] = ()

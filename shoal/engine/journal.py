@@ -1,19 +1,24 @@
 """The journal: append-only JSON lines, one entry each; the only record of a study."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args
+from typing import IO, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from shoal.core.event import Entry, Event, Planned, Remembered
-from shoal.core.state import State, fold
+from shoal.core.fold import fold
+from shoal.core.state import State
 from shoal.core.trial import Seconds
 
+E = TypeVar("E")
 SCHEMA = 1
-KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), Planned, Remembered)}
+KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (*get_args(Event), Planned, Remembered)
+}
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 
@@ -31,33 +36,44 @@ class Line(NamedTuple):
 
 def encode(time: Seconds, entry: Entry) -> bytes:
     """One line of a journal, its newline included."""
-    fields: Any = entry
-    line = _encode({"t": round(time, 6), "e": type(entry).__name__, "d": fields})
+    line = _encode_fields(time, entry, entry)
     if b"null" in line:  # None, or a number that JSON lacks
-        fields = _marked(msgspec.to_builtins(fields, order="deterministic"))
-        line = _encode({"t": round(time, 6), "e": type(entry).__name__, "d": fields})
-    return line + b"\n"
+        fields = msgspec.to_builtins(entry, order="deterministic")
+        line = _encode_fields(time, entry, _marked(fields))
+    return line
+
+
+def _encode_fields(time: Seconds, entry: Entry, fields: Any) -> bytes:
+    kind = type(entry).__name__
+    return _encode({"t": round(time, 6), "e": kind, "d": fields}) + b"\n"
 
 
 def _marked(value: Any) -> Any:
-    """nan, inf and -inf as {"~": text}, which JSON can hold."""
+    """The value with nan, inf and -inf written as {"~": text}, which JSON can hold."""
     if isinstance(value, float) and not isfinite(value):
         return {"~": repr(value)}
     if isinstance(value, dict):
         return {key: _marked(item) for key, item in value.items()}
-    return [_marked(item) for item in value] if isinstance(value, (list, tuple, set, frozenset)) else value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_marked(item) for item in value]
+    return value
 
 
 def _unmarked(value: Any) -> Any:
-    if isinstance(value, dict):
-        marks = value.keys() == {"~"} and value["~"] in ("nan", "inf", "-inf")
-        return float(value["~"]) if marks else {key: _unmarked(item) for key, item in value.items()}
-    return [_unmarked(item) for item in value] if isinstance(value, list) else value
+    """Undo `_marked`."""
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"~"} and value["~"] in ("nan", "inf", "-inf"):
+        return float(value["~"])
+    return {key: _unmarked(item) for key, item in value.items()}
 
 
 def plain(value: Any) -> Any:
     """The value as a journal gives it back: tuples and sets as lists, dataclasses as dicts."""
-    return _unmarked(_decode(_encode(_marked(msgspec.to_builtins(value)))))
+    marked = _marked(msgspec.to_builtins(value))
+    return _unmarked(_decode(_encode(marked)))
 
 
 def decode(line: bytes) -> Line:
@@ -72,59 +88,147 @@ def decode(line: bytes) -> Line:
             raw = _unmarked(raw)
         return Line(raw["t"], msgspec.convert(raw["d"], KINDS[raw["e"]]))
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise JournalError(f"not a journal entry ({type(error).__name__}: {error}): {line[:120]!r}") from error
+        raise JournalError(
+            f"not a journal entry ({type(error).__name__}: {error}): {line[:120]!r}"
+        ) from error
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Entries that are written within so many seconds share one sync (docs/decisions/0015).
+
+    `before` is called before the entries are written. It makes durable what they speak of, such
+    as checkpoints. `after` is called once the entries are durable. It does what had to wait for
+    that, such as deleting former checkpoints.
+    """
+
+    seconds: Seconds
+    before: Callable[[], None] = _nothing
+    after: Callable[[], None] = _nothing
 
 
 class Journal:
-    """An open journal file. `append` buffers; `sync` makes all of it durable.
+    """An open journal file.
 
-    Without a path it only remembers (for simulations): read `lines`.
+    `append` keeps an entry in memory. `flush` hands it to the operating system: other processes
+    can read it, and it outlives this process. After `sync` it also outlives a crash of the machine.
+
+    With a `grouping`, `flush` and `sync_soon` do nothing until the oldest entry is so many seconds
+    old; `sync` never waits. A crash then loses the end of the journal, as if it had never
+    happened. Nothing outside this process may therefore rely on it before.
+
+    Without a path the journal is a list in memory, for simulations: read `lines`.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, grouping: Grouping | None = None
+    ) -> None:
         self.path = path
         self.lines: list[Line] = []
+        self._is_grouped = grouping is not None
+        self._grouping = grouping or Grouping(0.0)
         self._file: IO[bytes] | None = None
-        self._waiting: list[bytes] = []  # not the file's own buffer, which would write the rest when it likes, after a failure
+        # The encoded entries that are not yet written. The file has no buffer of its own: after a
+        # failed write, that would write the rest at some later time.
+        self._waiting: list[bytes] = []
+        # The times of the first and the last of these entries.
+        self._oldest: Seconds | None = None
+        self._newest: Seconds = 0.0
         if path is not None:
-            size = sound_length(path) if path.exists() else 0
-            self._file = path.open("ab", buffering=0)
-            self._file.truncate(size)  # a last line torn by a crash was never acted upon
-            if size == 0:
-                self._waiting.append(_encode({"shoal": "journal", "schema": SCHEMA}) + b"\n")
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        size = 0
+        if path.exists():
+            size = sound_length(path)
+        self._file = path.open("ab", buffering=0)
+        # A crash may have torn the last line. Nobody has acted upon it: it was never durable.
+        self._file.truncate(size)
+        if size == 0:
+            head = {"shoal": "journal", "schema": SCHEMA}
+            self._waiting.append(_encode(head) + b"\n")
 
     def append(self, time: Seconds, entry: Entry) -> None:
+        """Add an entry that happened at this time of the study."""
         if self._file is None:
             self.lines.append(Line(time, entry))
-        else:
-            self._waiting.append(encode(time, entry))
+            return
+        self._waiting.append(encode(time, entry))
+        self._newest = time
+        if self._oldest is None:
+            self._oldest = time
 
     def flush(self) -> None:
-        """Hand what was appended to the operating system: readers see it, and it outlives this process.
+        """Hand what was appended to the operating system. With a grouping: `sync_soon`.
 
         Raises:
-            OSError: the disk is full, say. What could not be written never will be: the next to open the file goes on before it.
+            OSError: the disk is full, for example. What could not be written is lost, and whoever
+                opens the file next goes on with what was written before.
         """
-        if self._file is None or not self._waiting:
-            return
-        left = memoryview(b"".join(self._waiting))
-        self._waiting = []
-        while left:
-            left = left[self._file.write(left) :]
+        if self._is_grouped:
+            self.sync_soon()
+        else:
+            self._hand_over()
+
+    def sync_soon(self) -> None:
+        """Make everything appended so far durable: now, or when its group is complete.
+
+        Raises:
+            OSError: see `flush`.
+        """
+        if self._is_group_complete():
+            self.sync()
+
+    def _is_group_complete(self) -> bool:
+        """Whether the oldest entry has waited long enough. Without a grouping none waits."""
+        if not self._is_grouped:
+            return True
+        if self._oldest is None:
+            return False
+        return self._newest - self._oldest >= self._grouping.seconds
 
     def sync(self) -> None:
-        """Return when everything appended so far will survive a crash."""
-        if self._file is not None:
-            self.flush()
-            os.fsync(self._file.fileno())
+        """Make everything appended so far durable: it survives a crash of the machine.
+
+        Raises:
+            OSError: see `flush`; also what the grouping's `before` and `after` raise.
+        """
+        if self._file is None:
+            return
+        self._grouping.before()
+        self._hand_over()
+        os.fsync(self._file.fileno())
+        self._grouping.after()
+
+    def _hand_over(self) -> None:
+        """Write the entries that wait. If writing fails, they are lost."""
+        if self._file is None or not self._waiting:
+            return
+        data = b"".join(self._waiting)
+        self._waiting = []
+        self._oldest = None
+        _write_all(self._file, data)
 
     def close(self) -> None:
-        if self._file is not None:
-            try:
-                self.sync()
-            finally:
-                self._file.close()
-                self._file = None
+        """Sync, and close the file."""
+        if self._file is None:
+            return
+        try:
+            self.sync()
+        finally:
+            self._file.close()
+            self._file = None
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to an unbuffered file, of which one call may take only a part."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def sound_length(path: Path) -> int:
@@ -134,10 +238,11 @@ def sound_length(path: Path) -> int:
 
 
 def read(path: Path) -> Iterator[Line]:
-    """The entries of a journal, oldest first; a torn last line is left out.
+    """The entries of a journal, oldest first. A last line that a crash has torn is left out.
 
     Raises:
-        JournalError: no journal, damaged before the last line, or written by another schema.
+        JournalError: the file is no journal, is damaged before its last line, or has another
+            schema.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -149,21 +254,60 @@ def read(path: Path) -> Iterator[Line]:
             try:
                 yield decode(line)
             except JournalError as error:
-                raise JournalError(f"{path}, line {number}: {error}; restore the file or cut it before this line") from error
+                raise JournalError(
+                    f"{path}, line {number}: {error};"
+                    " restore the file or cut it before this line"
+                ) from error
+
+
+def newest(path: Path, kind: type[E]) -> E | None:
+    """The newest entry of this kind; None if there is none.
+
+    Lines of other kinds are not decoded.
+
+    Raises:
+        JournalError: see `read`; damage in lines of other kinds is not noticed.
+    """
+    mark = f'"e":"{kind.__name__}"'.encode()
+    for line in reversed(_lines_with(path, mark)):
+        entry = decode(line).entry
+        if isinstance(entry, kind):
+            return entry
+    return None
+
+
+def _lines_with(path: Path, mark: bytes) -> list[bytes]:
+    """The whole lines, after the first, that contain the mark."""
+    found: list[bytes] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                continue
+            if number == 1:
+                _check_schema(path, line)
+            elif mark in line:
+                found.append(line)
+    return found
 
 
 def _check_schema(path: Path, line: bytes) -> None:
+    """Check the first line of a journal."""
     try:
         head = _decode(line)
     except msgspec.MsgspecError:
         head = None
     if not isinstance(head, dict) or head.get("shoal") != "journal":
-        raise JournalError(f"{path} is not a Shoal journal: its first line is {line[:60]!r}")
-    if head.get("schema") != SCHEMA:
-        found = head.get("schema")
-        raise JournalError(f"{path} has schema {found}; this Shoal reads schema {SCHEMA}: use the version that wrote it")
+        raise JournalError(
+            f"{path} is not a Shoal journal: its first line is {line[:60]!r}"
+        )
+    found = head.get("schema")
+    if found != SCHEMA:
+        raise JournalError(
+            f"{path} has schema {found}; this Shoal reads schema {SCHEMA}:"
+            " use the version that wrote it"
+        )
 
 
 def replay(lines: Iterator[Line] | list[Line]) -> State:
-    """The state that these entries lead to."""
+    """The state that these entries lead to, from the beginning."""
     return fold(State(), (line.entry for line in lines))

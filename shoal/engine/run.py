@@ -1,20 +1,41 @@
-"""The one loop, for simulated and for real runs alike."""
+"""The one loop, for simulated and for real runs alike.
 
-from collections.abc import Callable, Iterable, Mapping
+At each moment of the backend: fold what happened into the state; ask the searcher and the policy;
+write everything down; tell the backend what changes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from shoal.core.check import check, diff, in_order
 from shoal.core.cluster import ShardId
-from shoal.core.event import Commanded, Entry, Failed, Fell, Finished, Kept, Opened, Planned, Remembered, Retired, Submitted
-from shoal.core.plan import Plan
-from shoal.core.ports import Backend, Policy, Profile, Searcher
-from shoal.core.state import State, fold, view
+from shoal.core.event import (
+    Commanded,
+    Entry,
+    Event,
+    Failed,
+    Fell,
+    Finished,
+    Kept,
+    Opened,
+    Planned,
+    Remembered,
+    Retired,
+    Submitted,
+)
+from shoal.core.fold import fold
+from shoal.core.plan import Gang, Plan
+from shoal.core.ports import Backend, Policy, Searcher
+from shoal.core.profile import Profile
+from shoal.core.state import State, View, durable, view
 from shoal.core.trial import Seconds
+from shoal.core.visits import is_met
 from shoal.engine.journal import Journal
 
-MAX_DEATHS = 3  # slots that die under a trial, with nothing kept in between, before the trial is set aside
-EPS = 1e-6  # samples
+# A trial fails after so many slots died under it with nothing kept in between.
+MAX_STRIKES = 3
+Believe = Callable[[State], Profile]
 Watch = Callable[[Seconds, tuple[Entry, ...], State], None]
 
 
@@ -22,19 +43,21 @@ class Stalled(RuntimeError):  # noqa: N818 - a state of the study, as its user n
     """Trials have work left, but nothing runs and nothing will happen."""
 
 
-def reopened(state: State, shards: Mapping[ShardId, int], head: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """The entries that begin a run: nothing of a former one is at work, and what was not durable is lost.
+def reopened(
+    state: State, shards: Mapping[ShardId, int], head: Mapping[str, Any]
+) -> tuple[Entry, ...]:
+    """The entries that begin a run of a study that is in this state.
 
-    A trial whose durable state is its last was torn off just before it could be called finished.
+    Nothing of a former run is at work any more, and what was not durable is lost. If a trial's
+    durable state is its last one, the former run ended before it could say so.
     """
     entries: list[Entry] = [Opened(state.run + 1, shards, head)]
-    for trial, wanted in state.trials.items():
-        kept = state.kept.get(trial)
-        at, samples = (kept.visits, kept.samples) if kept else (0, 0.0)
-        if state.done[trial] != samples or len(state.visits[trial]) != at:
-            entries.append(Fell(trial, at, samples))
-        if samples >= wanted.samples - EPS:
-            entries.append(Finished(trial))
+    for name, trial in state.trials.items():
+        visits, samples = durable(state.kept.get(name))
+        if state.done[name] != samples or len(state.visits[name]) != visits:
+            entries.append(Fell(name, visits, samples))
+        if is_met(trial, samples):
+            entries.append(Finished(name))
     return tuple(entries)
 
 
@@ -42,16 +65,18 @@ def run(
     searcher: Searcher[Any],
     policy: Policy[Any],
     backend: Backend,
-    believe: Callable[[State], Profile],
+    believe: Believe,
     journal: Journal,
     state: State = State(),
     deadline: Seconds | None = None,
     watch: Iterable[Watch] = (),
 ) -> State:
-    """Fold what happened, ask, check, write down, change; until the backend has no more moments.
+    """Run the study until the backend has no more moments; return its last state.
 
-    `state`: what the journal holds so far, ending with `reopened`. `believe`: the profile that deciders see.
-    `deadline`: seconds of the study after which it stops as if told to. Returns the last state.
+    `believe`: the profile that deciders see. `state`: what the journal holds so far, ending with
+    the entries of `reopened`. `deadline`: the time of the study at which the run stops as if
+    somebody had asked for it. `watch`: called after each moment, with its time, its entries and
+    the state after it.
 
     Raises:
         PlanError: the policy asked for what cannot be.
@@ -62,97 +87,234 @@ def run(
     for trial in state.trials.values():
         backend.submit(trial)
     for now, events in backend.moments():
-        noted: list[Entry] = [event for event in events if not isinstance(event, Retired)]
-        if deadline is not None and now >= deadline and state.stopped is None:
-            noted.append(Commanded("stop", "timeout"))
-        state = fold(state, noted)
-        before = state.plan  # as the backend knows it: what it did not do itself must reach it as a change
-        outside = [event for event in events if isinstance(event, Retired)]  # it was only told
-        state = _note(state, noted, [*outside, *_doomed(state)])
-        if state.stopped is None:
-            state, wakes = deciders.ask(state, now, noted)
-        else:  # units with a quota come to their end; what runs on leaves now
-            state, wakes = _plan(state, noted, Plan(frozenset(g for g in state.plan.gangs if g.quota is not None))), []
-        submits = [entry.trial for entry in noted if isinstance(entry, Submitted)]
-        _write(journal, now, noted, before.gangs != state.plan.gangs)
-        for trial in submits:
-            backend.submit(trial)
-        for old, new in diff(before, state.plan):
-            backend.change(old, new)
-        if deadline is not None and (state.plan.gangs or wakes) and state.stopped is None:
-            wakes.append(deadline)
-        worth = state.trials and state.stopped is None
-        backend.wake(min(wakes, default=None), (inf if deadline is None else deadline) if worth else None)
+        at = _AtMoment(now, state)
+        at.note(_happened(at, events, deadline))
+        before = at.state.plan
+        at.note(_imposed(at, events))
+        wake_at = deciders.ask(at)
+
+        state = at.state
+        changed = state.plan.gangs != before.gangs
+        _write(journal, at, _is_urgent(at, events), changed)
+        _carry_out(backend, at, before)
+        _set_alarm(backend, wake_at, deadline, state)
         for see in watchers:
-            see(now, tuple(noted), state)
+            see(now, tuple(at.noted), state)
     journal.sync()
     if state.trials and state.stopped is None:
-        raise Stalled(_why(state))
+        raise Stalled(_why_stalled(state))
     return state
 
 
+class _AtMoment:
+    """What was noted at one moment so far, and the state after it."""
+
+    def __init__(self, now: Seconds, state: State) -> None:
+        self.now = now
+        self.state = state
+        self.noted: list[Entry] = []
+
+    def note(self, entries: Sequence[Entry]) -> None:
+        """These entries are written down at this moment."""
+        if entries:
+            self.noted += entries
+            self.state = fold(self.state, entries)
+
+    def note_plan(self, gangs: frozenset[Gang]) -> None:
+        """These gangs run from now on."""
+        running = self.state.plan.gangs
+        stop = sorted(running - gangs, key=in_order)
+        start = sorted(gangs - running, key=in_order)
+        if stop or start:
+            self.note([Planned(tuple(stop), tuple(start))])
+
+
+def _happened(
+    at: _AtMoment, events: Sequence[Event], deadline: Seconds | None
+) -> list[Entry]:
+    """The backend's events, without trials that were retired from outside: see `_imposed`."""
+    entries: list[Entry] = []
+    for event in events:
+        if not isinstance(event, Retired):
+            entries.append(event)
+    if deadline is not None and at.now >= deadline and at.state.stopped is None:
+        entries.append(Commanded("stop", "timeout"))
+    return entries
+
+
+def _imposed(at: _AtMoment, events: Sequence[Event]) -> list[Entry]:
+    """The trials that end whatever the deciders want.
+
+    They are retired from outside, or too many slots died under them. The backend must be told to
+    stop them. So `run` notes them after it has looked at the plan `before`, and the difference
+    between that plan and the next one is carried out.
+    """
+    ends: list[Entry] = [event for event in events if isinstance(event, Retired)]
+    state = at.state
+    for trial, strikes in state.strikes_of_slots.items():
+        if strikes >= MAX_STRIKES and trial in state.trials:
+            ends.append(Failed(trial, f"its slot died under it {strikes} times"))
+    return ends
+
+
 class _Deciders:
-    """The searcher and the policy with their memories."""
+    """The searcher and the policy, with their memories."""
 
-    def __init__(self, searcher: Searcher[Any], policy: Policy[Any], believe: Callable[[State], Profile], state: State) -> None:
-        self.searcher, self.policy, self.believe = searcher, policy, believe
-        former = state.memory
-        self.wishes = former["searcher"] if former.get("searcher") is not None else searcher.start()
-        self.memory = former["policy"] if former.get("policy") is not None else policy.start()
+    def __init__(
+        self,
+        searcher: Searcher[Any],
+        policy: Policy[Any],
+        believe: Believe,
+        state: State,
+    ) -> None:
+        self.searcher = searcher
+        self.policy = policy
+        self.believe = believe
+        self.searcher_memory = state.memory.get("searcher")
+        if self.searcher_memory is None:
+            self.searcher_memory = searcher.start()
+        self.policy_memory = state.memory.get("policy")
+        if self.policy_memory is None:
+            self.policy_memory = policy.start()
 
-    def ask(self, state: State, now: Seconds, noted: list[Entry]) -> tuple[State, list[Seconds]]:
-        """What should exist, then what should run; the state after it, and when to ask again."""
-        proposal, wished = self.searcher.propose(view(state, now, self.believe(state)), self.wishes)
-        asked: list[Entry] = [*map(Submitted, proposal.submit), *map(Retired, sorted(proposal.retire))]
-        if wished != self.wishes:
-            self.wishes = wished
-            asked.append(Remembered("searcher", wished))
-        state = _note(state, noted, asked)
-        looked = view(state, now, self.believe(state))
-        plan, remembered = self.policy.decide(looked, self.memory)
-        check(plan, looked)
-        if remembered != self.memory:
-            self.memory = remembered
-            state = _note(state, noted, [Remembered("policy", remembered)])
-        return _plan(state, noted, plan), [t for t in (plan.wake_at, proposal.wake_at) if t is not None]
+    def ask(self, at: _AtMoment) -> Seconds | None:
+        """Ask what should exist, then what should run, and note the answers.
+
+        Returns when to ask again; None: there is no need.
+        """
+        if at.state.stopped is not None:
+            at.note_plan(_last_gangs(at.state))
+            return None
+        searcher_wakes = self._propose(at)
+        policy_wakes = self._decide(at)
+        return _earliest(searcher_wakes, policy_wakes)
+
+    def _see(self, at: _AtMoment) -> View:
+        """What a decider sees now."""
+        return view(at.state, at.now, self.believe(at.state))
+
+    def _propose(self, at: _AtMoment) -> Seconds | None:
+        """Ask the searcher; returns when to ask it again."""
+        seen = self._see(at)
+        proposal, remembered = self.searcher.propose(seen, self.searcher_memory)
+        answers: list[Entry] = [Submitted(trial) for trial in proposal.submit]
+        answers += [Retired(trial) for trial in sorted(proposal.retire)]
+        if remembered != self.searcher_memory:
+            self.searcher_memory = remembered
+            answers.append(Remembered("searcher", remembered))
+        at.note(answers)
+        return proposal.wake_at
+
+    def _decide(self, at: _AtMoment) -> Seconds | None:
+        """Ask the policy; returns when to ask it again."""
+        seen = self._see(at)
+        plan, remembered = self.policy.decide(seen, self.policy_memory)
+        check(plan, seen)
+        if remembered != self.policy_memory:
+            self.policy_memory = remembered
+            at.note([Remembered("policy", remembered)])
+        at.note_plan(plan.gangs)
+        return plan.wake_at
 
 
-def _plan(state: State, noted: list[Entry], plan: Plan) -> State:
-    stop, start = state.plan.gangs - plan.gangs, plan.gangs - state.plan.gangs
-    if not stop and not start:
-        return state
-    return _note(state, noted, [Planned(tuple(sorted(stop, key=in_order)), tuple(sorted(start, key=in_order)))])
+def _last_gangs(state: State) -> frozenset[Gang]:
+    """What still runs in a study that was stopped: gangs with a quota end by themselves."""
+    return frozenset(gang for gang in state.gangs if gang.quota is not None)
 
 
-def _doomed(state: State) -> list[Entry]:
-    return [
-        Failed(trial, f"its slot died under it {deaths} times")
-        for trial, deaths in state.died.items()
-        if deaths >= MAX_DEATHS and trial in state.trials
-    ]
+def _write(journal: Journal, at: _AtMoment, urgent: bool, changed: bool) -> None:
+    """Write down what was noted. It is durable before anything outside the engine relies on it.
 
-
-def _note(state: State, noted: list[Entry], entries: list[Entry]) -> State:
-    noted += entries
-    return fold(state, entries) if entries else state
-
-
-def _write(journal: Journal, now: Seconds, noted: list[Entry], changed: bool) -> None:
-    """Durable before it is acted upon: a plan before it is applied, a Kept before the state before it is deleted."""
-    for entry in noted:
-        journal.append(now, entry)
-    if changed or any(isinstance(entry, (Submitted, Retired, Kept)) for entry in noted):
+    `urgent`: make it durable at once. `changed`: the plan changed, so the backend relies on it.
+    """
+    for entry in at.noted:
+        journal.append(at.now, entry)
+    if urgent:
         journal.sync()
+    elif changed or _is_relied_on(at.noted):
+        journal.sync_soon()
     else:
-        journal.flush()  # it outlives this process, and others see it
+        journal.flush()
 
 
-def _why(state: State) -> str:
-    left = sorted(state.trials)
-    some = ", ".join(left[:5]) + (" …" if len(left) > 5 else "")
+def _is_relied_on(noted: Sequence[Entry]) -> bool:
+    """Whether trials came or went, or a checkpoint replaces a former one, which is deleted."""
+    return any(isinstance(entry, (Submitted, Retired, Kept)) for entry in noted)
+
+
+def _is_urgent(at: _AtMoment, events: Sequence[Event]) -> bool:
+    """Whether somebody outside asked for something, or no gang runs.
+
+    Whoever asked is told that it was done. If no gang runs, the next moment may be far away.
+    """
+    asked = any(isinstance(event, (Submitted, Retired, Commanded)) for event in events)
+    return asked or not at.state.gangs
+
+
+def _carry_out(backend: Backend, at: _AtMoment, before: Plan) -> None:
+    """Tell the backend of new and extended trials, then of gangs that change."""
+    for entry in at.noted:
+        if isinstance(entry, Submitted):
+            backend.submit(entry.trial)
+    for old, new in diff(before, at.state.plan):
+        backend.change(old, new)
+
+
+def _set_alarm(
+    backend: Backend, wake_at: Seconds | None, deadline: Seconds | None, state: State
+) -> None:
+    """Say when to ask again, and how long to wait for slots that may come by themselves."""
+    if state.stopped is not None:
+        backend.wake(wake_at, None)
+        return
+    until: Seconds | None = None
+    if state.trials:
+        until = inf
+        if deadline is not None:
+            until = deadline
+    if state.gangs or wake_at is not None:
+        wake_at = _earliest(wake_at, deadline)
+    backend.wake(wake_at, until)
+
+
+def _earliest(one: Seconds | None, other: Seconds | None) -> Seconds | None:
+    """The earlier of two times, each of which may be missing."""
+    if one is None:
+        return other
+    if other is None:
+        return one
+    return min(one, other)
+
+
+def _why_stalled(state: State) -> str:
+    """What the user is told: which trials are left, and what is missing."""
+    work = f"{len(state.trials)} trials have work left ({_some_trials(state)})"
     if not state.slots:
-        return f"{len(left)} trials have work left ({some}) but there is no slot: add one and resume"
-    lying = {shard for slot in state.slots.values() for shard in slot.shards}
-    lost = {shard for trial in left for shard in state.pending[trial]} - lying
-    where = f"; shards {', '.join(sorted(lost))} lie at no slot" if lost else ""
-    return f"{len(left)} trials have work left ({some}) but the policy starts none of them on {len(state.slots)} slots{where}"
+        return f"{work} but there is no slot: add one and resume"
+    where = ""
+    lost = _lost_shards(state)
+    if lost:
+        where = f"; shards {', '.join(sorted(lost))} lie at no slot"
+    return (
+        f"{work} but the policy starts none of them on {len(state.slots)} slots{where}"
+    )
+
+
+def _some_trials(state: State) -> str:
+    """The first few trials that have work left."""
+    left = sorted(state.trials)
+    some = ", ".join(left[:5])
+    if len(left) > 5:
+        some += " …"
+    return some
+
+
+def _lost_shards(state: State) -> set[ShardId]:
+    """The shards that trials have yet to visit and that lie at no slot."""
+    pending: set[ShardId] = set()
+    for trial in state.trials:
+        pending |= state.pending[trial]
+    lying: set[ShardId] = set()
+    for slot in state.slots.values():
+        lying |= slot.shards
+    return pending - lying

@@ -1,4 +1,4 @@
-"""The policy that would be through first, by simulating each of them beforehand."""
+"""The policy with which the work would end first, found by simulating each of them beforehand."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,15 @@ from hashlib import blake2b
 from math import inf
 from typing import Any
 
+from shoal.core.overlay import leading
 from shoal.core.plan import Plan
 from shoal.core.ports import Policy
 from shoal.core.state import Figures, View
 from shoal.core.trial import Seconds
+from shoal.core.visits import EPS
 from shoal.profile.measure import measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
-EPS = 1e-6  # samples, of sums of parts
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 
@@ -21,16 +22,20 @@ SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 class Auto:
     """Follows the candidate with which the work in view would end first.
 
-    `simulate(view, policy)`: seconds until then; infinity where the policy gets stuck. It must be a function of its
-    arguments. `among(view)`: names of the candidates that suit, the usual one first; None: all, as they come.
-    It is asked when work first comes, when slots came or went, when twice as many trials are known as at the last
-    time, when the first figures are measured, and when one turned out wrong by more than 2x and at least as much was trained
-    since the last time as before it; not at each decision.
-    A candidate earlier in the order wins unless another is quicker by more than `gain`, and so does the one followed so far.
+    `simulate(view, policy)`: seconds until then; infinity where the policy gets stuck. It must be a
+    function of its arguments. `among(view)`: names of the candidates that suit, the usual one
+    first; None: all, as they come.
 
-    The usual candidate is followed, without asking, while nothing is measured, and where asking is too dear: `price(view)`
-    is what one simulation costs, in seconds (infinity: more than it may), and all together must not cost more than `share`
-    of the work known. What is followed, and why, stays in its memory; gangs are never stopped by a change of mind.
+    The candidates are not simulated at each decision, but when work first comes, when slots came or
+    went, when twice as many trials are known as at the last time, and when the first figures are
+    measured. Also when a figure turned out wrong by more than 2x, and at least as much was trained
+    since the last time as before it. A candidate earlier in the order wins unless another is
+    quicker by more than `gain`, and so does the one followed so far.
+
+    The usual candidate is followed, without simulating, while nothing is measured, and where
+    simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more
+    than it may). All simulations together must not cost more than `share` of the work known. What
+    is followed, and why, stays in the policy's memory. A change of mind never stops a gang.
 
     Raises:
         ValueError: no candidates, or gain or share below 0.
@@ -46,134 +51,221 @@ class Auto:
     def __post_init__(self) -> None:
         if not self.candidates or not self.gain >= 0 or not self.share >= 0:
             given = f"{sorted(self.candidates)!r}, {self.gain!r}, {self.share!r}"
-            raise ValueError(f"auto needs candidates, gain >= 0 and share >= 0; got {given}")
+            raise ValueError(
+                f"auto needs candidates, gain >= 0 and share >= 0; got {given}"
+            )
 
     def start(self) -> dict[str, Any]:
-        told = {"follows": None, "why": "no work yet", "of": 0, "simulated": False, "spent": 0.0}
-        return {**told, "known": 0, "slots": "", "figures": {}, "done": 0.0, "inner": {}}
+        told = {
+            "follows": None,
+            "why": "no work yet",
+            "of": 0,
+            "simulated": False,
+            "spent": 0.0,
+        }
+        return {
+            **told,
+            "known": 0,
+            "slots": "",
+            "figures": {},
+            "done": 0.0,
+            "inner": {},
+        }
 
-    def decide(self, view: View, memory: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
+    def decide(
+        self, view: View, memory: Mapping[str, Any]
+    ) -> tuple[Plan, Mapping[str, Any]]:
         if view.slots and _unfinished(view, memory) and self._asks_again(view, memory):
             memory = self._chosen(view, memory)
         name = memory["follows"]
         if name is None:
             return view.plan, memory
-        policy, inner = self.candidates[name], memory["inner"]
-        before = inner[name] if name in inner else policy.start()
+        return self._followed(name, view, memory)
+
+    def _followed(
+        self, name: str, view: View, memory: Mapping[str, Any]
+    ) -> tuple[Plan, Mapping[str, Any]]:
+        """The plan of this candidate; the memory is the same object if the candidate's is equal."""
+        policy = self.candidates[name]
+        inner = memory["inner"]
+        if name not in inner:
+            plan, after = policy.decide(view, policy.start())
+            return plan, {**memory, "inner": {**inner, name: after}}
+
+        before = inner[name]
         plan, after = policy.decide(view, before)
-        same = name in inner and (after is before or after == before)
-        return plan, memory if same else {**memory, "inner": {**inner, name: after}}
+        if after is before or after == before:
+            return plan, memory
+        return plan, {**memory, "inner": {**inner, name: after}}
 
     def _asks_again(self, view: View, memory: Mapping[str, Any]) -> bool:
+        """Whether it is time to choose again."""
         if memory["follows"] is None:
             return True
-        if memory["of"] > 1 and (len(view.known) >= 2 * memory["known"] or _news(view, memory)):
+        doubled = len(view.known) >= 2 * memory["known"]
+        if memory["of"] > 1 and (doubled or _news(view, memory)):
             return True
         return _members(view) != memory["slots"] and not _scattered(view)
 
     def _chosen(self, view: View, memory: Mapping[str, Any]) -> dict[str, Any]:
         """The memory after a choice."""
-        names = tuple(self.among(view)) if self.among is not None else tuple(self.candidates)
-        cost, spent = self.price(view) * len(names), memory["spent"]
-        keeps = memory["simulated"] and memory["follows"] in names
-        now = memory["follows"] if keeps else names[0]
+        names = tuple(self.candidates)
+        if self.among is not None:
+            names = tuple(self.among(view))
+        cost = self.price(view) * len(names)
+        spent = memory["spent"]
+        simulated = memory["simulated"] and memory["follows"] in names
+        follows = names[0]
+        if simulated:
+            follows = memory["follows"]
+
         why = self._not_asked(view, names, spent + cost)
         if why is None:
-            now, why = self._compared(view, names, now)
-            keeps, spent = True, spent + cost
+            follows, why = self._compared(view, names, follows)
+            simulated = True
+            spent += cost
+        elif len(names) > 1 and simulated:
+            why += ": as before"
         elif len(names) > 1:
-            why += ": as before" if keeps else ": the usual choice"
-        figures = dict(measured(view.profile) or {})
-        seen = {"known": len(view.known), "slots": _members(view), "figures": figures, "done": sum(view.done.values())}
-        told = {"follows": now, "why": why, "of": len(names), "simulated": keeps, "spent": spent}
-        return {**memory, **told, **seen}
+            why += ": the usual choice"
+        return {
+            **memory,
+            "follows": follows,
+            "why": why,
+            "of": len(names),
+            "simulated": simulated,
+            "spent": spent,
+            "known": len(view.known),
+            "slots": _members(view),
+            "figures": dict(measured(view.profile) or {}),
+            "done": sum(view.done.values()),
+        }
 
     def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
         """Why nothing is simulated; None: nothing speaks against it."""
-        here = f"{_count(len(view.slots), 'slot')} and {_count(len(view.shards), 'shard')}"
+        here = (
+            f"{_count(len(view.slots), 'slot')} and {_count(len(view.shards), 'shard')}"
+        )
         if len(names) == 1:
             return f"nothing else suits {here}"
         if measured(view.profile) == {}:
             return f"nothing is measured yet, with {here}"
         if _scattered(view):
             return f"some shards lie at no slot yet, with {here}"
+        work = _work(view)
+        beside = f"beside {work:.3g} s of work, with {here}"
         if cost == inf:
-            return (
-                f"to simulate {_count(len(view.trials), 'trial')} costs too much beside {_work(view):.3g} s of work, with {here}"
-            )
-        if cost > self.share * _work(view):
-            return f"to simulate would cost {cost:.2g} s beside {_work(view):.3g} s of work, with {here}"
+            return f"to simulate {_count(len(view.trials), 'trial')} costs too much {beside}"
+        if cost > self.share * work:
+            return f"to simulate would cost {cost:.2g} s {beside}"
         return None
 
     def _compared(self, view: View, names: Sequence[str], now: str) -> tuple[str, str]:
         """The quickest, and what each would take."""
-        takes = {name: float(self.simulate(view, self.candidates[name])) for name in names}
+        takes: dict[str, Seconds] = {}
+        for name in names:
+            takes[name] = float(self.simulate(view, self.candidates[name]))
+
         best = now
         for name, seconds in takes.items():
             if seconds < takes[best] * (1.0 - self.gain):
                 best = name
-        listed = ", ".join(_told(name, seconds) for name, seconds in sorted(takes.items(), key=lambda x: (x[1], x[0] != best)))
-        close = "" if takes[best] == min(takes.values()) else f"; none is quicker by more than {100 * self.gain:.0f} %"
-        return best, f"with {_count(len(view.trials), 'trial')} on {_count(len(view.slots), 'slot')} {listed}{close}"
+
+        order = sorted(takes, key=lambda name: (takes[name], name != best))
+        listed = ", ".join(_told(name, takes[name]) for name in order)
+        if takes[best] != min(takes.values()):
+            listed += f"; none is quicker by more than {100 * self.gain:.0f} %"
+        trials = _count(len(view.trials), "trial")
+        slots = _count(len(view.slots), "slot")
+        return best, f"with {trials} on {slots} {listed}"
 
 
 def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
-    """Whether there is anything left to choose for: trained to the end, trials are still known until that is told."""
+    """Whether there is anything left to choose for.
+
+    Trials that are trained to the end are still known until their end is an event.
+    """
     if memory["follows"] is None:
         return bool(view.trials)
-    return any(view.done[name] < trial.samples - EPS for name, trial in view.trials.items())
+    trials, done = view.trials, view.done
+    return any(done[name] < trials[name].samples - EPS for name in leading(trials))
 
 
 def _told(name: str, seconds: Seconds) -> str:
-    return f"{name} would take {seconds:.3g} s" if seconds < inf else f"{name} would get stuck"
+    """What the simulation of this candidate says."""
+    if seconds == inf:
+        return f"{name} would get stuck"
+    return f"{name} would take {seconds:.3g} s"
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """The number and the noun, which is a plural but for one."""
+    if number == 1:
+        return f"{number} {what}"
+    return f"{number} {what}s"
 
 
 def _work(view: View) -> Seconds:
     """Seconds that all trials ever known take, shared out evenly among the slots."""
     curve = view.profile.curve
-    return sum(trial.samples / curve(name, 1)[0] for name, trial in view.known.items()) / len(view.slots)
+    seconds = sum(
+        trial.samples / curve(name, 1)[0] for name, trial in view.known.items()
+    )
+    return seconds / len(view.slots)
 
 
 def _scattered(view: View) -> bool:
-    """Some shards lie here and others nowhere: those of a slot that was lost, which will come elsewhere."""
+    """Whether some shards lie here and others nowhere.
+
+    These are the shards of a slot that was lost, which will come elsewhere.
+    """
     held = frozenset[str]().union(*(slot.shards for slot in view.slots.values()))
     return bool(held) and not held >= view.shards.keys()
 
 
 def _news(view: View, memory: Mapping[str, Any]) -> bool:
-    """Figures came where there were none, or are off those decided on, and it is time to look again.
+    """Figures came where there were none, or differ from those of the last choice.
 
-    The means of few figures swing as others join them: hence the doubling of what was trained in between.
+    The means of few figures swing as others join them. Hence at least as much must have been
+    trained since the last choice as before it.
     """
-    old, new = memory["figures"], measured(view.profile)
+    old = memory["figures"]
+    new = measured(view.profile)
     if not old or not new:
         return bool(new)
     return _off(view, old, new) and sum(view.done.values()) >= 2 * memory["done"]
 
 
 def _off(view: View, old: Figures, new: Figures) -> bool:
-    """A figure changed by more than 2x; a cost with a little of the time added that it comes with, or is paid for."""
-    was, pace = _pace(old), _pace(new)
+    """Whether a figure changed by more than 2x.
+
+    To a cost a little is added of the seconds of training that it comes with, so that small costs
+    do not matter.
+    """
+    was = _pace(old)
+    pace = _pace(new)
     if not 0.5 * was <= pace <= 2.0 * was:
         return True
     trial = next(iter(view.known.values())).samples
     epoch = sum(view.shards.values()) or trial
     unit = epoch / (len(view.shards) or 1)
     per = {"switch": unit, "evaluate": epoch, "build": trial, "save": trial}
-    slight = {name: SLIGHT * samples * pace for name, samples in per.items()}
-    pairs = [(old.get(name, 0.0) + least, new.get(name, 0.0) + least) for name, least in slight.items()]
-    return any(max(pair) > 2 * min(pair) for pair in pairs)
+    for name, samples in per.items():
+        slight = SLIGHT * samples * pace
+        pair = (old.get(name, 0.0) + slight, new.get(name, 0.0) + slight)
+        if max(pair) > 2 * min(pair):
+            return True
+    return False
 
 
 def _pace(figures: Figures) -> Seconds:
     """Seconds per sample, those of waiting for data included."""
-    return (1.0 / figures["rate"] if "rate" in figures else 0.0) + figures.get("data", 0.0)
+    waits = figures.get("data", 0.0)
+    if "rate" not in figures:
+        return waits
+    return 1.0 / figures["rate"] + waits
 
 
 def _members(view: View) -> str:
-    """The slots here, told in a few letters: memories are journalled."""
+    """A few letters that stand for the slots here, since memories are journalled."""
     return blake2b("\0".join(sorted(view.slots)).encode(), digest_size=8).hexdigest()

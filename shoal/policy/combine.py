@@ -8,7 +8,7 @@ from shoal.core.plan import Gang, Plan
 from shoal.core.ports import Policy
 from shoal.core.state import View
 from shoal.core.trial import Seconds
-from shoal.policy.doubling import check_interval
+from shoal.policy.width.doubling import check_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,16 @@ class Admit:
     def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
         if len(view.trials) <= self.most:
             return self.policy.decide(view, memory)
-        return self.policy.decide(replace(view, trials=dict(islice(view.trials.items(), self.most))), memory)
+        trials = dict(islice(view.trials.items(), self.most))
+        return self.policy.decide(replace(view, trials=trials), memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What the first policy leaves over, slots and trials, goes to the other. Their memories are kept side by side."""
+    """What the first policy leaves over, slots and trials, goes to the other.
+
+    The memory is the list of both memories.
+    """
 
     policy: Policy[Any]
     other: Policy[Any]
@@ -48,8 +52,14 @@ class Fallback:
     def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
         first, mine = self.policy.decide(view, memory[0])
         second, others = self.other.decide(_rest(view, first), memory[1])
-        wakes = [at for at in (first.wake_at, second.wake_at) if at is not None]
-        return Plan(first.gangs | second.gangs, min(wakes, default=None)), [mine, others]
+        wake_at = _earlier(first.wake_at, second.wake_at)
+        return Plan(first.gangs | second.gangs, wake_at), [mine, others]
+
+
+def _earlier(one: Seconds | None, other: Seconds | None) -> Seconds | None:
+    """The earlier of two times to wake up at; None stands for never."""
+    times = [at for at in (one, other) if at is not None]
+    return min(times, default=None)
 
 
 def _rest(view: View, plan: Plan) -> View:
@@ -64,7 +74,9 @@ def _rest(view: View, plan: Plan) -> View:
     return replace(
         view,
         slots={name: slot for name, slot in view.slots.items() if name not in slots},
-        trials={name: trial for name, trial in view.trials.items() if name not in trials},
+        trials={
+            name: trial for name, trial in view.trials.items() if name not in trials
+        },
         plan=Plan(gangs),
         busy={slot: gang for slot, gang in view.busy.items() if gang in gangs},
         running={trial: gang for trial, gang in view.running.items() if gang in gangs},
@@ -73,7 +85,9 @@ def _rest(view: View, plan: Plan) -> View:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """The policy is asked at multiples of so many seconds only; in between, what runs goes on and what comes waits.
+    """The policy is asked at multiples of so many seconds only.
+
+    In between, what runs goes on, and what comes waits.
 
     Raises:
         ValueError: the interval is not positive.
@@ -91,11 +105,18 @@ class Every:
     def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
         due, inner = memory
         if view.now < due:
-            return Plan(view.plan.gangs, due if view.trials else None), memory
+            return Plan(view.plan.gangs, _if_work(view, due)), memory
         plan, inner = self.policy.decide(view, inner)
         due = (view.now // self.seconds + 1) * self.seconds
-        wakes = [at for at in (plan.wake_at, due if view.trials else None) if at is not None]
-        return Plan(plan.gangs, min(wakes, default=None)), [due, inner]
+        wake_at = _earlier(plan.wake_at, _if_work(view, due))
+        return Plan(plan.gangs, wake_at), [due, inner]
+
+
+def _if_work(view: View, at: Seconds) -> Seconds | None:
+    """The time, if there are trials to be asked about then."""
+    if not view.trials:
+        return None
+    return at
 
 
 def admit(most: int, policy: Policy[Any]) -> Admit:

@@ -1,10 +1,13 @@
 """First come, first served: the obvious way, and the one that all others must beat."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shoal.core.plan import Gang, Plan, solo
+from shoal.core.cluster import Slot
+from shoal.core.plan import Plan, solo
 from shoal.core.state import View
-from shoal.policy.idle import fits, idle_slots, idle_trials, with_more
+from shoal.core.trial import TrialId
+from shoal.policy.idle import fits, idle_slots, waiting, with_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,29 @@ class Fifo:
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
         slots = idle_slots(view)
-        waits = idle_trials(view) if slots else []
-        gangs: list[Gang] = []
-        for slot in slots:
-            trial = next((t for t in waits if fits(view, t, slot)), None)
-            if trial is not None:
-                waits.remove(trial)
-                gangs.append(solo(trial, slot.id, view.turn))
-        return with_more(view, gangs), memory
+        if not slots:
+            return view.plan, memory
+        taken = _oldest_that_fit(view, slots)
+        return with_more(
+            view, (solo(trial, slot.id, view.turn) for slot, trial in taken)
+        ), memory
+
+
+def _oldest_that_fit(view: View, slots: list[Slot]) -> Iterator[tuple[Slot, TrialId]]:
+    """Each slot with the oldest trial that fits it and that no slot before it took.
+
+    The queue is read no further than needed: it may be long.
+    """
+    queue = waiting(view)
+    too_large: list[TrialId] = []  # for a slot before: a later one may have more memory
+    for slot in slots:
+        trial = next((t for t in too_large if fits(view, t, slot)), None)
+        if trial is not None:
+            too_large.remove(trial)
+            yield slot, trial
+            continue
+        for trial in queue:
+            if fits(view, trial, slot):
+                yield slot, trial
+                break
+            too_large.append(trial)

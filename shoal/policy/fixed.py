@@ -25,7 +25,10 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if not self.assignment:
-            raise ValueError("a fixed plan needs the slot of each trial, as {trial: slot}; got an empty assignment")
+            raise ValueError(
+                "a fixed plan needs the slot of each trial, as {trial: slot}; "
+                "got an empty assignment"
+            )
 
     def start(self) -> None:
         return None
@@ -33,7 +36,11 @@ class Fixed:
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
         gangs: list[Gang] = []
         for slot in idle_slots(view):
-            queue = (t for t, s in self.assignment.items() if s == slot.id and t in view.trials and t not in view.running)
+            queue = (
+                t
+                for t, s in self.assignment.items()
+                if s == slot.id and t in view.trials and t not in view.running
+            )
             trial = next(queue, None)
             if trial is not None and fits(view, trial, slot):
                 gangs.append(solo(trial, slot.id, view.turn))

@@ -1,13 +1,14 @@
 """What a policy asks first: which slots and trials wait, and whether one fits the other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import inf
-from typing import Any
 
 from shoal.core.cluster import Slot
+from shoal.core.overlay import leading
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import TrialId, priority_of
 
 
 def idle_slots(view: View) -> list[Slot]:
@@ -18,29 +19,39 @@ def idle_slots(view: View) -> list[Slot]:
     return [slot for name, slot in view.slots.items() if name not in busy]
 
 
-def idle_trials(view: View) -> list[TrialId]:
-    """The trials with work left that are in no gang, those of higher priority and then the oldest first."""
+def idle_trials(view: View, most: int | None = None) -> list[TrialId]:
+    """The trials with work left that are in no gang, in the order of `queue`.
+
+    `most`: no more than the first so many (None: all).
+    """
+    return list(islice(waiting(view), most))
+
+
+def waiting(view: View) -> Iterator[TrialId]:
+    """As `idle_trials`, one by one: whoever stops after a few does not pay for the others."""
     running = view.running
-    waits = {name: trial for name, trial in view.trials.items() if name not in running}
-    return first_come(waits)
+    return (name for name in queue(view) if name not in running)
 
 
-def first_come(trials: Mapping[TrialId, Trial]) -> list[TrialId]:
-    """Those of higher priority first, among equals in the order given."""
-    if all(trial.priority == 1.0 and "priority" not in trial.config for trial in trials.values()):
-        return list(trials)
-    return sorted(trials, key=lambda name: -priority_of(trials[name]))
+def queue(view: View) -> Iterator[TrialId]:
+    """The trials with work left: those of higher priority first, of equal ones the oldest.
 
-
-def priority_of(trial: Trial) -> float:
-    """What its configuration says as `priority`, else its own."""
-    said: Any = trial.config.get("priority")
-    return float(said) if isinstance(said, (int, float)) else trial.priority
+    Where some trials have a priority that is not 1, all are sorted; else none is looked at early.
+    """
+    if not view.ranked:
+        return leading(view.trials)
+    trials = view.trials
+    return iter(sorted(trials, key=lambda name: -priority_of(trials[name])))
 
 
 def fits(view: View, trial: TrialId, slot: Slot) -> bool:
     """The trial can run on this slot alone, and fits its memory as far as the profile knows."""
-    return view.trials[trial].widths[0] == 1 and (slot.memory == inf or view.profile.cost(trial).memory <= slot.memory)
+    return view.trials[trial].widths[0] <= 1 and has_room(view, trial, slot)
+
+
+def has_room(view: View, trial: TrialId, slot: Slot) -> bool:
+    """The slot's memory holds the trial, as far as the profile knows."""
+    return slot.memory == inf or view.profile.cost(trial).memory <= slot.memory
 
 
 def with_more(view: View, gangs: Iterable[Gang]) -> Plan:

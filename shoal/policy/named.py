@@ -1,27 +1,32 @@
-"""Policies by name: plain data for a journal's head, and back from it."""
+"""Policies by name: what a user may say, plain data for a journal's head, and back from it.
+
+`NAMES` is what users are shown. `KNOWN` has more: what a policy is described as in a journal, and
+the baselines of papers. `SHORT` are names for one setting of a policy.
+"""
 
 import ast
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
 from shoal.core.ports import Policy
 from shoal.policy.combine import Admit, Every, Fallback
-from shoal.policy.doubling import Doubling, Width
-from shoal.policy.elastic import Elastic
-from shoal.policy.equi import Equi, HeSrpt, SrptK, Wrate
-from shoal.policy.explore import Explore
+from shoal.policy.elastic.elastic import Elastic
+from shoal.policy.elastic.killable import Killable
+from shoal.policy.elastic.milp import NodeMilp
+from shoal.policy.elastic.spatial import Spatial, rack_of
 from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
-from shoal.policy.flotilla import Flotilla, Rounds
-from shoal.policy.hop import Hop
-from shoal.policy.hybrid import Hybrid
-from shoal.policy.killable import Killable
-from shoal.policy.milp import NodeMilp
-from shoal.policy.pack import Pack
-from shoal.policy.packed import Packed
-from shoal.policy.waterfill import WaterFill
+from shoal.policy.hop.hop import Hop
+from shoal.policy.hop.hybrid import Hybrid
+from shoal.policy.pack.as_trials import PacksAsTrials
+from shoal.policy.pack.pack import Pack
+from shoal.policy.width.doubling import Doubling, Width
+from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.width.explore import Explore
+from shoal.policy.width.flotilla import Flotilla, Rounds
+from shoal.policy.width.waterfill import WaterFill
 
 KNOWN: Mapping[str, type[Any]] = {
     "fifo": Fifo,
@@ -29,7 +34,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "hop": Hop,
     "hybrid": Hybrid,
     "pack": Pack,
-    "packed": Packed,
+    "packed": PacksAsTrials,
     "doubling": Doubling,
     "explore": Explore,
     "width": Width,
@@ -47,19 +52,71 @@ KNOWN: Mapping[str, type[Any]] = {
     "fallback": Fallback,
     "every": Every,
 }
+SPATIAL = "spatial"  # what a placement of `Elastic` is described as
+NAMES: Mapping[str, str] = {
+    "auto": "the default: simulates those that suit and follows the quickest",
+    "fifo": "one trial per slot, first come first served: what all others must beat",
+    "pack": "small models: several on one slot, over one stream of data",
+    "hop": "data spread over the slots: models move from shard to shard, data stays",
+    "hop-packs": "as hop, for small models: packs of them move together",
+    "hybrid": "hops while trials abound, and widens the last ones when slots would idle",
+    "doubling": "trials of several widths: slots go where one more saves most time",
+    "explore": "as doubling, when nobody knows yet how trials scale: tries each width first",
+    "equi": "trials of several widths: equal shares for all, whatever their lengths",
+    "waterfill": "trials of several widths: ends all of them as early as can be",
+    "flotilla": "trials of unlike speed over one costly stream: keeps them at one pace",
+    "elastic": "slots that come and go: best widths for the next while, at each change",
+    "admit": "admit(most=8, policy=equi): at most so many trials at a time",
+    "every": "every(seconds=600, policy=doubling): changes at intervals only",
+}
+SHORT: Mapping[str, Mapping[str, Any]] = {
+    "hop-lrw": {"name": "hop", "rule": "lrw"},
+    "hop-random": {"name": "hop", "rule": "random"},
+    "hop-early": {"name": "hop", "rule": "early"},
+    "hop-quick4": {"name": "hop", "rule": "quick4"},
+    "hop-quota": {"name": "hop", "rule": "quota"},
+    "hop-packs": {"name": "packed", "policy": {"name": "hop"}},
+}
 
 
 def describe(policy: Policy[Any]) -> dict[str, Any]:
     """The policy as JSON-able data, {"name": …, its fields}; `rebuild` makes it again.
 
     Raises:
-        ValueError: a policy of one's own, which has no name here.
+        ValueError: a policy of one's own, which has no name here, or one with a function in it.
     """
     made: Any = type(policy)
     for name, kind in KNOWN.items():
         if made is kind:
-            return {"name": name, **{f.name: _plain(getattr(policy, f.name)) for f in fields(kind) if f.init}}
-    raise ValueError(f"{type(policy).__name__} is not one of {', '.join(KNOWN)}: to resume the study, give the policy again")
+            return {"name": name, **_fields_of(policy)}
+    raise ValueError(
+        f"{made.__name__} is not one of {', '.join(KNOWN)}: "
+        "to resume the study, give the policy again"
+    )
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {
+        f.name: _plain(getattr(value, f.name), f.name) for f in fields(value) if f.init
+    }
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A policy within a policy, or a placement, described; what JSON holds as it is."""
+    if hasattr(value, "decide"):
+        return describe(value)
+    if isinstance(value, Spatial):
+        if value.position is not rack_of:
+            raise ValueError(
+                f"{name} has a function: to resume the study, give the policy again"
+            )
+        said = {"chance": value.chance, "reach": value.reach, "table": value.table}
+        return {"name": SPATIAL, **said}
+    if callable(value):
+        raise ValueError(
+            f"{name} is a function: to resume the study, give the policy again"
+        )
+    return value
 
 
 def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
@@ -68,53 +125,102 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     Raises:
         ValueError: no such name, or fields that do not fit it.
     """
-    fields: dict[str, Any] = {k: rebuild(v) if isinstance(v, Mapping) and "name" in v else v for k, v in data.items()}
-    name = fields.pop("name", None)
+    given = {name: _rebuilt(value) for name, value in data.items()}
+    name = given.pop("name", None)
     if name not in KNOWN:
-        raise ValueError(f"no policy is named {name!r}; there are {', '.join(KNOWN)}")
+        raise ValueError(f"no policy is named {name!r}; there are {', '.join(NAMES)}")
     try:
-        policy: Policy[Any] = KNOWN[name](**fields)
+        policy: Policy[Any] = KNOWN[name](**given)
     except TypeError as error:
         raise ValueError(f"policy {name}: {error}") from error
     return policy
 
 
-def parse(text: str, usual: Mapping[str, Any] = MappingProxyType({})) -> Policy[Any]:
-    """The policy that a user names, as "equi", "explore(seconds=60, most=4)" or "every(seconds=600, policy=doubling)".
+def _rebuilt(value: Any) -> Any:
+    if not isinstance(value, Mapping) or "name" not in value:
+        return value
+    if value["name"] != SPATIAL:
+        return rebuild(value)
+    return Spatial(**{name: field for name, field in value.items() if name != "name"})
 
-    Arguments are plain values, or policies named in the same way. `usual`: arguments by name, for each policy that has them,
-    where the text leaves them open.
+
+def parse(
+    text: str, usual: Mapping[str, Any] = MappingProxyType({}), seed: int | None = None
+) -> Policy[Any]:
+    """The policy that a user names, as "equi", "hop-lrw" or "every(seconds=600, policy=doubling)".
+
+    Arguments are plain values, or policies named in the same way. `usual`: arguments by name, for
+    each policy that has them, where the text leaves them open. `seed`: of policies that hop, where
+    the text leaves it open.
 
     Raises:
         ValueError: no such name, or arguments that do not fit it.
     """
-    for name in KNOWN:
+    for name in sorted([*KNOWN, *SHORT], key=len, reverse=True):
         text = text.replace(name, name.replace("-", "_"))
     try:
-        return _made(ast.parse(text.strip(), mode="eval").body, usual)
+        tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}') from error
+        raise ValueError(
+            f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}'
+        ) from error
+    return rebuild(_Reader(usual, seed).policy(tree))
 
 
-def _made(node: ast.expr, usual: Mapping[str, Any]) -> Policy[Any]:
-    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    if not isinstance(call.func, ast.Name) or call.args or any(x.arg is None for x in call.keywords):
-        raise ValueError(f"a policy is a name with named arguments; got {ast.unparse(node)}")
-    given = {str(x.arg): _argument(x.value, usual) for x in call.keywords}
-    name = call.func.id.replace("_", "-")
-    has = {f.name for f in fields(KNOWN[name])} if name in KNOWN else set()
-    return rebuild({"name": name, **{k: v for k, v in usual.items() if k in has}, **given})
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """From what a user wrote to what `rebuild` takes. `usual`, `seed`: as for `parse`."""
+
+    usual: Mapping[str, Any]
+    seed: int | None
+
+    def policy(self, node: ast.expr) -> dict[str, Any]:
+        call = node
+        if not isinstance(call, ast.Call):
+            call = ast.Call(node, [], [])
+        named = all(keyword.arg is not None for keyword in call.keywords)
+        if not isinstance(call.func, ast.Name) or call.args or not named:
+            raise ValueError(
+                f"a policy is a name with named arguments; got {ast.unparse(node)}"
+            )
+        given = {str(x.arg): self.argument(x.value) for x in call.keywords}
+        return self.completed(call.func.id.replace("_", "-"), given)
+
+    def completed(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """With what a short name stands for, and what is usual."""
+        short = dict(SHORT.get(name, {}))
+        name = short.pop("name", name)
+        inner = {
+            key: self.completed(**_split(value))
+            for key, value in short.items()
+            if _is(value)
+        }
+        usual = dict(self.usual)
+        if name == "hop" and self.seed is not None:
+            usual["seed"] = self.seed
+        has = set()
+        if name in KNOWN:
+            has = {f.name for f in fields(KNOWN[name])}
+        left_open = {key: value for key, value in usual.items() if key in has}
+        return {"name": name, **left_open, **short, **inner, **given}
+
+    def argument(self, node: ast.expr) -> Any:
+        if isinstance(node, (ast.Name, ast.Call)):
+            return self.policy(node)
+        try:
+            return ast.literal_eval(node)
+        except ValueError as error:
+            raise ValueError(
+                f"a policy's arguments are plain values, or policies; got {ast.unparse(node)}"
+            ) from error
 
 
-def _argument(node: ast.expr, usual: Mapping[str, Any]) -> Any:
-    if isinstance(node, (ast.Name, ast.Call)):
-        return describe(_made(node, usual))
-    try:
-        return ast.literal_eval(node)
-    except ValueError as error:
-        raise ValueError(f"a policy's arguments are plain values, or policies; got {ast.unparse(node)}") from error
+def _is(value: Any) -> bool:
+    """Whether this describes a policy."""
+    return isinstance(value, Mapping) and "name" in value
 
 
-def _plain(value: Any) -> Any:
-    """A policy within a policy, described."""
-    return describe(value) if hasattr(value, "decide") else value
+def _split(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Its name, and what else it gives."""
+    given = {key: value for key, value in described.items() if key != "name"}
+    return {"name": described["name"], "given": given}

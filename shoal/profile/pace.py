@@ -1,17 +1,22 @@
-"""How fast lanes go that share slots or a stream."""
+"""How fast lanes go that share slots or a stream, and how a gang differs from the one before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane
-from shoal.core.trial import TrialId
+from shoal.core.trial import Seconds, TrialId
+
+FORM = 12  # letters at a signature's beginning; lanes that have them in common may be fused
+# Until fused steps were measured, k fused lanes are taken to cost as much as k ** GUESS alone.
+GUESS = 0.6
+FUSED = "fused:"  # the figure `fused:w` is the seconds of a step of w lanes
 
 
 def lockstep(gang: Gang, alone: Callable[[Lane], float]) -> dict[TrialId, float]:
-    """Samples/s of each lane, from what each makes alone on its slots.
+    """Samples/s of each lane, from what each makes `alone` on its slots.
 
-    Lanes on one slot take turns, so that their seconds per sample add up; all lanes keep the pace of the slowest slot,
-    since they advance together over one stream.
+    Lanes on one slot take turns, so their seconds per sample add up. All lanes keep the pace of the
+    slowest slot, since they advance together over one stream.
     """
     if len(gang.lanes) == 1:
         lane = gang.lanes[0]
@@ -26,5 +31,70 @@ def lockstep(gang: Gang, alone: Callable[[Lane], float]) -> dict[TrialId, float]
 
 
 def only_shrinks(before: Gang | None, after: Gang | None) -> bool:
-    """The change stops lanes, or takes some out, and leaves the others where they are."""
-    return after is None or (before is not None and set(after.lanes) <= set(before.lanes))
+    """Whether the change stops lanes, or takes some out, and leaves the others where they are."""
+    if after is None:
+        return True
+    return before is not None and set(after.lanes) <= set(before.lanes)
+
+
+def repacked(before: Gang | None, after: Gang) -> bool:
+    """Whether other lanes than before train in one step."""
+    if before is None:
+        return _is_fused(after)
+    if not _is_fused(before) and not _is_fused(after):
+        return False
+    return set(before.trials) != set(after.trials)
+
+
+def shares_one_slot(gang: Gang) -> bool:
+    """Whether several lanes share a single slot."""
+    return len(gang.lanes) > 1 and len(gang.slots) == 1
+
+
+def _is_fused(gang: Gang) -> bool:
+    """Whether several lanes train in one step."""
+    return gang.fused and len(gang.lanes) > 1
+
+
+def rescaled(before: Gang, after: Gang) -> str | None:
+    """Whether one trial's lane keeps some slots and gets more ("up") or fewer ("down").
+
+    Returns None for any other change.
+    """
+    if not len(before.lanes) == len(after.lanes) == 1:
+        return None
+    old = before.lanes[0]
+    new = after.lanes[0]
+    if old.trial != new.trial or set(old.slots).isdisjoint(new.slots):
+        return None
+    return _direction_of(old, new)
+
+
+def _direction_of(old: Lane, new: Lane) -> str | None:
+    """Whether a lane has more slots ("up") or fewer ("down") than before; None: as many."""
+    if len(new.slots) > len(old.slots):
+        return "up"
+    if len(new.slots) < len(old.slots):
+        return "down"
+    return None
+
+
+def fused_seconds(figures: Mapping[str, float], lanes: int, alone: Seconds) -> Seconds:
+    """Seconds per sample of so many lanes of one form that may be fused.
+
+    `figures`: as measured; `fused:w` is the seconds of a step of w lanes, `step` those of one.
+    `alone`: seconds per sample of one lane, in the mean. Lanes are fused by the width that takes
+    least of those measured, or not at all.
+    """
+    one_by_one = lanes * alone
+    if lanes < 2 or "unfusable" in figures:
+        return one_by_one
+    widths: dict[int, Seconds] = {}
+    for name, seconds in figures.items():
+        if name.startswith(FUSED):
+            widths[int(name.removeprefix(FUSED))] = seconds
+    if not widths or not figures.get("step"):
+        return float(alone * lanes**GUESS)
+    # A width above the number of lanes counts as if its step took as long with fewer.
+    per_lane = min(seconds / min(width, lanes) for width, seconds in widths.items())
+    return min(one_by_one, lanes * alone * per_lane / figures["step"])

@@ -1,38 +1,45 @@
 """What it costs to train several trials on one slot, step by step together.
 
-Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter Tuning", 2020: a step of
-a pack moves its largest batch once, and launches once, for all; each model computes its own. Not fitted to the
-paper's figures: shares and capacities are chosen after its Figure 4.
+Source: Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter
+Tuning", 2020. A step of a pack moves its largest batch once, and launches once, for all; each model
+computes its own. The figures are not fitted to the paper's: shares and capacities are chosen after
+its Figure 4.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.plan import Gang
-from shoal.core.ports import Cost
+from shoal.core.plan import Gang, Lane
+from shoal.core.profile import Cost
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 
 
 @dataclass(frozen=True, slots=True)
 class PackCost:
-    """A step of batches b of k models takes `fixed` + `moving` max b + `compute` sum b + `joint` k seconds.
+    """What a step of k models with batches b takes, in seconds.
 
+    It takes `fixed` + `moving` max b + `compute` sum b + `joint` k. `compute` is per sample,
+    `fixed` per step whatever is in it, `moving` per sample of the largest batch, `joint` per model.
     `repack`: seconds to take a model out of a pack, or to put one in.
 
     Raises:
-        ValueError: a figure below 0, or computing for nothing.
+        ValueError: a figure is below 0, or computing costs nothing.
     """
 
-    compute: Seconds  # a sample
-    fixed: Seconds = 0.0  # a step, whatever is in it
-    moving: Seconds = 0.0  # a sample of the largest batch
-    joint: Seconds = 0.0  # a model
+    compute: Seconds
+    fixed: Seconds = 0.0
+    moving: Seconds = 0.0
+    joint: Seconds = 0.0
     repack: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        if not self.compute > 0 or min(self.fixed, self.moving, self.joint, self.repack) < 0:
+        if (
+            not self.compute > 0
+            or min(self.fixed, self.moving, self.joint, self.repack) < 0
+        ):
             raise ValueError(f"a pack's costs are >= 0, and compute > 0; got {self}")
 
     @classmethod
@@ -45,42 +52,176 @@ class PackCost:
         joint: float = 0.02,
         repack: Seconds = 3.0,
     ) -> "PackCost":
-        """A model of which one step alone, at this batch, is for the part `share` common to all in a pack.
+        """A model of whose step alone, at this batch, the part `share` is common to all in a pack.
 
-        `moving`: of that part, what grows with the batch. `joint`: of a step alone, what each model adds.
+        `moving`: the part of that which grows with the batch. `joint`: what each model adds, as a
+        part of a step alone.
 
         Raises:
-            ValueError: a share outside [0, 1).
+            ValueError: the share is outside [0, 1).
         """
         if not 0 <= share < 1:
             raise ValueError(f"the shared part of a step is in [0, 1); got {share!r}")
         alone = compute * batch / (1 - share)
         common = alone * share
-        return cls(compute, (1 - moving) * common, moving * common / batch, joint * alone, repack)
+        return cls(
+            compute,
+            (1 - moving) * common,
+            moving * common / batch,
+            joint * alone,
+            repack,
+        )
 
     def step(self, batches: Sequence[int]) -> Seconds:
         """One step of all of them."""
-        return self.fixed + self.moving * max(batches) + self.compute * sum(batches) + self.joint * len(batches)
+        shared = self.fixed + self.moving * max(batches)
+        return shared + self.compute * sum(batches) + self.joint * len(batches)
 
     def epoch(self, batches: Sequence[int], samples: Samples) -> Seconds:
-        """One pass of each over so many samples: the largest batches are through first, and leave."""
+        """One pass of each over so many samples; the largest batches end first, and leave."""
         left = sorted(batches, reverse=True)
-        spent, steps = 0.0, 0.0
+        spent = 0.0
+        steps = 0.0
         while left:
             batch = left[0]
             spent += (samples / batch - steps) * self.step(left)
             steps = samples / batch
-            left = [b for b in left if b < batch]
-            spent += self.repack if left else 0.0
+            left = [other for other in left if other < batch]
+            if left:
+                spent += self.repack
         return spent
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a kind of trial behaves in a pack.
+
+    `cost`: of its steps. `usual`: the batch size of trials whose configuration has no `batch`, and
+    the one at which the rates beside it were measured. `batch`: the configuration's key with the
+    batch size. `per_sample`: GiB that each sample of a batch takes beside the trial's memory.
+
+    Raises:
+        ValueError: the batch is below 1, or the memory below 0.
+    """
+
+    cost: PackCost
+    usual: int = 1
+    batch: str = "batch_size"
+    per_sample: GiB = 0.0
+
+    def __post_init__(self) -> None:
+        if self.usual < 1:
+            raise ValueError(f"a batch is of one sample or more; got {self.usual!r}")
+        if not self.per_sample >= 0:
+            raise ValueError(f"a sample takes >= 0 GiB; got {self.per_sample!r}")
+
+    @classmethod
+    def shared(
+        cls,
+        share: float,
+        rate: float,
+        usual: int,
+        moving: float = 0.3,
+        joint: float = 0.02,
+        **more: Any,
+    ) -> "Packing":
+        """A kind that trains at `rate` alone at batch `usual`, and shares a part of its steps.
+
+        `share`, `moving`, `joint`: as for `PackCost.sharing`. `more`: `repack` in seconds, and the
+        fields of a `Packing`.
+
+        Raises:
+            ValueError: the share is outside [0, 1), the rate or the batch is not positive, or as
+                for `Packing`.
+        """
+        if not (rate > 0 and usual >= 1):
+            raise ValueError(
+                "a step alone takes batch / rate seconds, both > 0; "
+                f"got batch {usual!r} and rate {rate!r}"
+            )
+        compute = (1 - share) / (rate * (1 + joint))
+        repack = more.pop("repack", 0.0)
+        cost = PackCost.sharing(share, usual, compute, moving, joint, repack)
+        return cls(cost, usual, **more)
+
+    def size(self, config: Mapping[str, Value]) -> int:
+        """The batch size of a trial with this configuration.
+
+        Raises:
+            ValueError: the configuration's batch size is no number of samples.
+        """
+        found: Any = config.get(self.batch, self.usual)
+        if not _is_batch(found):
+            raise ValueError(
+                f"{self.batch} must be a number of samples >= 1; got {found!r}"
+            )
+        return int(found)
+
+    def rate(self, batch: int | None = None) -> float:
+        """Samples/s of a trial alone on a slot, at this batch size (None: the usual one)."""
+        size = batch or self.usual
+        return size / self.cost.step([size])
+
+
+def _is_batch(size: Any) -> bool:
+    """Whether this is a number of samples."""
+    if isinstance(size, bool) or not isinstance(size, (int, float)):
+        return False
+    return size >= 1
+
+
+def together(
+    gang: Gang,
+    known: Mapping[TrialId, tuple[Packing, int]],
+    alone: Callable[[Lane], float],
+    speeds: Mapping[SlotId, float],
+) -> dict[TrialId, float]:
+    """Samples/s of lanes that go step by step together.
+
+    A step takes as long as on the slot where it takes longest. Of what is shared on a slot, the
+    dearest counts once; what each model computes is added up. A wide lane takes a batch on each of
+    its slots; its steps are longer by as much as its rate alone falls short of perfect scaling.
+
+    `known`: packing and batch size of each trial. `alone`: samples/s of a lane by itself. `speeds`:
+    of slots, 1 if not listed.
+    """
+    step = max(
+        _step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots
+    )
+    slowed = 1.0
+    for lane in gang.lanes:
+        if len(lane.slots) > 1:
+            packing, batch = known[lane.trial]
+            slowest = min(speeds.get(slot, 1.0) for slot in lane.slots)
+            perfect = packing.rate(batch) * len(lane.slots) * slowest
+            slowed = max(slowed, perfect / alone(lane))
+    rates: dict[TrialId, float] = {}
+    for lane in gang.lanes:
+        _, batch = known[lane.trial]
+        rates[lane.trial] = batch * len(lane.slots) / (step * slowed)
+    return rates
+
+
+def _step_on(
+    slot: SlotId, gang: Gang, known: Mapping[TrialId, tuple[Packing, int]]
+) -> Seconds:
+    """Seconds of a step of all lanes that meet on this slot, at speed 1."""
+    here = [known[lane.trial] for lane in gang.lanes if slot in lane.slots]
+    fixed = max(packing.cost.fixed for packing, _ in here)
+    moving = max(packing.cost.moving * batch for packing, batch in here)
+    own = sum(
+        packing.cost.compute * batch + packing.cost.joint for packing, batch in here
+    )
+    return fixed + moving + own
 
 
 @dataclass(frozen=True, slots=True)
 class Packs:
     """A profile of trials that go in lockstep, step by step, with those that share their slot.
 
-    `cost`: of their steps; `memory` + `per_sample` times the batch: GiB of a trial; `batch`: the configuration's key
-    with its batch size; `speeds`: of slots, 1 if not listed. As a truth, `Packs(…).of`.
+    `cost_of`: of their steps. A trial takes `memory` + `per_sample` times its batch, in GiB.
+    `batch`: the configuration's key with the batch size. `evaluate`: seconds of an evaluation.
+    `speeds`: of slots, 1 if not listed. As a truth, give a simulator `Packs(…).of`.
     """
 
     cost_of: PackCost
@@ -93,8 +234,17 @@ class Packs:
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Packs":
         """The same figures, for these trials."""
-        made = (self.cost_of, self.memory, self.per_sample, self.batch, self.evaluate, self.speeds)
-        return self if known is self.known else Packs(*made, known)
+        if known is self.known:
+            return self
+        return Packs(
+            self.cost_of,
+            self.memory,
+            self.per_sample,
+            self.batch,
+            self.evaluate,
+            self.speeds,
+            known,
+        )
 
     def believe(self, state: State) -> "Packs":
         """What deciders see, whatever was measured."""
@@ -103,7 +253,9 @@ class Packs:
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         step = 0.0
         for slot in gang.slots:
-            here = [self._batch(lane.trial) for lane in gang.lanes if slot in lane.slots]
+            here = [
+                self._batch(lane.trial) for lane in gang.lanes if slot in lane.slots
+            ]
             step = max(step, self.cost_of.step(here) / self.speeds.get(slot, 1.0))
         return {trial: self._batch(trial) / step for trial in gang.trials}
 
@@ -112,7 +264,8 @@ class Packs:
         return [batch / self.cost_of.step([batch])] * upto
 
     def cost(self, trial: TrialId) -> Cost:
-        return Cost(self.memory + self.per_sample * self._batch(trial), evaluate=self.evaluate)
+        memory = self.memory + self.per_sample * self._batch(trial)
+        return Cost(memory, evaluate=self.evaluate)
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
         if before is None or after is None or before.lanes == after.lanes:

@@ -11,24 +11,24 @@ from typing import Any
 
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.plan import Gang, Lane
-from shoal.core.ports import Cost
+from shoal.core.profile import Cost
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import lockstep, only_shrinks
-from shoal.profile.packing import Packing, together
+from shoal.profile.pack import Packing, together
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figures of all trials whose configuration has these values (none: of every trial).
+    """Figures of all trials whose configuration has these values (no values: of every trial).
 
-    `rates`: samples/s at widths 1, 2, …; wider goes no faster than the last. `switch`: seconds to load a
-    state at another slot. `up`, `down`: seconds that a trial stands still when it gets more slots, or fewer
-    (`switch`, if not given). `packing`: what trials that share a slot have in common; none: they take turns. The rest as in
-    `core.ports.Cost`.
+    `rates`: samples/s at widths 1, 2, …; wider goes no faster than the last. `switch`: seconds to
+    load a state at another slot. `up`, `down`: seconds that a trial stands still when it gets more
+    slots, or fewer (None: `switch`). `packing`: what trials that share a slot have in common (None:
+    they take turns). The others are as in `core.profile.Cost`.
 
     Raises:
-        ValueError: no rate, one that is not positive and finite, or a cost below 0.
+        ValueError: there is no rate, one is not positive and finite, or a cost is below 0.
     """
 
     rates: tuple[float, ...] = (1000.0,)
@@ -47,15 +47,36 @@ class Row:
         if isinstance(self.rates, (int, float)):
             object.__setattr__(self, "rates", (float(self.rates),))
         object.__setattr__(self, "rates", tuple(map(float, self.rates)))
-        if not self.rates or not all(isfinite(r) and r > 0 for r in self.rates):
-            raise ValueError(f"a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; got {self.rates!r}")
-        for name in ("memory", "build", "evaluate", "save", "switch", "first", "up", "down"):
+        if not self.rates or not all(
+            isfinite(rate) and rate > 0 for rate in self.rates
+        ):
+            raise ValueError(
+                "a profile's rates are samples/s at widths 1, 2, …, each > 0 and finite; "
+                f"got {self.rates!r}"
+            )
+        for name in (
+            "memory",
+            "build",
+            "evaluate",
+            "save",
+            "switch",
+            "first",
+            "up",
+            "down",
+        ):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
-                raise ValueError(f"a profile's {name} must be >= 0 and finite; got {value!r}")
-        if self.packing is not None and not isclose(self.rates[0], self.packing.rate(), rel_tol=1e-6):
-            rule = f"at batch {self.packing.usual} a step of its packing makes {self.packing.rate():g} samples/s"
-            raise ValueError(f"a profile's first rate is that of one alone: {rule}; got {self.rates[0]:g}")
+                raise ValueError(
+                    f"a profile's {name} must be >= 0 and finite; got {value!r}"
+                )
+        if self.packing is None:
+            return
+        alone = self.packing.rate()
+        if not isclose(self.rates[0], alone, rel_tol=1e-6):
+            raise ValueError(
+                f"a profile's first rate is that of one alone: at batch {self.packing.usual} a "
+                f"step of its packing makes {alone:g} samples/s; got {self.rates[0]:g}"
+            )
 
     @property
     def cost(self) -> Cost:
@@ -66,12 +87,12 @@ class Row:
 class Table:
     """Figures by configuration: a trial has those of the first row that its configuration matches.
 
-    `speeds`: how fast each slot is against the others (1 if not listed); a lane keeps the pace of its slowest slot.
-    `known`: the trials it is asked about; `of` and `believe` give it new ones. A trial not in it has the figures of
-    the first row without a configuration.
+    `speeds`: how fast each slot is against the others (1 if not listed); a lane keeps the pace of
+    its slowest slot. `known`: the trials that it is asked about; `of` and `believe` make tables for
+    other ones. A trial that is not known has the figures of the first row without a configuration.
 
     Raises:
-        ValueError: no rows, or a speed that is not positive.
+        ValueError: there are no rows, or a speed is not positive.
     """
 
     rows: Sequence[Row] = (Row(),)
@@ -80,14 +101,16 @@ class Table:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise ValueError("a profile needs a row of figures; got none: Row(rates=(samples/s,)) is enough")
+            raise ValueError(
+                "a profile needs a row of figures; got none: Row(rates=(samples/s,)) is enough"
+            )
         for slot, speed in self.speeds.items():
             if not speed > 0:
                 raise ValueError(f"slot {slot}: a speed must be > 0; got {speed!r}")
 
     @classmethod
     def load(cls, path: str | Path) -> "Table":
-        """Read a TOML file: [[rows]] with the fields of `Row` but `packing`, and [speeds] with slots' names.
+        """Read a TOML file: [[rows]] with the fields of `Row` but `packing`, and [speeds] by slot.
 
         Instead of `rates` a row may have `points`, a table of samples/s by width: see `through`.
 
@@ -95,12 +118,18 @@ class Table:
             ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
         """
         try:
-            data = tomllib.loads(Path(path).read_text())
-            if data.keys() - {"rows", "speeds"}:
-                raise ValueError(f"it may hold [[rows]] and [speeds]; got {', '.join(data.keys() - {'rows', 'speeds'})}")
-            return cls(tuple(_row(row) for row in data.get("rows", [{}])), data.get("speeds", {}))
+            return cls._read(tomllib.loads(Path(path).read_text()))
         except ValueError as error:
             raise ValueError(f"profile {path}: {error}") from error
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> "Table":
+        """The table that a file's data say; ValueError if they say something else."""
+        unknown = ", ".join(data.keys() - {"rows", "speeds"})
+        if unknown:
+            raise ValueError(f"it may hold [[rows]] and [speeds]; got {unknown}")
+        rows = tuple(map(_row, data.get("rows", [{}])))
+        return cls(rows, data.get("speeds", {}))
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Table":
         """The same figures, for these trials."""
@@ -111,10 +140,14 @@ class Table:
         return made
 
     def believe(self, state: State) -> "Table":
-        """What deciders see: this table, whatever was measured; the same object while no trial is submitted."""
+        """What deciders see: this table, whatever was measured.
+
+        It is the same object while no trial is submitted.
+        """
         last: Table | None = self.__dict__.get("_last")
         if last is None or last.known is not state.known:
-            last = self.__dict__["_last"] = self.of(state.known)
+            last = self.of(state.known)
+            self.__dict__["_last"] = last
         return last
 
     @cached_property
@@ -123,7 +156,8 @@ class Table:
         index: dict[tuple[str, ...], dict[tuple[Value, ...], int]] = {}
         for number, row in enumerate(self.rows):
             keys = tuple(sorted(row.config))
-            index.setdefault(keys, {}).setdefault(tuple(row.config[k] for k in keys), number)
+            values = tuple(row.config[key] for key in keys)
+            index.setdefault(keys, {}).setdefault(values, number)
         return index
 
     @cached_property
@@ -143,22 +177,42 @@ class Table:
         found = self._found.get(trial)
         if found is not None:
             return found
-        config = self.known[trial].config if trial in self.known else {}
-        numbers = [table.get(tuple(config[k] for k in keys)) for keys, table in self._index.items() if config.keys() >= set(keys)]
-        best = min((n for n in numbers if n is not None), default=None)
-        if best is None:
-            raise ValueError(f"the profile has no row for trial {trial}, {dict(config)!r}: add one for the others")
+        config = self._config(trial)
+        numbers: list[int] = []
+        for keys, table in self._index.items():
+            if config.keys() >= set(keys):
+                number = table.get(tuple(config[key] for key in keys))
+                if number is not None:
+                    numbers.append(number)
+        if not numbers:
+            raise ValueError(
+                f"the profile has no row for trial {trial}, {dict(config)!r}: "
+                "add one for the others"
+            )
+        row = self.rows[min(numbers)]
         if trial in self.known:
-            self._found[trial] = self.rows[best]
-        return self.rows[best]
+            self._found[trial] = row
+        return row
+
+    def _config(self, trial: TrialId) -> Mapping[str, Value]:
+        if trial in self.known:
+            return self.known[trial].config
+        return {}
 
     def _alone(self, lane: Lane) -> float:
+        """Samples/s of the lane on its slots, if no other lane shares them."""
         rates = self._rates(lane.trial)
         rate = rates[min(len(lane.slots), len(rates)) - 1]
-        return rate * min(self.speeds.get(slot, 1.0) for slot in lane.slots) if self.speeds else rate
+        if self.speeds:
+            rate *= self._slowest(lane)
+        return rate
+
+    def _slowest(self, lane: Lane) -> float:
+        """The speed of the lane's slowest slot."""
+        return min(self.speeds.get(slot, 1.0) for slot in lane.slots)
 
     def _rates(self, trial: TrialId) -> tuple[float, ...]:
-        """At widths 1, 2, …; those of the row are at the batch size that its packing names."""
+        """Samples/s at widths 1, 2, …; the row's are at the batch size that its packing names."""
         row = self.row(trial)
         if row.packing is None:
             return row.rates
@@ -166,15 +220,20 @@ class Table:
         return tuple(rate * more for rate in row.rates)
 
     def _batch(self, trial: TrialId, packing: Packing) -> int:
-        return packing.size(self.known[trial].config if trial in self.known else {})
+        return packing.size(self._config(trial))
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
-        """Lanes step together where all have packing figures; otherwise those on one slot take turns."""
-        if len(gang.lanes) > 1:
-            packings = {trial: self.row(trial).packing for trial in gang.trials}
-            known = {t: (packing, self._batch(t, packing)) for t, packing in packings.items() if packing is not None}
-            if len(known) == len(packings):
-                return together(gang, known, self._alone, self.speeds)
+        """Samples/s of each lane.
+
+        Lanes step together if all have packing figures; otherwise those on one slot take turns.
+        """
+        known: dict[TrialId, tuple[Packing, int]] = {}
+        for trial in gang.trials:
+            packing = self.row(trial).packing
+            if packing is not None:
+                known[trial] = packing, self._batch(trial, packing)
+        if 1 < len(gang.lanes) == len(known):
+            return together(gang, known, self._alone, self.speeds)
         return lockstep(gang, self._alone)
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
@@ -189,7 +248,8 @@ class Table:
             row = self.row(trial)
             found = row.cost
             if row.packing is not None:
-                found = replace(found, memory=row.memory + row.packing.per_sample * self._batch(trial, row.packing))
+                batch = row.packing.per_sample * self._batch(trial, row.packing)
+                found = replace(found, memory=row.memory + batch)
             if trial in self.known:
                 self._costs[trial] = found
         return found
@@ -198,43 +258,83 @@ class Table:
         if after is None:
             return 0.0
         if before is not None and len(before.lanes) == len(after.lanes) == 1:
-            old, new = before.lanes[0], after.lanes[0]
-            row = self.row(new.trial)
-            resize = row.up if len(new.slots) > len(old.slots) else row.down if len(new.slots) < len(old.slots) else None
-            if old.trial == new.trial and resize is not None:
+            resize = self._resize(before.lanes[0], after.lanes[0])
+            if resize is not None:
                 return resize
         elif before is not None and before.lanes != after.lanes:
-            packings = [row.packing for row in map(self.row, after.trials)]
-            if all(packings):
-                return max(packing.cost.repack for packing in packings if packing is not None)
-        return 0.0 if only_shrinks(before, after) else max(self.row(trial).switch for trial in after.trials)
+            repacks = [
+                packing.cost.repack
+                for packing in map(self._packing, after.trials)
+                if packing
+            ]
+            if len(repacks) == len(after.trials):
+                return max(repacks)
+        if only_shrinks(before, after):
+            return 0.0
+        return max(self.row(trial).switch for trial in after.trials)
+
+    def _packing(self, trial: TrialId) -> Packing | None:
+        return self.row(trial).packing
+
+    def _resize(self, old: Lane, new: Lane) -> Seconds | None:
+        """What it takes to give the trial more or fewer slots; None if that is not the change."""
+        if old.trial != new.trial or len(old.slots) == len(new.slots):
+            return None
+        if len(new.slots) > len(old.slots):
+            return self.row(new.trial).up
+        return self.row(new.trial).down
 
 
 def _row(data: Mapping[str, Any]) -> Row:
-    known = [f.name for f in fields(Row) if f.name != "packing"] + ["points"]
+    known = [each.name for each in fields(Row) if each.name != "packing"] + ["points"]
     wrong = sorted(data.keys() - set(known))
     if wrong:
-        raise ValueError(f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}")
-    config = {k: tuple(v) if isinstance(v, list) else v for k, v in data.get("config", {}).items()}
-    rates = {"rates": through(points_of(data["points"]))} if "points" in data else {}
-    return Row(**{k: v for k, v in data.items() if k != "points"} | rates | {"config": config})
+        raise ValueError(
+            f"a row has no field {', '.join(wrong)}; it has {', '.join(known)}"
+        )
+    given = dict(data)
+    config = given.pop("config", {})
+    points = given.pop("points", None)
+    if points is not None:
+        given["rates"] = through(points_of(points))
+    given["config"] = {key: _hashable(value) for key, value in config.items()}
+    return Row(**given)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 def points_of(given: Any) -> dict[int, float]:
     """Samples/s by width, rising, as TOML writes them.
 
     Raises:
-        ValueError: they are none.
+        ValueError: this is not a table of rates by width.
     """
-    if not isinstance(given, Mapping) or not given or not all(k.isdecimal() and int(k) >= 1 for k in given):
-        raise ValueError(f"points are samples/s at widths, as {{ 1 = 500, 2 = 950 }}; got {given!r}")
+    if not _is_by_width(given):
+        raise ValueError(
+            f"points are samples/s at widths, as {{ 1 = 500, 2 = 950 }}; got {given!r}"
+        )
     return {int(width): float(given[width]) for width in sorted(given, key=int)}
 
 
+def _is_by_width(given: Any) -> bool:
+    """Whether this is a table whose keys are widths."""
+    if not isinstance(given, Mapping) or not given:
+        return False
+    return all(width.isdecimal() and int(width) >= 1 for width in given)
+
+
 def through(points: Mapping[int, float]) -> tuple[float, ...]:
-    """Samples/s at widths 1, 2, … from those at some: on straight lines between them, from 0 at width 0."""
+    """Samples/s at widths 1, 2, … from the rates at some widths.
+
+    Between two widths the rate is on a straight line, from 0 at width 0.
+    """
     known = [(0, 0.0), *sorted(points.items())]
     rates: list[float] = []
-    for (w0, r0), (w1, r1) in pairwise(known):
-        rates += [r0 + (r1 - r0) * (w - w0) / (w1 - w0) for w in range(w0 + 1, w1 + 1)]
+    for (low, below), (high, above) in pairwise(known):
+        for width in range(low + 1, high + 1):
+            rates.append(below + (above - below) * (width - low) / (high - low))
     return tuple(rates)

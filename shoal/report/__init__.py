@@ -1,32 +1,46 @@
-"""What a journal tells, for people: pure functions of its lines; plotly and rich are imported when needed."""
+"""What a journal tells, for people: pure functions of its lines.
+
+plotly and rich are imported when they are needed.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.report.gantt import chart as chart
+    from shoal.report.facts.gantt import chart as chart
+    from shoal.report.facts.metrics import account as account
     from shoal.report.html import page as page
     from shoal.report.html import write as write
-    from shoal.report.metrics import account as account
     from shoal.report.progress import Progress as Progress
     from shoal.report.text import status_lines as status_lines
     from shoal.report.text import summary as summary
     from shoal.report.text import table as table
 
 _HOME = {
-    "chart": "gantt",
+    "chart": "facts.gantt",
     "page": "html",
     "write": "html",
-    "account": "metrics",
+    "account": "facts.metrics",
     "Progress": "progress",
     "status_lines": "text",
     "summary": "text",
     "table": "text",
 }
-__all__ = ["Progress", "account", "chart", "page", "status_lines", "summary", "table", "write"]
+__all__ = [
+    "Progress",
+    "account",
+    "chart",
+    "page",
+    "status_lines",
+    "summary",
+    "table",
+    "write",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'shoal.report' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'shoal.report' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
     return getattr(import_module(f"shoal.report.{_HOME[name]}"), name)

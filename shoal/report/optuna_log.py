@@ -1,9 +1,10 @@
-"""The study as an Optuna study, in Optuna's own journal file: `optuna-dashboard FILE` shows it while it runs.
+"""The study as an Optuna study, in Optuna's own journal file.
 
-Written through Optuna's storage, a subscriber of moments. Trials carry their Shoal name as the user attribute "trial".
+`optuna-dashboard FILE` shows it while it runs. It is written through Optuna's storage, by a
+subscriber of moments. Trials carry their Shoal name as the user attribute "trial".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,50 +12,69 @@ from typing import Any
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
-from shoal.search.optuna_space import optuna, parameters, quietly
+from shoal.search.optuna.parameters import optuna, parameters, quietly
 from shoal.search.space import Space, validated
 
 
 class OptunaLog:
     """Keeps the file at `path` as the journal is, also across runs.
 
-    Evaluations become intermediate values at whole epochs. A trial that met `epochs` (what its searcher has as max_epochs) is
-    complete, with its last score for a value; a failed one, or one whose score is not finite, failed; a retired one pruned.
-    One that finished before `epochs` may be extended, which Optuna does not know: it runs until the study is over, then
-    it is pruned. Without `epochs` all that finished are complete when the study is over.
+    Evaluations become intermediate values at whole epochs. A trial that met `epochs` (what its
+    searcher has as max_epochs) is complete, with its last score for a value; a failed one, or one
+    whose score is not finite, failed; a retired one pruned. One that finished before `epochs` may
+    be extended, which Optuna does not know: it runs until the study is over, then it is pruned.
+    Without `epochs` all that finished are complete when the study is over.
 
     Raises:
         ValueError: Optuna is not installed, or the study has no metric.
     """
 
     def __init__(
-        self, path: Path, name: str, space: Space | None, metric: str | None, mode: str, epochs: float | None = None
+        self,
+        path: Path,
+        name: str,
+        space: Space | None,
+        metric: str | None,
+        mode: str,
+        epochs: float | None = None,
     ) -> None:
         if metric is None:
-            raise ValueError("Optuna's log needs the study's metric: create the study with metric=")
-        self._space, self._metric, self._epochs = validated(space or {}), metric, epochs
+            raise ValueError(
+                "Optuna's log needs the study's metric: create the study with metric="
+            )
+        self._space = validated(space or {})
+        self._metric = metric
+        self._epochs = epochs
         self._states = optuna().trial.TrialState
-        journal = optuna().storages.journal
         with quietly():
-            storage = optuna().storages.JournalStorage(journal.JournalFileBackend(str(path)))
-            direction = "maximize" if mode == "max" else "minimize"
-            study = optuna().create_study(storage=storage, study_name=name, direction=direction, load_if_exists=True)
-        self._storage, self._study = storage, storage.get_study_id_from_name(name)
-        there = [(trial.user_attrs.get("trial"), trial) for trial in study.get_trials(deepcopy=False)]
-        self._ids: dict[TrialId, int] = {name: trial._trial_id for name, trial in there if name is not None}
-        self._steps = {name: dict(trial.intermediate_values) for name, trial in there}
-        self._over = {name for name, trial in there if trial.state.is_finished()}
+            study, self._storage = _opened(path, name, mode)
+            self._study = self._storage.get_study_id_from_name(name)
+            there = study.get_trials(deepcopy=False)
+
+        # Trials that the file has, by their Shoal name.
+        self._numbers: dict[TrialId, int] = {}
+        self._ids: dict[TrialId, int] = {}
+        self._steps: dict[TrialId, dict[int, float]] = {}
+        self._over: set[TrialId] = set()
         self._state: State | None = None
+        for trial in there:
+            self._found(trial)
+
+    def _found(self, trial: Any) -> None:
+        """A trial that an earlier run wrote."""
+        name = trial.user_attrs.get("trial")
+        if name is None:
+            return
+        self._numbers[name] = trial.number
+        self._steps[name] = dict(trial.intermediate_values)
+        if trial.state.is_finished():
+            self._over.add(name)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        touched: dict[TrialId, None] = {}
+        """Write what a moment of the engine brought."""
+        touched = _touched(entries)
         if self._state is None:  # what an earlier run did after it last wrote here
-            touched.update(dict.fromkeys(state.known))
-        for entry in entries:
-            if isinstance(entry, Submitted):
-                touched[entry.trial.id] = None
-            elif isinstance(entry, (Evaluated, Finished, Failed, Retired)):
-                touched[entry.trial] = None
+            touched = {**dict.fromkeys(state.known), **touched}
         self._state = state
         with quietly():
             for trial in touched:
@@ -66,43 +86,129 @@ class OptunaLog:
         state = self._state
         if state is None or state.trials or state.stopped is not None:
             return
+
         with quietly():
-            for trial in [t for t in state.ended if t not in self._over]:
-                self._end(trial, state, self._states.COMPLETE if self._epochs is None else self._states.PRUNED)
+            for trial in state.ended:
+                if trial not in self._over:
+                    self._end(trial, state, self._how_at_close())
+
+    def _how_at_close(self) -> Any:
+        """The state of a trial that finished, but could have gone on, when the study is over."""
+        if self._epochs is None:
+            return self._states.COMPLETE
+        return self._states.PRUNED
+
+    # -- one trial ---------------------------------------------------------------------------------
 
     def _bring(self, trial: TrialId, state: State) -> None:
         """Write what is not there yet."""
         if trial not in self._ids:
-            self._create(trial, state.known[trial].config)
-        steps = self._steps.setdefault(trial, {})
-        for epoch, values in state.scores[trial]:
-            step, value = round(epoch), values.get(self._metric)
-            if value is not None and steps.get(step) != value:
-                self._storage.set_trial_intermediate_value(self._ids[trial], step, value)
-                steps[step] = value
-        ended = state.ended.get(trial)
-        if ended is not None and ended.startswith("failed"):
-            self._end(trial, state, self._states.FAIL)
-        elif ended == "retired":
-            self._end(trial, state, self._states.PRUNED)
-        elif ended == "finished" and self._epochs is not None:
-            size = sum(state.shards.values())
-            if state.known[trial].samples >= self._epochs * size - 1e-6:
-                self._end(trial, state, self._states.COMPLETE)
+            self._ids[trial] = self._id(trial, state.known[trial].config)
+        self._add_scores(trial, state)
+        how = self._how(trial, state)
+        if how is not None:
+            self._end(trial, state, how)
 
-    def _create(self, trial: TrialId, config: Mapping[str, Any]) -> None:
+    def _id(self, trial: TrialId, config: Mapping[str, Any]) -> int:
+        """Optuna's own number of the trial in the whole file; a new trial if there is none yet."""
+        if trial not in self._numbers:
+            return self._create(trial, config)
+        find = self._storage.get_trial_id_from_study_id_trial_number
+        return int(find(self._study, self._numbers[trial]))
+
+    def _create(self, trial: TrialId, config: Mapping[str, Any]) -> int:
+        """A new trial in the file; returns its id."""
         params, kinds = parameters(self._space, config) or ({}, {})
         rest = {name: value for name, value in config.items() if name not in params}
         made = optuna().trial.create_trial(
-            state=self._states.RUNNING, params=params, distributions=kinds, user_attrs={**rest, "trial": trial}
+            state=self._states.RUNNING,
+            params=params,
+            distributions=kinds,
+            user_attrs={**rest, "trial": trial},
         )
-        self._ids[trial] = self._storage.create_new_trial(self._study, template_trial=made)
+        return int(self._storage.create_new_trial(self._study, template_trial=made))
+
+    def _add_scores(self, trial: TrialId, state: State) -> None:
+        """Write the scores that are not there yet."""
+        steps = self._steps.setdefault(trial, {})
+        for epoch, values in state.scores[trial]:
+            step = round(epoch)
+            value = values.get(self._metric)
+            if value is not None and steps.get(step) != value:
+                self._storage.set_trial_intermediate_value(
+                    self._ids[trial], step, value
+                )
+                steps[step] = value
+
+    def _how(self, trial: TrialId, state: State) -> Any:
+        """The state in which the trial ended for Optuna; None if it may go on."""
+        ended = state.ended.get(trial, "")
+        if ended.startswith("failed"):
+            return self._states.FAIL
+        if ended == "retired":
+            return self._states.PRUNED
+        if ended == "finished" and self._met_epochs(trial, state):
+            return self._states.COMPLETE
+        return None
+
+    def _met_epochs(self, trial: TrialId, state: State) -> bool:
+        """Whether the trial trained as long as its searcher ever lets one."""
+        if self._epochs is None:
+            return False
+        epoch = sum(state.shards.values())
+        return state.known[trial].samples >= self._epochs * epoch - 1e-6
 
     def _end(self, trial: TrialId, state: State, how: Any) -> None:
-        last = state.scores[trial][-1][1].get(self._metric) if state.scores[trial] else None
-        sound = last is not None and isfinite(last)
-        if not sound and how == self._states.COMPLETE:
+        """Write how the trial ended, with its last score for a value."""
+        last = self._last(trial, state)
+        if last is None and how == self._states.COMPLETE:
             how = self._states.FAIL
-        values = [last] if sound and how != self._states.FAIL else None
-        self._storage.set_trial_state_values(self._ids[trial], how, values)
+        self._storage.set_trial_state_values(
+            self._ids[trial], how, self._values(last, how)
+        )
         self._over.add(trial)
+
+    def _values(self, last: float | None, how: Any) -> list[float] | None:
+        """The values that Optuna keeps of a trial: none where it failed or has no score."""
+        if last is None or how == self._states.FAIL:
+            return None
+        return [last]
+
+    def _last(self, trial: TrialId, state: State) -> float | None:
+        """The newest score; None if there is none, or if it is not finite."""
+        scores = state.scores[trial]
+        if not scores:
+            return None
+        _, values = scores[-1]
+        last = values.get(self._metric)
+        if last is None or not isfinite(last):
+            return None
+        return last
+
+
+def _opened(path: Path, name: str, mode: str) -> tuple[Any, Any]:
+    """Optuna's study in that file, made if it is not there; and its storage."""
+    storages = optuna().storages
+    file = storages.journal.JournalFileBackend(str(path))
+    storage = storages.JournalStorage(file)
+    direction = "minimize"
+    if mode == "max":
+        direction = "maximize"
+    study = optuna().create_study(
+        storage=storage,
+        study_name=name,
+        direction=direction,
+        load_if_exists=True,
+    )
+    return study, storage
+
+
+def _touched(entries: Iterable[Entry]) -> dict[TrialId, None]:
+    """The trials that these entries are about, as far as Optuna knows of such things."""
+    touched: dict[TrialId, None] = {}
+    for entry in entries:
+        if isinstance(entry, Submitted):
+            touched[entry.trial.id] = None
+        elif isinstance(entry, (Evaluated, Finished, Failed, Retired)):
+            touched[entry.trial] = None
+    return touched

@@ -97,7 +97,7 @@
 
   // -- tables: a click on a heading sorts by it, numbers as numbers, what is missing last
   function key(cell) {
-    const text = cell.dataset.k;
+    const text = cell.dataset.k ?? cell.textContent;  // a cell whose text is its key names no other
     return text === "" ? null : Number.isNaN(Number(text)) ? text : Number(text);
   }
 

@@ -1,105 +1,276 @@
 """The tables of the report's page, as HTML. Every text that comes from the journal is escaped."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from shoal.report.format import config, count, duration, number, plural, score, share, size, value
-from shoal.report.metrics import Account, TrialRow, given_rows
-from shoal.report.palette import painted_by
-from shoal.report.params import Parameter
+from shoal.report.charts.palette import painted_by
+from shoal.report.facts.format import (
+    DASH,
+    config,
+    count,
+    duration,
+    number,
+    plural,
+    score,
+    share,
+    size,
+    value,
+)
+from shoal.report.facts.metrics import Account
+from shoal.report.facts.params import Parameter
+from shoal.report.facts.rows import TrialRow
+from shoal.report.facts.tally import Split
 
-SHOWN = 20  # rows shown at once: of trials the best, of others all or, folded away, more
-UNITS = {"rate": "samples/s"}
+# What is shown and what it sorts by; with "html" behind if it is not a plain text.
+Cell = tuple[Any, ...]
+
+# Rows shown at once: of trials the best, of others all or, folded away, more.
+SHOWN = 20
+TAG = re.compile(r"<[^>]*>")
+FEEDER_HEADS = (
+    "run",
+    "node",
+    "feeders",
+    "chunks made",
+    "handed out",
+    "not ready",
+    "waited",
+    "processor time",
+    "ahead",
+    "held",
+)
+FEEDER_TEXT = (
+    "<p>Data that takes work to prepare was prepared once for all slots of a node. "
+    "Not ready: chunks that a slot asked for before they were made, "
+    "and how long slots waited for them, all together. "
+    "Ahead: samples made before they were asked for, at most. "
+    "Held: for slots that come later, at most.</p>"
+)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = False) -> str:
-    """A table. A cell is a text, or (what is shown, what it sorts by), or (HTML, key, "html"). Columns of numbers stand right."""
-    body = [[cell if isinstance(cell, tuple) else (cell, cell) for cell in row] for row in rows]
-    right = [all(not isinstance(row[n][1], str) for row in body) for n in range(len(heads))]
-    top = "".join(f'<th scope="col"{_side(right[n])}>{escape(text)}</th>' for n, text in enumerate(heads))
-    lines = "".join(f"<tr>{''.join(_cell(cell, right[n]) for n, cell in enumerate(row))}</tr>" for row in body)
-    kind = ' class="sortable"' if sortable else ""
-    return f'<div class="wide"><table{kind}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table></div>'
+# -- HTML ------------------------------------------------------------------------------------------
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = False
+) -> str:
+    """A table. Columns of numbers stand right.
+
+    A cell is a text, or (what is shown, what it sorts by), or (HTML, what it sorts by, "html").
+    """
+    body = [[_pair(cell) for cell in row] for row in rows]
+    right = [_is_numeric(column, body) for column in range(len(heads))]
+
+    top = ""
+    for head, numeric in zip(heads, right, strict=True):
+        top += f'<th scope="col"{_side(numeric)}>{escape(head)}</th>'
+    lines = "".join(_line(row, right) for row in body)
+
+    kind = ""
+    if sortable:
+        kind = ' class="sortable"'
+    whole = f"<table{kind}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
+    return f'<div class="wide">{whole}</div>'
+
+
+def details(title: str, body: str, opened: bool = False) -> str:
+    """A part of the page that is folded away unless it is opened."""
+    state = ""
+    if opened:
+        state = " open"
+    return f"<details{state}><summary>{title}</summary>{body}</details>"
+
+
+def folded(title: str, body: str, rows: int) -> str:
+    """A table of so many rows, folded away if they are many."""
+    return details(title, body, rows <= SHOWN)
+
+
+def _pair(cell: Any) -> Cell:
+    """A cell with what it sorts by."""
+    if isinstance(cell, tuple):
+        return cell
+    return cell, cell
+
+
+def _is_numeric(column: int, body: Sequence[Sequence[Sequence[Any]]]) -> bool:
+    """Whether no cell of the column sorts by a text."""
+    return all(not isinstance(row[column][1], str) for row in body)
+
+
+def _line(row: Sequence[Sequence[Any]], right: Sequence[bool]) -> str:
+    """A line of the table's body.
+
+    HTML lets the end tags of lines and cells be left out. Without them ten thousand trials are
+    more than half a megabyte smaller.
+    """
+    return "<tr>" + "".join(map(_cell, row, right))
 
 
 def _side(right: bool) -> str:
-    return ' class="r"' if right else ""
+    """The attribute of a cell that stands right."""
+    if right:
+        return " class=r"
+    return ""
 
 
 def _cell(cell: Sequence[Any], right: bool) -> str:
-    text = cell[0] if len(cell) > 2 else escape(str(cell[0]))
-    key = "" if cell[1] is None else escape(str(cell[1]))
-    return f'<td{_side(right)} data-k="{key}">{text}</td>'
+    """A cell of the table's body."""
+    text = cell[0]
+    if len(cell) == 2:
+        text = escape(str(text))
+    return f"<td{_side(right)}{_sort_key(text, cell[1])}>{text}"
 
 
-def trials(account: Account, varying: Sequence[Parameter], same: Mapping[str, str]) -> str:
+def _sort_key(html: str, key: Any) -> str:
+    """The attribute that the page sorts by; none where the cell's text is the same key.
+
+    Ten thousand trials are a megabyte smaller without the keys that only repeat the text.
+    """
+    if key is None:
+        return ' data-k=""'
+
+    escaped = escape(str(key))
+    if html == escaped or TAG.sub("", html) == escaped:
+        return ""
+    if not isinstance(key, str) and _reads_as(html, key):
+        return ""
+    return f' data-k="{escaped}"'
+
+
+def _reads_as(text: str, key: float) -> bool:
+    """Whether the text, read as a number, is the key."""
+    try:
+        return float(text) == key
+    except ValueError:
+        return False
+
+
+# -- trials ----------------------------------------------------------------------------------------
+
+
+def trials(
+    account: Account, varying: Sequence[Parameter], same: Mapping[str, str]
+) -> str:
     """The best trials, and all of them folded away."""
     if not account.trials:
         return "<p>No trial was submitted.</p>"
-    ranked = account.ranked()
-    note = f"<p>The same in all trials: {escape(config(same))}.</p>" if same and len(account.trials) > 1 else ""
-    names = [parameter.name for parameter in varying] + ([] if len(account.trials) > 1 else list(same))
-    first = _trial_table(account, ranked[:SHOWN], names)
-    if len(ranked) <= SHOWN:
+
+    names = [parameter.name for parameter in varying]
+    note = ""
+    if len(account.trials) == 1:
+        names += same
+    elif same:
+        note = f"<p>The same in all trials: {escape(config(same))}.</p>"
+
+    made = _TrialTable(account, names)
+    first = made.html(SHOWN)
+    every = len(account.trials)
+    if every <= SHOWN:
         return note + first
-    return f"{note}{first}<details><summary>all {len(ranked):,} trials</summary>{_trial_table(account, ranked, names)}</details>"
+    return note + first + details(f"all {every:,} trials", made.html(every))
 
 
-def _trial_table(account: Account, rows: Sequence[TrialRow], names: Sequence[str]) -> str:
-    painted = painted_by(account)
-    place = {row.id: n for n, row in enumerate(account.ranked(), 1)}
-    scored = [account.metric, "best", "at epoch"] if account.metric else []
-    more = _asked(account)
-    heads = ["#", "trial", *scored, *names, *more, "epochs", "training", "from", "status"]
-    return table(heads, [_trial_cells(account, row, names, more, painted[row.id], place[row.id]) for row in rows], sortable=True)
+class _TrialTable:
+    """A line for each trial, the best first. `names`: the parts of the configuration to show."""
+
+    def __init__(self, account: Account, names: Sequence[str]) -> None:
+        self._names = names
+        self._metric = account.metric
+        self._ranked = account.ranked()
+        self._painted = painted_by(account)
+        self._slots = any(row.widths != (1, 1) for row in account.trials)
+        self._priority = any(row.priority != 1.0 for row in account.trials)
+
+    def html(self, most: int) -> str:
+        """The table of the best `most` trials."""
+        rows = [
+            self._cells(row, place) for place, row in enumerate(self._ranked[:most], 1)
+        ]
+        return table(self._heads(), rows, sortable=True)
+
+    def _heads(self) -> list[str]:
+        """The heads of the columns."""
+        heads = ["#", "trial"]
+        if self._metric:
+            heads += [self._metric, "best", "at epoch"]
+        heads += self._names
+        if self._slots:
+            heads.append("slots")
+        if self._priority:
+            heads.append("priority")
+        return [*heads, "epochs", "training", "from", "status"]
+
+    def _cells(self, row: TrialRow, place: int) -> list[Cell]:
+        """The line of one trial."""
+        cells = [(str(place), place), self._name(row)]
+        if self._metric:
+            cells += _scores(row)
+        cells += [_config_cell(row, name) for name in self._names]
+        if self._slots:
+            cells.append(_widths(row))
+        if self._priority:
+            cells.append((number(row.priority), row.priority))
+        return cells + _course(row)
+
+    def _name(self, row: TrialRow) -> Cell:
+        """The trial's name, with its colour."""
+        dot = f'<i class="dot" style="background:{self._painted[row.id]}"></i>'
+        return dot + escape(row.id), str(row.id), "html"
 
 
-def _asked(account: Account) -> dict[str, Callable[[TrialRow], tuple[str, Any]]]:
-    """What was asked for beside the configuration, where it is not as usual in all trials."""
-    found: dict[str, Callable[[TrialRow], tuple[str, Any]]] = {}
-    if any(row.widths != (1, 1) for row in account.trials):
-        found["slots"] = lambda row: ("–".join(map(str, dict.fromkeys(row.widths))), row.widths[1])
-    if any(row.priority != 1.0 for row in account.trials):
-        found["priority"] = lambda row: (number(row.priority), row.priority)
-    return found
-
-
-def _trial_cells(
-    account: Account,
-    row: TrialRow,
-    names: Sequence[str],
-    more: Mapping[str, Callable[[TrialRow], tuple[str, Any]]],
-    colour: str,
-    place: int,
-) -> list[Any]:
-    scores = [(score(row.last), row.last), (score(row.best), row.best), (number(row.best_epoch, 3), row.best_epoch)]
-    missing = object()
-    values = [row.config.get(name, missing) for name in names]
+def _scores(row: TrialRow) -> list[Cell]:
+    """The last score and the best one."""
     return [
-        (str(place), place),
-        (f'<i class="dot" style="background:{colour}"></i>{escape(row.id)}', str(row.id), "html"),
-        *(scores if account.metric else []),
-        *(("–", None) if item is missing else _config_cell(item) for item in values),
-        *(cell(row) for cell in more.values()),
-        (_done(row), row.epochs),
-        (duration(row.spent.get("train")), row.spent.get("train")),
-        (duration(row.start), row.start),
-        (f'<span class="chip {row.status}">{row.status}</span>', row.status, "html"),
+        (score(row.last), row.last),
+        (score(row.best), row.best),
+        (number(row.best_epoch, 3), row.best_epoch),
     ]
 
 
-def _config_cell(item: Any) -> tuple[str, Any]:
-    plain = isinstance(item, (int, float)) and not isinstance(item, bool)
-    return (number(item), item) if plain else (value(item), value(item))
+def _widths(row: TrialRow) -> Cell:
+    """On how many slots a trial may train."""
+    text = "–".join(map(str, dict.fromkeys(row.widths)))
+    return text, row.widths[1]
 
 
-def _done(row: TrialRow) -> str:
+def _course(row: TrialRow) -> list[Cell]:
+    """How far a trial came, how long that took, and how it ended."""
+    training = row.spent.get("train")
+    chip = f'<span class="chip {row.status}">{row.status}</span>'
+    return [
+        (_epochs(row), row.epochs),
+        (duration(training), training),
+        (duration(row.start), row.start),
+        (chip, row.status, "html"),
+    ]
+
+
+def _config_cell(row: TrialRow, name: str) -> tuple[str, Any]:
+    """A value of the trial's configuration; a dash if it lacks that name."""
+    if name not in row.config:
+        return DASH, None
+    item = row.config[name]
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        return number(item), item
+    return value(item), value(item)
+
+
+def _epochs(row: TrialRow) -> str:
+    """The epochs that a trial trained, and of how many, unless it is over."""
     if row.epochs is None:
         return f"{count(row.samples)} samples"
+    trained = number(row.epochs, 3)
     if row.status in ("running", "waiting") and row.samples:
-        return f"{number(row.epochs, 3)} of {number(row.epochs * row.asked / row.samples, 3)}"
-    return number(row.epochs, 3)
+        asked = row.epochs * row.asked / row.samples
+        return f"{trained} of {number(asked, 3)}"
+    return trained
+
+
+# -- what went wrong -------------------------------------------------------------------------------
 
 
 def failures(account: Account) -> str:
@@ -107,75 +278,63 @@ def failures(account: Account) -> str:
     failed = [row for row in account.trials if row.status == "failed"]
     if not failed:
         return ""
-    reasons: dict[str, list[TrialRow]] = {}
-    for row in failed:
-        reasons.setdefault(row.why or "no reason given", []).append(row)
-    lines = "".join(
-        f"<li><b>{escape(plural(len(rows), 'trial'))}</b>: <code>{escape(why)}</code></li>"
-        for why, rows in sorted(reasons.items(), key=lambda item: -len(item[1]))
-    )
-    cells = [
-        [
-            row.id,
-            row.why or "no reason given",
-            (number(row.epochs, 3), row.epochs),
-            (duration(row.end), row.end),
-            config(row.config, 90),
-        ]
-        for row in failed
-    ]
-    whole = table(["trial", "why", "epochs", "at", "configuration"], cells, sortable=True)
+
+    heads = ["trial", "why", "epochs", "at", "configuration"]
+    whole = table(heads, map(_failure, failed), sortable=True)
     title = plural(len(failed), "failed trial")
-    return f'<ul class="reasons">{lines}</ul><details{_open(len(failed))}><summary>{title}</summary>{whole}</details>'
+    return _reasons(failed) + folded(title, whole, len(failed))
 
 
-def _open(rows: int) -> str:
-    return " open" if rows <= SHOWN else ""
+def _failure(row: TrialRow) -> list[Any]:
+    """The line of a trial that failed."""
+    values = config(row.config, 90)
+    return [row.id, _why(row), _epochs_cell(row), (duration(row.end), row.end), values]
+
+
+def _epochs_cell(row: TrialRow) -> Cell:
+    """The epochs that a trial has trained."""
+    return number(row.epochs, 3), row.epochs
+
+
+def _why(row: TrialRow) -> str:
+    """Why a trial failed."""
+    return row.why or "no reason given"
+
+
+def _reasons(failed: Iterable[TrialRow]) -> str:
+    """A list of the reasons, the most frequent first."""
+    reasons = Counter(map(_why, failed))
+    lines = ""
+    for why, times in sorted(reasons.items(), key=lambda item: -item[1]):
+        trials = escape(plural(times, "trial"))
+        lines += f"<li><b>{trials}</b>: <code>{escape(why)}</code></li>"
+    return f'<ul class="reasons">{lines}</ul>'
+
+
+SPLIT_HEADS = ["at", "trials", "why", "each trial's memory, by signature, since"]
 
 
 def splits(account: Account) -> str:
-    """Which packs ran out of memory, when, and what their trials are believed to need since. Nothing if none did."""
+    """Which packs ran out of memory, and when; nothing if none did.
+
+    The last column says what each of their trials is believed to need since.
+    """
     if not account.splits:
         return ""
-    cells = [
-        [
-            (duration(split.time), split.time),
-            ", ".join(split.trials),
-            split.why,
-            "; ".join(f"{signature}: {size(need * 2**30)}" for signature, need in split.needs.items()) or "not known",
-        ]
-        for split in account.splits
-    ]
-    text = f"<p>{escape(plural(len(cells), 'pack'))} had no room: split, and gone on with in smaller packs.</p>"
-    return text + table(["at", "trials", "why", "each trial's memory, by signature, since"], cells, sortable=True)
+
+    packs = escape(plural(len(account.splits), "pack"))
+    text = f"<p>{packs} had no room: split, and gone on with in smaller packs.</p>"
+    return text + table(SPLIT_HEADS, map(_split, account.splits), sortable=True)
 
 
-def feeders(account: Account) -> str:
-    """What the processes did that prepare data for the slots of a node, run by run. Nothing if there were none."""
-    rows = [
-        [
-            (str(run), run),
-            node,
-            (str(int(f["feeders"])), f["feeders"]),
-            (count(f["made"]), f["made"]),
-            (count(f["served"]), f["served"]),
-            (share(f["waits"], f["served"]) if f["served"] else "–", f["waits"]),
-            (duration(f["waited"]), f["waited"]),
-            (duration(f["cpu"]), f["cpu"]),
-            (count(f["ahead"]), f["ahead"]),
-            (size(f["bytes"]), f["bytes"]),
-        ]
-        for (run, node), f in account.feeders.items()
-    ]
-    if not rows:
-        return ""
-    heads = ["run", "node", "feeders", "chunks made", "handed out", "not ready", "waited", "processor time", "ahead", "held"]
-    text = (
-        "<p>Data that takes work to prepare was prepared once for all slots of a node. Not ready: chunks that a slot asked for "
-        "before they were made, and how long slots waited for them, all together. Ahead: samples made before they were asked "
-        "for, at most. Held: for slots that come later, at most.</p>"
-    )
-    return text + table(heads, rows, sortable=True)
+def _split(split: Split) -> list[Any]:
+    """The line of a pack that had no room."""
+    needs = []
+    for signature, need in split.needs.items():
+        needs.append(f"{signature}: {size(need * 2**30)}")
+    believed = "; ".join(needs) or "not known"
+    at = (duration(split.time), split.time)
+    return [at, ", ".join(split.trials), split.why, believed]
 
 
 def repeated(account: Account) -> str:
@@ -183,114 +342,57 @@ def repeated(account: Account) -> str:
     rows = [row for row in account.trials if row.repeated.falls]
     if not rows:
         return ""
+    rows.sort(key=lambda row: -row.repeated.samples)
+    heads = ["trial", "times", "visits void", "samples void", "slot time void"]
+    body = table(heads, map(_lost, rows), sortable=True)
+
     total = sum(row.repeated.samples for row in rows)
+    part = share(total, account.trained)
     text = (
-        f"<p>{escape(plural(len(rows), 'trial'))} went back to a durable state: {count(total)} samples, "
-        f"{share(total, account.trained)} of all that was trained, were void.</p>"
+        f"<p>{escape(plural(len(rows), 'trial'))} went back to a durable state: "
+        f"{count(total)} samples, {part} of all that was trained, were void.</p>"
     )
-    cells = [
-        [
-            row.id,
-            (str(v.falls), v.falls),
-            (str(v.visits), v.visits),
-            (count(v.samples), v.samples),
-            (duration(v.seconds), v.seconds),
-        ]
-        for row in sorted(rows, key=lambda row: -row.repeated.samples)
-        for v in [row.repeated]
+    return text + folded("by trial", body, len(rows))
+
+
+def _lost(row: TrialRow) -> list[Any]:
+    """The line of a trial that lost work."""
+    void = row.repeated
+    return [
+        row.id,
+        (str(void.falls), void.falls),
+        (str(void.visits), void.visits),
+        (count(void.samples), void.samples),
+        (duration(void.seconds), void.seconds),
     ]
-    body = table(["trial", "times", "visits void", "samples void", "slot time void"], cells, sortable=True)
-    return f"{text}<details{_open(len(rows))}><summary>by trial</summary>{body}</details>"
 
 
-def packs(account: Account) -> str:
-    """What packing gained on this machine, by signature and number of trials. Nothing if none were tried.
+def feeders(account: Account) -> str:
+    """What the processes did that prepare data for the slots of a node, run by run.
 
-    Liu et al. 2020: improvement IMPV (eq. 3) against the same trials one after the other, and what a switch costs (eq. 4).
+    Nothing if there were none.
     """
-    rows: list[list[Any]] = []
-    shared = account.chart.shared
-    for signature, figures in account.figures.items():
-        having = [row for row in account.trials if row.signature == signature]
-        first = [(f"<code>{escape(signature)}</code>", signature, "html"), config(having[0].config, 60) if having else ""]
-        step, switch = figures.get("step"), figures.get("switch", figures.get("build"))
-        last = [(duration(seconds), seconds) for seconds in (switch, figures.get("repack"))]
-        wait = figures.get("data", 0.0) * figures.get("rate", 0.0) * (step or 0.0)  # of a batch for its data
-        if "unfusable" in figures and step:
-            rows.append([*first, ("1", 1), (duration(step + wait), step + wait), ("steps cannot be fused", None), *last])
-        together = {f"{name[6:]} in a step": (int(name[6:]), took) for name, took in figures.items() if name.startswith("fused:")}
-        if step and wait and shared:
-            together |= {f"{width} in turn": (width, width * step) for width in {2, *(width for width, _ in together.values())}}
-        for told, (width, took) in sorted(together.items(), key=lambda each: each[1][0]):
-            gain = 1.0 - (took + wait) / (width * (step + wait)) if step else None
-            impv = "–" if gain is None else f"{100 * gain:+.0f} %"
-            rows.append([*first, (told, width), (duration(took + wait), took + wait), (impv, gain), *last])
-    if not rows:
-        return ""
-    heads = ["signature", "for example", "trials together", "seconds a step", "IMPV", "seconds a switch", "seconds a re-packing"]
-    text = (
-        "<p>Trials that share a slot share its chunks of data, and wait for them once; they take turns, or those of one graph "
-        "train in one step. IMPV: the part of the time saved against training them one after the other, by what was measured on "
-        "their own first steps, the wait for data included; where a common step does not take 3 % less than theirs, the wait "
-        "aside, they take turns. A switch: to put a trial's state onto a slot, as between trials that are not packed. A "
-        "re-packing: to fuse the trials of a pack anew when one came or went.</p>"
-    )
-    body = table(heads, rows, sortable=True)
-    return f"{text}<details{_open(len(rows))}><summary>{plural(len(rows), 'way')} to train them</summary>{body}</details>"
-
-
-def given(account: Account) -> str:
-    """The figures that the last run was given, a line for each kind of trial; nothing if it was given none."""
-    rows = given_rows(account.head)
-    if not rows:
-        return ""
-    names = list(dict.fromkeys(name for _, figures in rows for name in figures))
-    cells = [
-        [config(values, 60) or "any other", *((_figure(name, figures.get(name)), figures.get(name)) for name in names)]
-        for values, figures in rows
-    ]
-    path = account.head.get("profile")
-    by = f" by <code>{escape(str(path))}</code>" if path else ""
-    rest = "What it leaves open was measured." if account.figures else "Nothing was measured."
-    return f"<p>Given{by}, and believed instead of what is measured. {rest}</p>{table(['trials', *map(_named, names)], cells)}"
-
-
-def measured(account: Account) -> str:
-    """The figures of the profile: those given, and those measured, a line for each signature."""
-    return given(account) + _measured(account)
-
-
-def _measured(account: Account) -> str:
-    if not account.figures:
-        return ""
-    seen = {name for figures in account.figures.values() for name in figures if name[:6] != "fused:" and name != "unfusable"}
-    widths = sorted((name for name in seen if name.startswith("rate@")), key=lambda name: int(name[5:]))
-    order = ("rate", *widths, "step", "memory", "crowded", "build", "first", "evaluate", "save", "switch", "repack")
-    names = [name for name in order if name in seen] + sorted(seen - set(order))
     rows = []
-    for signature, figures in account.figures.items():
-        having = [row for row in account.trials if row.signature == signature]
-        example = config(having[0].config, 60) if having else ""
-        cells = [(_figure(name, figures.get(name)), figures.get(name)) for name in names]
-        rows.append([(f"<code>{escape(signature)}</code>", signature, "html"), (str(len(having)), len(having)), example, *cells])
-    heads = ["signature", "trials", "for example", *map(_named, names)]
-    text = "<p>Trials of one signature (model, optimizer, batch size, precision) share these figures.</p>"
-    if len(rows) <= SHOWN:
-        return text + table(heads, rows, sortable=True)
-    return f"{text}<details><summary>all {len(rows):,} signatures</summary>{table(heads, rows, sortable=True)}</details>"
+    for (run, node), figures in account.feeders.items():
+        rows.append([(str(run), run), node, *_feeder_cells(figures)])
+    if not rows:
+        return ""
+    return FEEDER_TEXT + table(FEEDER_HEADS, rows, sortable=True)
 
 
-def _named(name: str) -> str:
-    """A figure's name, with its unit where it is no time."""
-    unit = UNITS.get(name.partition("@")[0])
-    return f"{name} ({unit})" if unit else name
-
-
-def _figure(name: str, figure: float | None) -> str:
-    if name == "batch_size" and figure is not None:
-        return count(figure)
-    if "bytes" in name and figure is not None:
-        return size(figure)
-    if name in ("memory", "crowded") and figure is not None:
-        return size(figure * 2**30)
-    return count(figure) if name.partition("@")[0] in UNITS or figure is None else duration(figure)
+def _feeder_cells(figures: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The figures of one node in one run, in the order of the table's heads."""
+    late = DASH
+    if figures["served"]:
+        late = share(figures["waits"], figures["served"])
+    shown = {
+        "feeders": str(int(figures["feeders"])),
+        "made": count(figures["made"]),
+        "served": count(figures["served"]),
+        "waits": late,
+        "waited": duration(figures["waited"]),
+        "cpu": duration(figures["cpu"]),
+        "ahead": count(figures["ahead"]),
+        "bytes": size(figures["bytes"]),
+    }
+    return [(text, figures[name]) for name, text in shown.items()]

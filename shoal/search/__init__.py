@@ -1,22 +1,22 @@
 """Which trials exist, and how long they train: one pure searcher a file.
 
-A searcher is a frozen value; its memory is JSON-able and journalled; configuration i is a function of
-(seed, i). `describe` and `rebuild` turn one into plain data and back.
+A searcher is a frozen value. Its memory is JSON-able and journalled. Configuration i is a function
+of (seed, i). `describe` and `rebuild` turn one into plain data and back.
 """
 
 from shoal.search.asha import ASHA as ASHA
-from shoal.search.given import completed as completed
-from shoal.search.given import nested as nested
 from shoal.search.grid import Grid as Grid
 from shoal.search.halving import Hyperband as Hyperband
 from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
-from shoal.search.median import MedianStopping as MedianStopping
 from shoal.search.named import compares as compares
+from shoal.search.named import completed as completed
 from shoal.search.named import describe as describe
+from shoal.search.named import nested as nested
 from shoal.search.named import parse as parse
 from shoal.search.named import rebuild as rebuild
-from shoal.search.optuna import Optuna as Optuna
-from shoal.search.patience import Patience as Patience
+from shoal.search.optuna.searcher import Optuna as Optuna
 from shoal.search.pbt import PBT as PBT
 from shoal.search.random import Random as Random
+from shoal.search.stopping.median import MedianStopping as MedianStopping
+from shoal.search.stopping.patience import Patience as Patience
 from shoal.search.trace import Trace as Trace

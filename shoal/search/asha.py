@@ -1,26 +1,25 @@
-"""ASHA: asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020).
+"""ASHA: asynchronous successive halving.
 
-No trial waits for others: whoever is among the best of those that came to a rung so far goes on. On hopping, with as many
-trials under way as slots, it is that of Cerebro section 6.3.
+Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. No trial
+waits for others: whoever is among the best of those that came to a rung so far goes on. On hopping,
+with as many trials under way as slots, this is the ASHA of Cerebro, section 6.3.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from math import floor, inf
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Samples, Trial, TrialId
+from shoal.core.visits import EPS
 from shoal.search.batch import whole_epochs
 from shoal.search.draws import (
-    EPS,
     Draws,
-    by_number,
     check_numbers,
     draws,
     extended,
-    mine,
     needed,
     new_trial,
     numbered,
@@ -29,33 +28,43 @@ from shoal.search.draws import (
     training,
 )
 from shoal.search.halving import ETA_SLACK
+from shoal.search.look import Look, Ranking
 from shoal.search.rank import EPOCH, Mode, best_first, check_scores, cost_at, reached
 from shoal.search.space import Space
 
 
 def rungs(grace_period: float, factor: float, max_epochs: float) -> tuple[float, ...]:
-    """Epochs at which trials are compared, each `factor` times the one before, and last `max_epochs`."""
-    found: list[float] = []
-    epochs = grace_period
-    while epochs < max_epochs * (1 - ETA_SLACK):
-        found.append(max(1, round(epochs)))
+    """Epochs at which trials are compared, each `factor` times the one before, and `max_epochs`."""
+    before_the_end = dict.fromkeys(_stages(grace_period, factor, max_epochs))
+    return (*before_the_end, max_epochs)
+
+
+def _stages(epochs: float, factor: float, end: float) -> Iterator[float]:
+    """Whole epochs before the end, each `factor` times the one before."""
+    while epochs < end * (1 - ETA_SLACK):
+        whole = max(1, round(epochs))
+        if whole < end:
+            yield whole
         epochs *= factor
-    return (*dict.fromkeys(at for at in found if at < max_epochs), max_epochs)
 
 
 @dataclass(frozen=True, slots=True)
 class ASHA:
-    """`num_samples` trials in all, compared after `grace_period` epochs, `reduction_factor` times as many, …, `max_epochs`.
+    """`num_samples` trials in all, compared at rungs of epochs, each rung `reduction_factor` later.
 
-    Promotion (the paper's Algorithm 2): a trial stops at each rung, and goes on while it is among the best 1/factor of those that
-    came there; where none may, a new one begins, and where too few come for one to reach the end, the best goes there.
-    `stopping`: a trial trains on unless it is not among them when it comes there, or before its next evaluation (much as Ray
-    Tune does it); nothing stopped ever goes on.
-    `max_concurrent`: trials under way; None: as many as slots, or `per_slot` times as many for packs. A trial without a
-    finite score goes no further; ties go to the first. What is None is the study's.
+    The first rung is at `grace_period` epochs, the last at `max_epochs`. By promotion (the paper's
+    Algorithm 2) a trial stops at each rung, and goes on while it is among the best 1/factor of
+    those that came there. Where none may go on, a new trial begins. Where too few come for one to
+    reach the end, the best one goes there.
+
+    `stopping`: a trial trains on unless it is not among the best when it comes to a rung, or before
+    its next evaluation, much as Ray Tune does it. A stopped trial never goes on.
+    `max_concurrent`: trials under way; None: as many as slots, or `per_slot` times as many for
+    packs. A trial without a finite score goes no further; ties go to the first. What is None is
+    the study's.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: a number is out of range.
     """
 
     space: Space | None = field(default=None, hash=False)
@@ -70,10 +79,12 @@ class ASHA:
     max_concurrent: int | None = None
     per_slot: int | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
+    _rungs: "_Rungs" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_rungs", _Rungs(self))
 
     def start(self) -> None:
         return None
@@ -81,53 +92,189 @@ class ASHA:
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
         check_scores(view, self.metric)
-        assert self.num_samples is not None and self.max_epochs is not None
-        epochs = rungs(self.grace_period, self.reduction_factor, self.max_epochs)
-        trials, free = mine(view, self.num_samples), room(view, self.max_concurrent, self.per_slot)
-        stopped = frozenset(self._stopped(view, trials, epochs)) if self.stopping else frozenset()
-        on = [] if self.stopping else list(self._promoted(view, trials, epochs))[:free]
-        more = range(len(trials), min(self.num_samples, len(trials) + free - len(on)))
-        first = epochs[-1] if self.stopping else epochs[0]
-        new = [new_trial(view, numbered(i), self._draws(i), first) for i in more]
-        if free and len(trials) == self.num_samples and not (self.stopping or on or any(t in view.trials for t in trials)):
-            on = list(islice(self._left(view, trials, epochs), 1))
-        return Proposal((*on, *new), stopped), memory
+        assert self.num_samples is not None
+        self._rungs.look(view)
+        free = room(view, self.max_concurrent, self.per_slot)
+        stopped: frozenset[TrialId] = frozenset()
+        promoted: list[Trial] = []
+        if self.stopping:
+            stopped = frozenset(self._rungs.stopped(view))
+        elif free:
+            promoted = self._rungs.promoted(view, free)
+        came = self._rungs.came(view, self.num_samples)
+        new = self._new(view, came, free - len(promoted))
+        over = came == self.num_samples and not self._rungs.under_way(view)
+        if over and free and not promoted and not self.stopping:
+            promoted = self._rungs.left(view)
+        return Proposal((*promoted, *new), stopped), memory
 
-    def _promoted(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[Trial]:
-        """Trials that may go on, those of the highest rung first."""
-        for at, after in reversed(list(pairwise(epochs))):
-            came = [t for t in trials if through(view, t, whole_epochs(view, at))]
-            best = best_first(view, came, at, self.metric, self.mode)[: floor(len(came) / self.reduction_factor + ETA_SLACK)]
-            yield from (extended(view, t, after) for t in self._here(view, best, at))
+    def epochs(self) -> tuple[float, ...]:
+        """The epochs of the rungs."""
+        assert self.max_epochs is not None
+        return rungs(self.grace_period, self.reduction_factor, self.max_epochs)
 
-    def _left(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[Trial]:
-        """Where too few came for any to be promoted to the end, the best of the highest rung, as in successive halving.
+    def _new(self, view: View, came: int, free: int) -> list[Trial]:
+        """The next trials, as many as there is room for."""
+        assert self.num_samples is not None
+        end = min(self.num_samples, came + free)
+        return [self._begun(view, number) for number in range(came, end)]
 
-        Who was stopped on the way, by another rule, went as far as it would: nobody from below takes its place.
-        """
-        sent = {t: view.known[t].samples for t in trials if not view.ended.get(t, "").startswith("failed")}
-        if max(sent.values(), default=0.0) >= whole_epochs(view, epochs[-1]) - EPS:
+    def _begun(self, view: View, number: int) -> Trial:
+        """A new trial, with this number."""
+        return new_trial(view, numbered(number), self._draws(number), self._goal())
+
+    def _goal(self) -> float:
+        """Where a new trial is sent: to the first rung; by `stopping` to the last one."""
+        epochs = self.epochs()
+        if self.stopping:
+            return epochs[-1]
+        return epochs[0]
+
+
+@dataclass(slots=True)
+class _Rung:
+    """One rung: who came there, and who ended there and may be promoted.
+
+    `at`: its epochs. `after`: the epochs of the next rung. `samples`: those of `at`.
+    """
+
+    at: float
+    after: float
+    samples: Samples
+    came: Ranking = field(default_factory=Ranking)
+    here: Ranking = field(default_factory=Ranking)
+
+
+class _Rungs(Look):
+    """The rungs as they stand. A look at a later view reads only the trials that changed."""
+
+    def __init__(self, rule: ASHA) -> None:
+        super().__init__()
+        self._rule = rule
+        self._below: list[_Rung] = []  # all rungs but the last
+
+    def forget(self) -> None:
+        self._below = []
+
+    def look(self, view: View) -> None:
+        """Take in what changed since the last look."""
+        changed = self.changed(view)
+        if not self._below:
+            self._below = self._built(view)
+        for trial in filter(self._is_mine, changed):
+            for rung in self._below:
+                self._place(view, trial, rung)
+
+    def _built(self, view: View) -> list[_Rung]:
+        """All rungs but the last, without trials."""
+        steps = pairwise(self._rule.epochs())
+        return [_Rung(at, after, whole_epochs(view, at)) for at, after in steps]
+
+    @property
+    def _trials(self) -> int:
+        """How many trials the searcher makes in all."""
+        assert self._rule.num_samples is not None
+        return self._rule.num_samples
+
+    def _is_mine(self, trial: TrialId) -> bool:
+        """Whether the trial's name is one that this searcher gives."""
+        number = trial.removeprefix("t")
+        if not number.isdecimal():
+            return False
+        index = int(number)
+        return index < self._trials and numbered(index) == trial
+
+    def _place(self, view: View, trial: TrialId, rung: _Rung) -> None:
+        rule = self._rule
+        if rule.stopping:
+            rung.came.put(trial, reached(view, trial, rung.at, rule.metric, rule.mode))
             return
-        for at, after in reversed(list(pairwise(epochs))):
-            ranked = best_first(view, trials, at, self.metric, self.mode)
-            yield from (extended(view, t, after) for t in self._here(view, ranked, at))
-            if any(view.ended.get(t) == "retired" and samples >= whole_epochs(view, at) - EPS for t, samples in sent.items()):
-                return
+        if not through(view, trial, rung.samples):
+            rung.came.put(trial, None)
+            rung.here.put(trial, None)
+            return
+        cost = cost_at(view, trial, rung.at, rule.metric, rule.mode)
+        rung.came.put(trial, cost)
+        if self._ended_at(view, trial, rung) and cost < inf:
+            rung.here.put(trial, cost)
+        else:
+            rung.here.put(trial, None)
 
-    def _here(self, view: View, trials: Iterable[TrialId], at: float) -> Iterator[TrialId]:
-        """Those that ended at this rung, with a finite score."""
-        for t in trials:
-            here = view.ended.get(t) == "finished" and abs(view.known[t].samples - whole_epochs(view, at)) <= EPS
-            if here and cost_at(view, t, at, self.metric, self.mode) < inf:
-                yield t
+    def _ended_at(self, view: View, trial: TrialId, rung: _Rung) -> bool:
+        finished = view.ended.get(trial) == "finished"
+        return finished and abs(view.known[trial].samples - rung.samples) <= EPS
 
-    def _stopped(self, view: View, trials: list[TrialId], epochs: tuple[float, ...]) -> Iterator[TrialId]:
+    def under_way(self, view: View) -> bool:
+        """Whether a trial of the searcher has work left."""
+        return any(self._is_mine(trial) for trial in view.trials)
+
+    def promoted(self, view: View, most: int) -> list[Trial]:
+        """Trials that may go on, those of the highest rung first; at most so many."""
+        found: list[Trial] = []
+        for rung in reversed(self._below):
+            best = self._among_best(rung, most - len(found))
+            found += [extended(view, trial, rung.after) for trial in best]
+        return found
+
+    def _among_best(self, rung: _Rung, most: int) -> list[TrialId]:
+        """Trials that ended at the rung, at most so many, and are among the best there."""
+        best = self._go_on(rung)
+        ended = rung.here.best(min(best, most))
+        return [trial for trial in ended if rung.came.place(trial) < best]
+
+    def _go_on(self, rung: _Rung) -> int:
+        """How many of those that came to the rung so far go on."""
+        return floor(len(rung.came) / self._rule.reduction_factor + ETA_SLACK)
+
+    def left(self, view: View) -> list[Trial]:
+        """The best of the highest rung, where too few came for any to be promoted to the end.
+
+        As in successive halving. A trial that another rule stopped on the way went as far as it
+        would: no trial from below takes its place.
+        """
+        sent = [trial for trial in self._mine(view) if not _failed(view, trial)]
+        furthest = max((view.known[trial].samples for trial in sent), default=0.0)
+        if furthest >= whole_epochs(view, self._rule.epochs()[-1]) - EPS:
+            return []
+        for rung in reversed(self._below):
+            ranked = best_first(view, sent, rung.at, self._rule.metric, self._rule.mode)
+            for trial in ranked:
+                if trial in rung.here:
+                    return [extended(view, trial, rung.after)]
+            if any(self._retired_beyond(view, trial, rung) for trial in sent):
+                return []
+        return []
+
+    def _mine(self, view: View) -> Iterator[TrialId]:
+        for number in range(self.came(view, self._trials)):
+            yield numbered(number)
+
+    def _retired_beyond(self, view: View, trial: TrialId, rung: _Rung) -> bool:
+        retired = view.ended.get(trial) == "retired"
+        return retired and view.known[trial].samples >= rung.samples - EPS
+
+    def stopped(self, view: View) -> Iterator[TrialId]:
         """Trials whose newest evaluation is their first at a rung, and not among the best there."""
-        for at in epochs[:-1]:
-            costs = {t: c for t in trials if (c := reached(view, t, at, self.metric, self.mode)) is not None}
-            keep = max(1, floor(len(costs) / self.reduction_factor + ETA_SLACK))
-            best = {t for t in sorted(costs, key=lambda t: (costs[t], by_number(t)))[:keep] if costs[t] < inf}
-            for t in costs.keys() & set(training(view)) - best:
-                before = [epoch for epoch, _ in view.scores[t][:-1]]
-                if not before or before[-1] < at - EPOCH:
-                    yield t
+        for trial in training(view):
+            for rung in self._below:
+                if self._falls_out(view, trial, rung):
+                    yield trial
+
+    def _falls_out(self, view: View, trial: TrialId, rung: _Rung) -> bool:
+        """Whether the trial's newest evaluation is its first at the rung, and not good enough."""
+        out = trial in rung.came and not self._keeps(rung, trial)
+        return out and _newest_is_first_at(view, trial, rung.at)
+
+    def _keeps(self, rung: _Rung, trial: TrialId) -> bool:
+        """Whether a trial that came to the rung is among the best there."""
+        best = max(1, self._go_on(rung))
+        return rung.came.place(trial) < best and rung.came.cost(trial) < inf
+
+
+def _failed(view: View, trial: TrialId) -> bool:
+    return view.ended.get(trial, "").startswith("failed")
+
+
+def _newest_is_first_at(view: View, trial: TrialId, epochs: float) -> bool:
+    before = view.scores[trial][:-1]
+    return not before or before[-1][0] < epochs - EPOCH

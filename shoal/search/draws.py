@@ -1,17 +1,17 @@
-"""What searchers that draw have in common: numbered configurations, and what the study fills in where they leave it open."""
+"""What searchers that draw have in common: numbered configurations, and trials made of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import isfinite
 from typing import Any
 
+from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
+from shoal.core.visits import EPS
 from shoal.search.batch import whole_epochs
 from shoal.search.space import Config, Space, draw, grids, validated
-
-EPS = 1e-6  # samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,14 @@ class Draws:
     """Configuration number i of a space, a function of (seed, i); grids are gone through in turn.
 
     Raises:
-        ValueError: a seed below 0, or a space that is none.
+        ValueError: the seed is below 0, or the space is not valid.
     """
 
     space: Space = field(hash=False)
     seed: int
-    _grids: tuple[Config, ...] = field(init=False, repr=False, compare=False, default=())
+    _grids: tuple[Config, ...] = field(
+        init=False, repr=False, compare=False, default=()
+    )
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -34,31 +36,39 @@ class Draws:
 
     @property
     def combinations(self) -> int:
-        """Of the space's grids."""
+        """How many combinations the space's grids have."""
         return len(self._grids)
 
     def __call__(self, index: int) -> Config:
-        return draw(self.space, self.seed, index, self._grids[index % len(self._grids)])
+        fixed = self._grids[index % len(self._grids)]
+        return draw(self.space, self.seed, index, fixed)
 
 
 def draws(space: Space | None, seed: int | None) -> Draws:
-    """With nothing to draw from, and seed 0, where they are left open."""
+    """Without a space there is nothing to draw from; without a seed it is 0."""
     return Draws(space or {}, seed or 0)
 
 
 def numbered(index: int) -> TrialId:
-    """t000, t001, …, t999, t1000: a number's name never depends on how many there are to be, so `num_samples` may change."""
+    """t000, t001, …, t999, t1000.
+
+    A trial's name does not depend on how many trials there will be, so `num_samples` may change.
+    """
     return TrialId(f"t{index:03d}")
 
 
 def by_number(trial: TrialId) -> tuple[int, TrialId]:
-    """Orders names as numbers; ties between trials go to the first."""
+    """A sort key that orders names as numbers; ties between trials go to the first."""
     return len(trial), trial
 
 
-def new_trial(view: View, name: TrialId, config: Mapping[str, Any], epochs: float) -> Trial:
+def new_trial(
+    view: View, name: TrialId, config: Mapping[str, Any], epochs: float
+) -> Trial:
     """A trial over all the study's data."""
-    return Trial(name, whole_epochs(view, epochs), config, shards=frozenset(view.shards))
+    return Trial(
+        name, whole_epochs(view, epochs), config, shards=frozenset(view.shards)
+    )
 
 
 def extended(view: View, trial: TrialId, epochs: float) -> Trial:
@@ -67,17 +77,24 @@ def extended(view: View, trial: TrialId, epochs: float) -> Trial:
 
 
 def through(view: View, trial: TrialId, samples: Samples) -> bool:
-    """Whether it has trained so long, or was to and converged before. What a finished trial did does not get lost again.
+    """Whether the trial came to the end of so many samples, or was to and converged before.
 
-    That it trained is not enough: its evaluation comes later, in a pack after those of others. Who goes further was through.
+    That it trained on so many samples is not enough: in a pack, its evaluation comes after those
+    of others. A trial that was asked to go further had come to that end before.
     """
     asked = view.known[trial].samples
-    return asked > samples + EPS or (view.ended.get(trial) == "finished" and asked >= samples - EPS)
+    if asked > samples + EPS:
+        return True
+    return view.ended.get(trial) == "finished" and asked >= samples - EPS
 
 
 def training(view: View) -> list[TrialId]:
     """Trials under way that have samples left: one that took its last is about to finish."""
-    return [t for t, trial in view.trials.items() if view.done[t] < trial.samples - EPS]
+    return [
+        name
+        for name, trial in view.trials.items()
+        if view.done[name] < trial.samples - EPS
+    ]
 
 
 def mine(view: View, count: int) -> list[TrialId]:
@@ -86,20 +103,41 @@ def mine(view: View, count: int) -> list[TrialId]:
 
 
 def room(view: View, max_concurrent: int | None, per_slot: int | None) -> int:
-    """How many trials more may be under way: up to `max_concurrent`, or `per_slot` (one) for each slot there is."""
-    most = max(1, len(view.slots)) * (per_slot or 1) if max_concurrent is None else max_concurrent
+    """How many trials more may be under way.
+
+    At most `max_concurrent` are; without it, `per_slot` (one) for each slot that there is.
+    """
+    most = max_concurrent
+    if most is None:
+        most = _as_slots(view, per_slot)
     return max(0, most - len(view.trials))
 
 
+def _as_slots(view: View, per_slot: int | None) -> int:
+    """So many trials (one) for each slot; before there are slots, as for one."""
+    return max(1, len(view.slots)) * (per_slot or 1)
+
+
+def retiring(proposal: Proposal, trials: Iterable[TrialId]) -> Proposal:
+    """The proposal, in which these trials stop, too."""
+    more = frozenset(trials)
+    if not more:
+        return proposal
+    return replace(proposal, retire=proposal.retire | more)
+
+
 def needed(searcher: Any, *names: str) -> None:
-    """Raise ValueError where the searcher was left without one of these and no study gave it."""
+    """Raise ValueError if one of these fields is None, because no study filled it in."""
     for name in names:
         if getattr(searcher, name) is None:
-            raise ValueError(f"{type(searcher).__name__} needs {name}=: give it to the searcher, or to optimize()")
+            raise ValueError(
+                f"{type(searcher).__name__} needs {name}=: "
+                "give it to the searcher, or to optimize()"
+            )
 
 
 def check_numbers(searcher: Any) -> None:
-    """Raise ValueError unless the fields that are usual among searchers are in range, where they are set."""
+    """Raise ValueError unless the fields that searchers share are in range, where they are set."""
     rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "num_samples": (">= 1", lambda x: x >= 1 and isfinite(x)),
         "max_epochs": (">= 1", lambda x: x >= 1),
@@ -110,10 +148,14 @@ def check_numbers(searcher: Any) -> None:
         "max_concurrent": (">= 1, or None", lambda x: x >= 1),
         "per_slot": (">= 1, or None", lambda x: x >= 1),
     }
+    kind = type(searcher).__name__
     for name, (rule, holds) in rules.items():
         value = getattr(searcher, name, None)
         if value is not None and not holds(value):
-            raise ValueError(f"{type(searcher).__name__}: {name} must be {rule}; got {value!r}")
-    grace, most = getattr(searcher, "grace_period", None), getattr(searcher, "max_epochs", None)
+            raise ValueError(f"{kind}: {name} must be {rule}; got {value!r}")
+    grace = getattr(searcher, "grace_period", None)
+    most = getattr(searcher, "max_epochs", None)
     if grace is not None and most is not None and grace > most:
-        raise ValueError(f"{type(searcher).__name__}: grace_period must be <= max_epochs; got {grace!r} and {most!r}")
+        raise ValueError(
+            f"{kind}: grace_period must be <= max_epochs; got {grace!r} and {most!r}"
+        )

@@ -1,21 +1,34 @@
-"""Successive halving (Jamieson and Talwalkar, AISTATS 2016) and Hyperband (Li et al., JMLR 2018), synchronous.
+"""Successive halving and Hyperband, synchronous.
 
-A rung's trials all come to its end before the best of them go on; a trial goes on by being submitted again with more
-samples, from where it stands. All is read from the view at each time, nothing remembered: a rung's trials are known from
-the one before, by their scores then.
+Sources: Jamieson and Talwalkar, AISTATS 2016; Li et al., JMLR 2018. All trials of a rung come to
+its end before the best of them go on. A trial goes on by being submitted again with more samples,
+from where it stands. Nothing is remembered: a rung's trials follow from the rung before, and from
+the scores that they had then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import ceil, floor, inf, log
 from typing import NamedTuple
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Samples, Trial, TrialId
 from shoal.search.batch import whole_epochs
-from shoal.search.draws import Draws, by_number, check_numbers, draws, extended, needed, new_trial, numbered, through
+from shoal.search.draws import (
+    Draws,
+    by_number,
+    check_numbers,
+    draws,
+    extended,
+    needed,
+    new_trial,
+    numbered,
+    through,
+)
+from shoal.search.look import Look
 from shoal.search.rank import Mode, best_first, check_scores, cost_at
 from shoal.search.space import Space
 
@@ -30,47 +43,72 @@ class Rung(NamedTuple):
 
 
 Bracket = tuple[Rung, ...]
+Numbers = set[int]  # of brackets
 
 
-def halving_bracket(trials: int, min_epochs: float, max_epochs: float, factor: float = 3) -> Bracket:
-    """Rungs from `trials` at `min_epochs`: each keeps one in `factor` and trains so many times longer, the last to `max_epochs`.
+def halving_bracket(
+    trials: int, min_epochs: float, max_epochs: float, factor: float = 3
+) -> Bracket:
+    """Rungs from `trials` at `min_epochs`: each keeps one in `factor`, and trains `factor` longer.
 
-    That holds also where no power of the factor leads there, and where a single trial is left before.
+    The last rung is at `max_epochs`, also if no power of the factor leads there, and if a single
+    trial is left before.
     """
     rungs = []
     while trials > 1 and max(1, round(min_epochs)) < round(max_epochs):
         rungs.append(Rung(trials, max(1, round(min_epochs))))
-        trials, min_epochs = max(1, floor(trials / factor + ETA_SLACK)), min_epochs * factor
+        trials = max(1, floor(trials / factor + ETA_SLACK))
+        min_epochs *= factor
     return (*rungs, Rung(trials, max(1, round(max_epochs))))
 
 
 @lru_cache(maxsize=64)
-def hyperband_brackets(max_epochs: float, factor: float = 3, trials: int | None = None) -> tuple[Bracket, ...]:
+def hyperband_brackets(
+    max_epochs: float, factor: float = 3, trials: int | None = None
+) -> tuple[Bracket, ...]:
     """Hyperband's brackets for R = `max_epochs`, the one with most trials first (its Algorithm 1).
 
-    `trials`: how many in all; the brackets come again, the last one smaller, until there are so many.
+    `trials`: how many in all. The brackets come again, the last one smaller, until there are so
+    many; None: each bracket once.
     """
-    most = floor(log(max_epochs) / log(factor) + ETA_SLACK)
+    largest = floor(log(max_epochs) / log(factor) + ETA_SLACK)
+    if trials is None:
+        return tuple(
+            _bracket(s, largest, max_epochs, factor, None)
+            for s in range(largest, -1, -1)
+        )
     brackets: list[Bracket] = []
-    s, left = most, trials
-    while s >= 0 if left is None else left > 0:
-        count = ceil((most + 1) / (s + 1) * factor**s - ETA_SLACK)
-        count = count if left is None else min(count, left)
-        brackets.append(halving_bracket(count, max_epochs / factor**s, max_epochs, factor))
-        left = None if left is None else left - count
-        s = s - 1 if left is None else (s - 1) % (most + 1)
+    s = largest
+    left = trials
+    while left > 0:
+        bracket = _bracket(s, largest, max_epochs, factor, left)
+        brackets.append(bracket)
+        left -= bracket[0].trials
+        s = (s - 1) % (largest + 1)
     return tuple(brackets)
+
+
+def _bracket(
+    s: int, largest: int, max_epochs: float, factor: float, most: int | None
+) -> Bracket:
+    """Bracket s of s_max = `largest`, with at most so many trials."""
+    trials = ceil((largest + 1) / (s + 1) * factor**s - ETA_SLACK)
+    if most is not None:
+        trials = min(trials, most)
+    return halving_bracket(trials, max_epochs / factor**s, max_epochs, factor)
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """`num_samples` trials for `grace_period` epochs; the best one in `reduction_factor` go on, so many times longer, and so on.
+    """`num_samples` trials for `grace_period` epochs; the best of them go on, and so on.
 
-    A trial that failed, or without a finite score, goes no further and keeps no other waiting; ties go to the first.
-    Trial i's configuration is a function of (seed, i), as for `Random`. What is None is the study's.
+    One trial in `reduction_factor` goes on, and trains `reduction_factor` times longer. A trial
+    that failed, or has no finite score, goes no further and keeps no other waiting; ties go to the
+    first. Trial i's configuration is a function of (seed, i), as for `Random`. What is None is the
+    study's.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: a number is out of range.
     """
 
     space: Space | None = field(default=None, hash=False)
@@ -82,10 +120,14 @@ class SuccessiveHalving:
     mode: Mode | None = None
     seed: int | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
+    _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(
+            self, "_rungs", _Brackets(self._draws, self.metric, self.mode)
+        )
 
     def start(self) -> None:
         return None
@@ -93,21 +135,29 @@ class SuccessiveHalving:
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "num_samples", "max_epochs")
         check_scores(view, self.metric)
+        trials = self._rungs.due(view, self._brackets(), concurrent=False)
+        return Proposal(trials), memory
+
+    def _brackets(self) -> tuple[Bracket]:
+        """The one bracket, of all trials."""
         assert self.num_samples is not None and self.max_epochs is not None
-        bracket = halving_bracket(self.num_samples, self.grace_period, self.max_epochs, self.reduction_factor)
-        return Proposal(_Rungs(view, self, (bracket,), False).submitted()), memory
+        bracket = halving_bracket(
+            self.num_samples, self.grace_period, self.max_epochs, self.reduction_factor
+        )
+        return (bracket,)
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperband:
-    """Brackets of successive halving, from many trials trained shortly to few trained long: R = `max_epochs`.
+    """Brackets of successive halving, from many trials trained shortly to few trained long.
 
-    `concurrent`: all brackets at once, so that a slot finds work, and packs find company, while one waits for a
-    rung to end; else one after the other, as in the paper. `num_samples`: so many trials in all, the brackets being
-    gone through again and again; None: once. The rest as for `SuccessiveHalving`.
+    `max_epochs` is the paper's R. `concurrent`: all brackets at once, so that a slot finds work,
+    and packs find company, while one bracket waits for a rung to end; else one after the other, as
+    in the paper. `num_samples`: so many trials in all, the brackets being gone through again and
+    again; None: once. The rest is as for `SuccessiveHalving`.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: a number is out of range.
     """
 
     space: Space | None = field(default=None, hash=False)
@@ -119,10 +169,14 @@ class Hyperband:
     concurrent: bool = True
     num_samples: int | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
+    _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(
+            self, "_rungs", _Brackets(self._draws, self.metric, self.mode)
+        )
 
     def start(self) -> None:
         return None
@@ -130,55 +184,143 @@ class Hyperband:
     def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
         needed(self, "max_epochs")
         check_scores(view, self.metric)
+        due = self._rungs.due(view, self._brackets(), self.concurrent)
+        return Proposal(due), memory
+
+    def _brackets(self) -> tuple[Bracket, ...]:
+        """The brackets to go through."""
         assert self.max_epochs is not None
-        brackets = hyperband_brackets(self.max_epochs, self.reduction_factor, self.num_samples)
-        return Proposal(_Rungs(view, self, brackets, self.concurrent).submitted()), memory
+        return hyperband_brackets(
+            self.max_epochs, self.reduction_factor, self.num_samples
+        )
 
 
-class _Rungs:
-    """One look at brackets that are worked through: who is in which rung, and which trials are due."""
+class _Brackets(Look):
+    """Brackets that are worked through: which trials begin or go on now.
 
-    def __init__(self, view: View, rule: SuccessiveHalving | Hyperband, brackets: Sequence[Bracket], concurrent: bool) -> None:
-        self.view, self.rule, self.brackets, self.concurrent = view, rule, brackets, concurrent
+    Brackets are known by their numbers. `_ready`: those to look at. `_waits`: for each trial that
+    a bracket waits for, the bracket. `_begun`: those whose trials are all known. `_over`: those at
+    their end.
+    """
 
-    def submitted(self) -> tuple[Trial, ...]:
-        """Trials to begin or to extend now."""
+    def __init__(self, draws: Draws, metric: str | None, mode: Mode | None) -> None:
+        super().__init__()
+        self._draws = draws
+        self._metric = metric
+        self._mode = mode
+        self.forget()
+
+    def forget(self) -> None:
+        self._ready: Numbers = set()
+        self._looked = False
+        self._waits: dict[TrialId, int] = {}
+        self._begun: Numbers = set()
+        self._over: Numbers = set()
+
+    def due(
+        self, view: View, brackets: Sequence[Bracket], concurrent: bool
+    ) -> tuple[Trial, ...]:
+        """Trials to begin or to extend now; all brackets at once, or one after the other."""
+        changed = self.changed(view)
+        if not self._looked:
+            self._looked = True
+            self._ready = set(range(len(brackets)))
+        for trial in changed:
+            if trial in self._waits:
+                self._ready.add(self._waits.pop(trial))
+        sizes = (bracket[0].trials for bracket in brackets)
+        # The number of each bracket's first trial.
+        firsts = list(accumulate(sizes, initial=0))
         due: list[Trial] = []
-        came = 0
-        for bracket in self.brackets:
-            names = [numbered(i) for i in range(came, came + bracket[0].trials)]
-            new = [
-                new_trial(self.view, t, self.rule._draws(came + i), bracket[0].epochs)
-                for i, t in enumerate(names)
-                if t not in self.view.known
-            ]
-            later = [] if new else self._later(bracket, names)
-            due += new or later or []
-            if not self.concurrent and later is not None:
-                break
-            came += len(names)
+        for number in self._turns(range(len(brackets)), concurrent):
+            due += self._of_bracket(view, number, brackets[number], firsts[number])
         return tuple(due)
 
-    def _later(self, bracket: Bracket, trials: list[TrialId]) -> list[Trial] | None:
-        """Those of a bracket whose trials are all known that are to go on now; None: the bracket is over."""
-        view = self.view
-        for rung, after in zip(bracket, (*bracket[1:], None), strict=True):
-            samples = whole_epochs(view, rung.epochs)
-            if not all(through(view, t, samples) or t in view.ended for t in trials):
+    def _turns(self, numbers: range, concurrent: bool) -> Iterator[int]:
+        """The brackets to look at now, of those with these numbers."""
+        if concurrent:
+            yield from sorted(self._ready)
+            return
+        for number in numbers:
+            if number in self._ready:
+                yield number
+            if number not in self._over:
+                return
+
+    def _of_bracket(
+        self, view: View, number: int, bracket: Bracket, first: int
+    ) -> list[Trial]:
+        numbers = range(first, first + bracket[0].trials)
+        trials = [numbered(i) for i in numbers]
+        if number not in self._begun:
+            new = list(self._new(view, numbers, bracket[0].epochs))
+            if new:
+                return new
+            self._begun.add(number)
+        for rung, after in pairwise(bracket):
+            alive = self._alive(view, number, trials, rung)
+            if not alive:
                 return []
-            alive = [t for t in trials if through(view, t, samples)]
-            if after is None or not alive:
-                return None
-            ranked = best_first(view, alive, rung.epochs, self.rule.metric, self.rule.mode)
-            trials = [t for t in ranked[: after.trials] if self._cost(t, rung) < inf]
-            more = [t for t in trials if view.known[t].samples < whole_epochs(view, after.epochs)]
-            sound = [
-                t for t in more if view.ended.get(t) in (None, "finished")
-            ]  # not one that failed later, with a larger num_samples
-            due = [extended(view, t, after.epochs) for t in sorted(sound, key=by_number)]
+            ranked = best_first(view, alive, rung.epochs, self._metric, self._mode)
+            trials = [
+                t for t in ranked[: after.trials] if self._is_sound(view, t, rung)
+            ]
+            due = self._extended(view, trials, after)
             if due:
                 return due
-        return None
+        if self._alive(view, number, trials, bracket[-1]):
+            self._end(number)
+        return []
 
-    def _cost(self, trial: TrialId, rung: Rung) -> float:
-        return cost_at(self.view, trial, rung.epochs, self.rule.metric, self.rule.mode)
+    def _new(self, view: View, numbers: range, epochs: int) -> Iterator[Trial]:
+        """The trials with these numbers that are not submitted yet."""
+        for number in numbers:
+            trial = numbered(number)
+            if trial not in view.known:
+                yield new_trial(view, trial, self._draws(number), epochs)
+
+    def _alive(
+        self, view: View, number: int, trials: Sequence[TrialId], rung: Rung
+    ) -> list[TrialId]:
+        """The trials that came through the rung; none while one of them is still on its way there.
+
+        The last trial on its way is the one remembered: trials mostly come in order, so it is the
+        one to wait for longest.
+        """
+        samples = whole_epochs(view, rung.epochs)
+        for trial in reversed(trials):
+            if trial not in view.ended and not through(view, trial, samples):
+                self._waits[trial] = number
+                self._ready.discard(number)
+                return []
+        alive = [trial for trial in trials if through(view, trial, samples)]
+        if not alive:
+            self._end(number)
+        return alive
+
+    def _end(self, number: int) -> None:
+        self._over.add(number)
+        self._ready.discard(number)
+
+    def _is_sound(self, view: View, trial: TrialId, rung: Rung) -> bool:
+        return cost_at(view, trial, rung.epochs, self._metric, self._mode) < inf
+
+    def _extended(
+        self, view: View, trials: Sequence[TrialId], after: Rung
+    ) -> list[Trial]:
+        """Those of the trials that have yet to be sent to the next rung.
+
+        A trial that failed on the way there is not sent again. That shows when `num_samples` grew.
+        """
+        samples = whole_epochs(view, after.epochs)
+        due: list[Trial] = []
+        for trial in sorted(trials, key=by_number):
+            if _may_be_sent(view, trial, samples):
+                due.append(extended(view, trial, after.epochs))
+        return due
+
+
+def _may_be_sent(view: View, trial: TrialId, samples: Samples) -> bool:
+    """Whether the trial has not failed, and was not sent so far yet."""
+    sendable = view.ended.get(trial) in (None, "finished")
+    return sendable and view.known[trial].samples < samples

@@ -1,20 +1,23 @@
-"""Searchers by name: plain data for a journal's head, and back from it."""
+"""Searchers by name, and what a study fills in where a searcher leaves it open.
+
+A searcher becomes plain data for a journal's head, and is rebuilt from that.
+"""
 
 import ast
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from shoal.core.ports import Searcher
 from shoal.search.asha import ASHA
 from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving
-from shoal.search.median import MedianStopping
-from shoal.search.optuna import Optuna
-from shoal.search.patience import Patience
+from shoal.search.optuna.searcher import Optuna
 from shoal.search.pbt import PBT
 from shoal.search.random import Random
 from shoal.search.space import describe_space, rebuild_space
+from shoal.search.stopping.median import MedianStopping
+from shoal.search.stopping.patience import Patience
 from shoal.search.trace import Trace
 
 KNOWN: Mapping[str, type[Any]] = {
@@ -29,6 +32,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "patience": Patience,
     "optuna": Optuna,
 }
+Usual = Callable[[], Searcher[Any]]  # makes the searcher of a study that names none
 
 
 def describe(searcher: Searcher[Any]) -> dict[str, Any]:
@@ -40,8 +44,36 @@ def describe(searcher: Searcher[Any]) -> dict[str, Any]:
     made: Any = type(searcher)
     for name, kind in KNOWN.items():
         if made is kind:
-            return {"name": name, **{f.name: _plain(f.name, getattr(searcher, f.name)) for f in fields(kind) if f.init}}
-    raise ValueError(f"{type(searcher).__name__} is not one of {', '.join(KNOWN)}: to resume the study, give the searcher again")
+            return {"name": name, **_fields_of(searcher)}
+    raise ValueError(_nameless(made.__name__))
+
+
+def _nameless(kind: str) -> str:
+    """What to say of a searcher of one's own, by the name of its class."""
+    return (
+        f"{kind} is not one of {', '.join(KNOWN)}: "
+        "to resume the study, give the searcher again"
+    )
+
+
+def _fields_of(searcher: Any) -> dict[str, Any]:
+    """The searcher's fields by name, as JSON holds them."""
+    names = _arguments(searcher)
+    return {name: _plain(name, getattr(searcher, name)) for name in names}
+
+
+def _arguments(searcher: Any) -> list[str]:
+    """The fields with which the searcher is made."""
+    return [each.name for each in fields(searcher) if each.init]
+
+
+def _plain(name: str, value: Any) -> Any:
+    """The value of a field as JSON holds it."""
+    if value is not None and name == "space":
+        return describe_space(value)
+    if value is not None and name == "inner":
+        return describe(value)
+    return value
 
 
 def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
@@ -66,24 +98,42 @@ def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
 
 
 def parse(text: str) -> Searcher[Any]:
-    """The searcher that a user names, as "asha" or "asha(grace_period=2)"; the arguments are plain values.
+    """The searcher that a user names, as "asha" or "asha(grace_period=2)".
 
-    A searcher within it is named likewise, as in "patience(epochs=3, inner='random(num_samples=9)')".
+    Arguments are plain values. A searcher within it is named likewise, as in
+    "patience(epochs=3, inner='random(num_samples=9)')".
 
     Raises:
         ValueError: no such name, or arguments that do not fit it.
     """
+    data = _named(text)
+    if isinstance(data.get("inner"), str):
+        data["inner"] = describe(parse(data["inner"]))
+    return rebuild(data)
+
+
+def _named(text: str) -> dict[str, Any]:
+    """The searcher that the text names, in the form of `describe`; ValueError if there is none."""
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-        if not isinstance(call.func, ast.Name) or call.args or any(x.arg is None for x in call.keywords):
-            raise ValueError("not a name with named arguments")
-        given = {str(x.arg): ast.literal_eval(x.value) for x in call.keywords}
+        return _read(text)
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text!r}') from error
-    if isinstance(given.get("inner"), str):
-        given["inner"] = describe(parse(given["inner"]))
-    return rebuild({"name": call.func.id.lower(), **given})
+        raise ValueError(
+            f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text!r}'
+        ) from error
+
+
+def _read(text: str) -> dict[str, Any]:
+    """The name and the arguments that the text holds."""
+    call = ast.parse(text.strip(), mode="eval").body
+    if not isinstance(call, ast.Call):
+        call = ast.Call(call, [], [])
+    named = all(keyword.arg is not None for keyword in call.keywords)
+    if not isinstance(call.func, ast.Name) or call.args or not named:
+        raise ValueError("not a name with named arguments")
+    given = {
+        str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
+    }
+    return {"name": call.func.id.lower(), **given}
 
 
 def compares(searcher: Any) -> bool:
@@ -91,7 +141,52 @@ def compares(searcher: Any) -> bool:
     return type(searcher) in KNOWN.values() and hasattr(searcher, "metric")
 
 
-def _plain(name: str, value: Any) -> Any:
-    if name == "space" and value is not None:
-        return describe_space(value)
-    return describe(value) if name == "inner" and value is not None else value
+def completed(
+    searcher: Searcher[Any], given: Mapping[str, Any], usual: Usual
+) -> Searcher[Any]:
+    """The searcher, with each field that is None set to what is given under the field's name.
+
+    `given`: space, metric, mode, seed, num_samples, max_epochs, max_concurrent and per_slot. A
+    user's own dataclass may have such fields, too. A searcher within it (`inner`) is completed
+    likewise; if `inner` is None it becomes the `usual` one.
+    """
+    if not is_dataclass(searcher) or isinstance(searcher, type):
+        return searcher
+    changed = _changed(searcher, given, usual)
+    if not changed:
+        return searcher
+    return replace(searcher, **changed)
+
+
+def _changed(searcher: Any, given: Mapping[str, Any], usual: Usual) -> dict[str, Any]:
+    """The fields that are filled in, with their new values."""
+    changed = {}
+    for name in _arguments(searcher):
+        value = getattr(searcher, name)
+        filled = _filled(name, value, given, usual)
+        if filled is not value:
+            changed[name] = filled
+    return changed
+
+
+def _filled(name: str, value: Any, given: Mapping[str, Any], usual: Usual) -> Any:
+    """The value of one field, filled in if it is None."""
+    if name == "inner":
+        return _inner(value, given, usual)
+    if value is None:
+        return given.get(name)
+    return value
+
+
+def _inner(searcher: Any, given: Mapping[str, Any], usual: Usual) -> Any:
+    """The searcher within another one, completed; the usual one if there is none."""
+    if searcher is None:
+        return usual()
+    return completed(searcher, given, usual)
+
+
+def nested(searcher: Any) -> Iterator[Any]:
+    """The searcher, and those within it."""
+    while searcher is not None:
+        yield searcher
+        searcher = getattr(searcher, "inner", None)

@@ -4,20 +4,21 @@ from dataclasses import dataclass, field
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.search.batch import Widths, check_counts, checked_widths, next_batch
+from shoal.search.batch import Batch, Widths, check_counts, checked_widths
 from shoal.search.draws import Draws, draws
 from shoal.search.space import Config, Space
 
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """`num_samples` draws from the space; with `grid` dimensions, so many of every combination, as Ray Tune does.
+    """`num_samples` draws from the space; with `grid` dimensions, so many of every combination.
 
-    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`, `priority`: as for `Grid`. What
-    is None is the study's, or one sample for one epoch from seed 0. Its memory is how many trials came.
+    Trial i's configuration is a function of (seed, i). `max_epochs`, `max_concurrent`, `widths`
+    and `priority` are as for `Grid`. What is None is the study's; without a study it is one sample
+    for one epoch from seed 0. The memory is how many trials were submitted.
 
     Raises:
-        ValueError: numbers that are not positive, or a seed below 0.
+        ValueError: a number is not positive, or the seed is below 0.
     """
 
     space: Space | None = field(default=None, hash=False)
@@ -32,16 +33,30 @@ class Random:
     def __post_init__(self) -> None:
         check_counts(self.max_epochs, self.max_concurrent)
         object.__setattr__(self, "widths", checked_widths(self.widths))
+        self._check_samples()
+        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+
+    def _check_samples(self) -> None:
+        """Raise ValueError unless there is a trial to draw."""
         if self.num_samples is not None and self.num_samples < 1:
             raise ValueError(f"num_samples must be >= 1; got {self.num_samples!r}")
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
 
     def start(self) -> int:
         return 0
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        count = (self.num_samples or 1) * self._draws.combinations
-        return next_batch(view, came, count, self.config, self.max_epochs or 1, self.max_concurrent, self.widths, self.priority)
+        return self._batch().next(view, came)
+
+    def _batch(self) -> Batch:
+        """All trials, in order."""
+        return Batch(
+            (self.num_samples or 1) * self._draws.combinations,
+            self.config,
+            self.max_epochs or 1,
+            self.max_concurrent,
+            self.widths,
+            self.priority,
+        )
 
     def config(self, index: int) -> Config:
         """The configuration of trial number `index`."""

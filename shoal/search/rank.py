@@ -1,4 +1,4 @@
-"""Which trials are better: by their scores so far, never by those of trials that cannot be compared."""
+"""Which trials are better, by their scores so far."""
 
 from collections.abc import Iterable, Mapping
 from math import inf, isfinite
@@ -9,59 +9,100 @@ from shoal.core.trial import TrialId
 from shoal.search.draws import by_number
 
 Mode = Literal["min", "max"]
-EPOCH = 1e-9  # of an epoch, that counts as none
+MaybeMode = Mode | None  # None: "min"
+Metric = str | None  # None: none was named
+Scores = Mapping[str, float]  # by metric, of one evaluation
+EPOCH = 1e-9  # the part of an epoch that counts as none
+NOTHING: Scores = {}
 
 
-def cost(values: Mapping[str, float], metric: str | None, mode: Mode | None) -> float:
-    """The metric as a number whose smallest is best; inf where it is not finite or not there.
+def cost(values: Scores, metric: Metric, mode: MaybeMode) -> float:
+    """The metric as a number whose smallest is best; inf if it is not there or not finite.
 
     Raises:
         ValueError: no metric was named.
     """
     if metric is None:
-        raise ValueError("trials are compared by a metric: name it, metric=, in create_study or to the searcher")
+        raise ValueError(
+            "trials are compared by a metric: name it, metric=, in create_study or to the searcher"
+        )
     value = values.get(metric)
     if value is None or not isfinite(value):
         return inf
-    return -value if mode == "max" else value
+    if mode == "max":
+        return -value
+    return value
 
 
 def check_scores(view: View, metric: str | None) -> None:
-    """Look at the first scores that there are: a wrong name is told then, not when the first trials are compared.
+    """Check the first scores that there are, so that a wrong name is found early.
 
-    One evaluation that lacks it counts as one that is not finite.
+    One evaluation that lacks the metric counts as one that is not finite.
 
     Raises:
-        ValueError: no metric was named, none of the evaluations gives it, or there are none.
+        ValueError: no metric was named, no evaluation gives it, or nothing is evaluated.
     """
     cost({}, metric, None)
     first: Mapping[str, float] | None = None
-    for values in (values for trial in view.known for _, values in view.scores[trial]):
-        if metric in values:
-            return
-        first = values if first is None else first
+    for trial in view.known:
+        for _, values in view.scores[trial]:
+            if metric in values:
+                return
+            if first is None:
+                first = values
     if first is not None:
-        raise ValueError(f"trials have no metric {metric!r}; evaluations give {', '.join(sorted(first)) or 'nothing'}")
+        names = ", ".join(sorted(first)) or "nothing"
+        raise ValueError(f"trials have no metric {metric!r}; evaluations give {names}")
     if any(view.ended.get(trial) == "finished" for trial in view.known):
-        raise ValueError(f"trials are compared by {metric!r}, but nothing is evaluated: define validation_step")
+        raise ValueError(
+            f"trials are compared by {metric!r}, but nothing is evaluated: define validation_step"
+        )
 
 
-def cost_at(view: View, trial: TrialId, epochs: float, metric: str | None, mode: Mode | None) -> float:
-    """That of the trial's last evaluation within so many epochs; inf if there was none."""
+def cost_at(
+    view: View, trial: TrialId, epochs: float, metric: Metric, mode: MaybeMode
+) -> float:
+    """The cost at the trial's last evaluation within so many epochs; inf if there was none."""
+    return cost(_last_within(view, trial, epochs), metric, mode)
+
+
+def _last_within(view: View, trial: TrialId, epochs: float) -> Scores:
+    """The trial's last scores within so many epochs; nothing if there were none."""
     for epoch, values in reversed(view.scores[trial]):
         if epoch <= epochs + EPOCH:
-            return cost(values, metric, mode)
-    return cost({}, metric, mode)
+            return values
+    return NOTHING
 
 
-def reached(view: View, trial: TrialId, epochs: float, metric: str | None, mode: Mode | None) -> float | None:
-    """That of the trial's first evaluation after so many epochs or more; None if it has not come so far."""
+def reached(
+    view: View, trial: TrialId, epochs: float, metric: Metric, mode: MaybeMode
+) -> float | None:
+    """The cost at the trial's first evaluation after so many epochs or more.
+
+    None if it has not come so far.
+    """
+    values = _first_from(view, trial, epochs)
+    if values is None:
+        return None
+    return cost(values, metric, mode)
+
+
+def _first_from(view: View, trial: TrialId, epochs: float) -> Scores | None:
+    """The trial's first scores after so many epochs or more; None if it has not come so far."""
     for epoch, values in view.scores[trial]:
         if epoch >= epochs - EPOCH:
-            return cost(values, metric, mode)
+            return values
     return None
 
 
-def best_first(view: View, trials: Iterable[TrialId], epochs: float, metric: str | None, mode: Mode | None) -> list[TrialId]:
+def best_first(
+    view: View,
+    trials: Iterable[TrialId],
+    epochs: float,
+    metric: Metric,
+    mode: MaybeMode,
+) -> list[TrialId]:
     """Ranked by what they scored within so many epochs; ties go to the first."""
-    return sorted(trials, key=lambda t: (cost_at(view, t, epochs, metric, mode), by_number(t)))
+    return sorted(
+        trials, key=lambda t: (cost_at(view, t, epochs, metric, mode), by_number(t))
+    )

@@ -7,57 +7,86 @@ from typing import Any
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Trial
-from shoal.search.batch import Widths, check_counts, checked_widths, trial_id, whole_epochs
+from shoal.search.batch import (
+    Widths,
+    check_counts,
+    checked_widths,
+    trial_id,
+    whole_epochs,
+)
 from shoal.search.space import value_of
 
-Arrival = tuple[float, Mapping[str, Any], float | None]  # time, configuration, samples (None: max_epochs of the data)
+# Time, configuration, samples (None: `max_epochs` of the data).
+Arrival = tuple[float, Mapping[str, Any], float | None]
+Arrivals = Sequence[Sequence[Any]]  # as they are given
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Trials that arrive at these seconds of the study, as (time, config) or (time, config, samples).
+    """Trials that arrive at given seconds of the study.
 
-    `max_epochs`: how long those train that do not say (None: as the study says, else 1). `widths`: fewest and most slots of
-    each (None: one).
-    Arrivals are put in order of time. Its memory is how many came.
+    `arrivals`: each is (time, config) or (time, config, samples); they are put in order of time.
+    `max_epochs`: how long a trial trains whose samples are not given (None: as the study says,
+    else 1). `widths`: fewest and most slots of each (None: one). The memory is how many arrived.
 
     Raises:
-        ValueError: no arrivals, an arrival of another form, or a time below 0.
+        ValueError: there are no arrivals, one has another form, or a time is below 0.
     """
 
-    arrivals: Sequence[Sequence[Any]]
+    arrivals: Arrivals
     max_epochs: float | None = None
     widths: Widths | None = None
 
     def __post_init__(self) -> None:
         check_counts(self.max_epochs, None)
         object.__setattr__(self, "widths", checked_widths(self.widths))
-        if not self.arrivals:
-            raise ValueError("a trace needs arrivals, as (time, config) or (time, config, samples); got none")
-        object.__setattr__(self, "arrivals", tuple(sorted(map(_arrival, self.arrivals), key=lambda a: a[0])))
+        object.__setattr__(self, "arrivals", _ordered(self.arrivals))
 
     def start(self) -> int:
         return 0
 
     def propose(self, view: View, came: int) -> tuple[Proposal, int]:
-        now = []
-        for i in range(came, len(self.arrivals)):
-            time, config, samples = self.arrivals[i]
-            if time > view.now:
-                break
+        new: list[Trial] = []
+        while came < len(self.arrivals) and self.arrivals[came][0] <= view.now:
+            # A trial may be known already: a crash tore the journal before the memory of it.
+            if trial_id(came, len(self.arrivals)) not in view.known:
+                new.append(self._trial(view, came))
             came += 1
-            name = trial_id(i, len(self.arrivals))
-            if name not in view.known:  # it is, if a crash tore the journal between the trial and the memory of it
-                length = whole_epochs(view, self.max_epochs or 1.0) if samples is None else samples
-                now.append(Trial(name, length, config, self.widths or (1, 1), frozenset(view.shards)))
-        return Proposal(tuple(now), wake_at=self.arrivals[came][0] if came < len(self.arrivals) else None), came
+        next_arrival = None
+        if came < len(self.arrivals):
+            next_arrival = self.arrivals[came][0]
+        return Proposal(tuple(new), wake_at=next_arrival), came
+
+    def _trial(self, view: View, number: int) -> Trial:
+        """The trial of this arrival."""
+        _, config, samples = self.arrivals[number]
+        if samples is None:
+            samples = whole_epochs(view, self.max_epochs or 1.0)
+        name = trial_id(number, len(self.arrivals))
+        shards = frozenset(view.shards)
+        return Trial(name, samples, config, self.widths or (1, 1), shards)
+
+
+def _ordered(arrivals: Arrivals) -> tuple[Arrival, ...]:
+    """The arrivals in order of time; ValueError if there are none."""
+    if not arrivals:
+        raise ValueError(
+            "a trace needs arrivals, as (time, config) or (time, config, samples); got none"
+        )
+    ordered = sorted(map(_arrival, arrivals), key=lambda arrival: arrival[0])
+    return tuple(ordered)
 
 
 def _arrival(given: Sequence[Any]) -> Arrival:
     if len(given) not in (2, 3) or not isinstance(given[1], Mapping):
-        raise ValueError(f"an arrival is (time, config) or (time, config, samples); got {given!r}")
+        raise ValueError(
+            f"an arrival is (time, config) or (time, config, samples); got {given!r}"
+        )
     time = float(given[0])
     if not time >= 0:
         raise ValueError(f"an arrival's time must be >= 0 seconds; got {given[0]!r}")
-    samples = given[2] if len(given) == 3 else None
-    return time, {str(k): value_of(v) for k, v in given[1].items()}, None if samples is None else float(samples)
+    config = {str(name): value_of(value) for name, value in given[1].items()}
+    samples = None
+    if len(given) == 3 and given[2] is not None:
+        samples = float(given[2])
+    return time, config, samples

@@ -1,4 +1,4 @@
-"""Whole supercomputers in virtual time: idle-node logs, specs in TOML, and policies side by side."""
+"""Whole supercomputers in virtual time: idle-node logs, specs, and policies side by side."""
 
 from shoal.simulate.command import simulate as simulate
 from shoal.simulate.command import trace_stats as trace_stats

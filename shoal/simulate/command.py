@@ -1,4 +1,7 @@
-"""What `shoal simulate` and `shoal trace stats` do, as functions: data for --json, and lines to show."""
+"""What `shoal simulate` and `shoal trace stats` do, as functions.
+
+Each returns data for --json, and lines to show.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +12,19 @@ from urllib.parse import quote
 from shoal.core.ports import Policy
 from shoal.engine.journal import Journal
 from shoal.policy import parse
+from shoal.report import compare
+from shoal.report.html import write
 from shoal.simulate.fields import SpecError
 from shoal.simulate.read import read_log
-from shoal.simulate.run import run_spec
+from shoal.simulate.run import Simulated, run_spec
 from shoal.simulate.spec import Spec, load_spec
 from shoal.simulate.stats import describe
+
+Figures = dict[str, Any]  # of one policy
+Results = Mapping[str, Figures]  # by the policy's label
+Cell = tuple[str, float | None]  # the text that is shown, and its number
+Runs = dict[str, Simulated]  # likewise, with their journals
+Policies = Mapping[str, Policy[Any]]
 
 COLUMNS = {  # of the table: figure, head, unit in seconds
     "finished": ("finished", 1.0),
@@ -27,117 +38,225 @@ COLUMNS = {  # of the table: figure, head, unit in seconds
 
 
 def simulate(
-    specs: Sequence[str | Path], policies: Sequence[str] = (), out: str | Path | None = None
+    specs: Sequence[str | Path],
+    policies: Sequence[str] = (),
+    out: str | Path | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Each spec under each policy: {"specs": [{"spec", "title", "policies": {label: figures}}]}, and a table a spec.
+    """Simulate each spec under each policy.
 
-    `policies`: labels of the spec's [policies], or policies by name, as "explore(seconds=60)"; none: all that the spec has,
-    or "fifo". `out`: a folder for a page a spec with all its policies ("page" in the data), and for each simulated study's
-    journal and report ("report" in its figures).
+    Returns the data, {"specs": [{"spec", "title", "policies": {label: figures}}]}, and lines of
+    text with one table for each spec.
+
+    `policies`: labels of the spec's [policies], or policies by name, as "explore(seconds=60)". If
+    there are none, all that the spec has, or "fifo". `out`: a folder for pages: one for each spec
+    with all its policies ("page" in the data), and the journal and the report of each simulated
+    study ("report" in its figures).
 
     Raises:
-        SpecError, TraceError: as `load_spec`; no policy has such a name.
+        SpecError, TraceError: as `load_spec`; or no policy has such a name.
     """
-    found, lines = [], []
-    for path, name in zip(specs, _names([Path(path) for path in specs]), strict=True):
+    found: list[Figures] = []
+    lines: list[str] = []
+    names = _names([Path(path) for path in specs])
+    for path, name in zip(specs, names, strict=True):
         spec = load_spec(path)
-        chosen = _chosen(spec, path, policies)
-        runs = {label: run_spec(spec, rule, keep=out is not None) for label, rule in chosen.items()}
-        results = {label: figures for label, (figures, _) in runs.items()}
-        told: dict[str, Any] = {"spec": str(path), "title": spec.title, "policies": results}
+        runs = _runs(spec, _chosen(spec, path, policies), keep=out is not None)
+        results = _results(runs)
+        data = {"spec": str(path), "title": spec.title, "policies": results}
+        if lines:
+            lines.append("")
         lines += [spec.title, *table(results), *_notes(results)]
+
         if out is not None:
-            told["page"] = str(_pages(spec, Path(out), name, {k: (v, j) for k, (v, j) in runs.items() if j is not None}))
-            lines.append(f"charts: {told['page']}")
-        found.append(told)
-        lines.append("")
-    return {"specs": found}, lines[:-1]
+            data["page"] = str(_pages(spec, Path(out), name, runs))
+            lines.append(f"charts: {data['page']}")
+        found.append(data)
+    return {"specs": found}, lines
+
+
+def _runs(spec: Spec, policies: Policies, keep: bool) -> Runs:
+    """The study of the spec under each policy; `keep`: with their journals."""
+    runs: Runs = {}
+    for label, policy in policies.items():
+        runs[label] = run_spec(spec, policy, keep)
+    return runs
+
+
+def _results(runs: Runs) -> Results:
+    """The figures alone."""
+    return {label: figures for label, (figures, _) in runs.items()}
 
 
 def trace_stats(path: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """What an idle-node log is like, as `simulate.stats.describe`, and as lines.
+    """What an idle-node log is like: figures as `simulate.stats.describe` gives them, and lines.
 
     Raises:
         TraceError: the log breaks a rule.
     """
     found = describe(read_log(path))
     width = max(map(len, found))
-    lines = [f"{name:{width}}  {_cell(value)}" for name, value in found.items() if not isinstance(value, Mapping)]
-    lines += [f"{'departures per node and hour, by age in seconds':{width}}"]
-    return found, lines + [f"  {age:>12}  {rate:.3g}" for age, rate in found["hazard_per_hour"].items()]
+    lines: list[str] = []
+    for name, value in found.items():
+        if not isinstance(value, Mapping):
+            lines.append(f"{name:{width}}  {_cell(value)}")
+
+    lines.append("departures per node and hour, by age in seconds")
+    for age, rate in found["hazard_per_hour"].items():
+        lines.append(f"  {age:>12}  {rate:.3g}")
+    return found, lines
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """What each spec's pages are called: its name, with its folder's where another has the same, numbered at last."""
+    """What each spec's pages are called: the name of its file.
+
+    The folder's name comes before it if two files have one name, and a number after it if that does
+    not tell them apart.
+    """
     stems = [path.stem for path in paths]
-    folders = [f"{path.resolve().parent.name}-" if stems.count(path.stem) > 1 else "" for path in paths]
-    names = [folder + stem for folder, stem in zip(folders, stems, strict=True)]
-    return [f"{name}-{n}" if names.count(name) > 1 else name for n, name in enumerate(names, 1)]
+    names: list[str] = []
+    for path in paths:
+        name = path.stem
+        if stems.count(name) > 1:
+            name = f"{path.resolve().parent.name}-{name}"
+        names.append(name)
+
+    unique: list[str] = []
+    for number, name in enumerate(names, 1):
+        if names.count(name) > 1:
+            name = f"{name}-{number}"
+        unique.append(name)
+    return unique
 
 
-def _chosen(spec: Spec, path: str | Path, policies: Sequence[str]) -> dict[str, Policy[Any]]:
-    if not policies:
-        return dict(spec.policies) or {"fifo": parse("fifo")}
+def _chosen(spec: Spec, path: str | Path, names: Sequence[str]) -> Policies:
+    """The policies with these names; without names all that the spec has, or "fifo"."""
+    if not names:
+        return spec.policies or {"fifo": parse("fifo")}
+    return {name: _named(spec, path, name) for name in names}
+
+
+def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
+    """The spec's policy of this name, or any policy's name with arguments."""
+    own = spec.policies.get(name)
+    if own is not None:
+        return own
     try:
-        return {name: spec.policies[name] if name in spec.policies else parse(name) for name in policies}
+        return parse(name)
     except ValueError as error:
-        raise SpecError(path, "--policy", f"{error}; the spec has {', '.join(spec.policies) or 'none of its own'}") from error
+        there = ", ".join(spec.policies) or "none of its own"
+        raise SpecError(path, "--policy", f"{error}; the spec has {there}") from error
 
 
-def _pages(spec: Spec, out: Path, name: str, runs: Mapping[str, tuple[dict[str, Any], Journal]]) -> Path:
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def _pages(spec: Spec, out: Path, name: str, runs: Runs) -> Path:
     """Write each policy's journal and report, and one page with all of them side by side."""
-    from shoal.report import compare
-
     sides = []
     for label, (figures, journal) in runs.items():
+        assert journal is not None
         folder = re.sub(r"[^\w.+-]", "_", f"{name}-{label}")
         report = _report(journal, out / folder, f"{spec.title}: {label}")
         figures["report"] = str(report)
-        done = figures["makespan_s"] if figures["finished"] == figures["trials"] else None
         link = quote(report.relative_to(out).as_posix())
-        sides.append(compare.Side(label, journal.lines, list(_figures(figures)), done, link))
+        sides.append(_side(label, journal, figures, link))
+
     page = out / f"{name}.html"
-    heads = ["policy", *(head for head, _ in COLUMNS.values())]
-    note = " ".join(_notes({label: figures for label, (figures, _) in runs.items()}))
-    page.write_text(compare.page(spec.title, heads, sides, note), encoding="utf-8")
+    note = " ".join(_notes(_results(runs)))
+    page.write_text(compare.page(spec.title, _heads(), sides, note), encoding="utf-8")
     return page
 
 
-def _report(journal: Journal, folder: Path, title: str) -> Path:
-    from shoal.report.html import write
+def _side(label: str, journal: Journal, figures: Figures, link: str) -> compare.Side:
+    """One policy on the page that compares them. `link`: its own report."""
+    cells = list(_cells(figures))
+    return compare.Side(label, journal.lines, cells, _done(figures), link)
 
+
+def _done(figures: Figures) -> float | None:
+    """When all trials were finished; None: some were not."""
+    if figures["finished"] != figures["trials"]:
+        return None
+    makespan: float = figures["makespan_s"]
+    return makespan
+
+
+def _report(journal: Journal, folder: Path, title: str) -> Path:
+    """Write the journal and its report into the folder; returns the report's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "journal.jsonl"
+    _save(journal, path)
+    return write(path, folder / "report.html", title)
+
+
+def _save(journal: Journal, path: Path) -> None:
+    """Write the journal into a new file."""
     path.unlink(missing_ok=True)
     written = Journal(path)
     for line in journal.lines:
         written.append(line.time, line.entry)
     written.close()
-    return write(path, folder / "report.html", title)
 
 
-def _figures(row: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """The columns of one policy: what is shown, and its number."""
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _heads() -> list[str]:
+    """The heads of the table's columns."""
+    return ["policy", *(head for head, _ in COLUMNS.values())]
+
+
+def _cells(row: Figures) -> Iterator[Cell]:
+    """The columns of one policy: the text that is shown, and its number."""
     for name, (_, unit) in COLUMNS.items():
-        value = None if row[name] is None else row[name] / unit
+        value = _in_units(row[name], unit)
         yield _cell(value), value
 
 
-def _notes(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What the table does not say: who got stuck, and what failed."""
-    stuck = [f"{label}: stalled: {row['stalled']}" for label, row in results.items() if row["stalled"]]
-    return stuck + [f"{label}: {row['failed']} trials failed" for label, row in results.items() if row["failed"]]
+def _in_units(value: float | None, unit: float) -> float | None:
+    """The value in another unit; None stays None."""
+    if value is None:
+        return None
+    return value / unit
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _notes(results: Results) -> list[str]:
+    """What the table does not say: under which policies a study stalled, or trials failed."""
+    return [*_stalled(results), *_failed(results)]
+
+
+def _stalled(results: Results) -> Iterator[str]:
+    """Why studies stalled."""
+    for label, row in results.items():
+        if row["stalled"]:
+            yield f"{label}: stalled: {row['stalled']}"
+
+
+def _failed(results: Results) -> Iterator[str]:
+    """How many trials failed."""
+    for label, row in results.items():
+        if row["failed"]:
+            yield f"{label}: {row['failed']} trials failed"
+
+
+def table(results: Results) -> list[str]:
     """Policies side by side, a row each."""
-    heads = ["policy", *(head for head, _ in COLUMNS.values())]
-    cells = [[label, *(text for text, _ in _figures(row))] for label, row in results.items()]
-    widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (heads, *cells)]
+    rows = [_heads()]
+    for label, row in results.items():
+        rows.append([label, *(text for text, _ in _cells(row))])
+
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for cells in rows:
+        padded = map(str.rjust, cells, widths)
+        lines.append("  ".join(padded))
+    return lines
 
 
 def _cell(value: Any) -> str:
+    """A figure as text."""
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e5 else f"{value:,.0f}"
+    if isinstance(value, float) and abs(value) < 1e5:
+        return f"{value:.4g}"
+    return f"{value:,.0f}"

@@ -1,4 +1,7 @@
-"""A spec's tables, field by field: each value is checked as it is read, so that an error names file, key and rule."""
+"""A spec's tables, field by field.
+
+Each value is checked as it is read, so that an error names the file, the key and the rule.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,15 +17,20 @@ class SpecError(ValueError):
     """A spec says what cannot be: which file, which key, which rule."""
 
     def __init__(self, file: object, key: str, rule: str) -> None:
-        super().__init__(": ".join(str(part) for part in (file, key, rule) if str(part)))
-        self.file, self.key, self.rule = str(file), key, rule
+        parts = [str(part) for part in (file, key, rule)]
+        super().__init__(": ".join(part for part in parts if part))
+        self.file = str(file)
+        self.key = key
+        self.rule = rule
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One table of a spec. `where`: as the file writes it ("[slots]", "[[trials]] 2"); the file's top has none.
+    """One table of a spec.
 
-    All readers raise SpecError where the value is missing (and there is no default) or breaks the rule.
+    `where`: the table's name as the file writes it ("[slots]", "[[trials]] 2"); empty for the
+    file's top. Each method that reads a value raises SpecError if the value is missing and there is
+    no default, or if it breaks the rule.
     """
 
     file: Path
@@ -33,35 +41,69 @@ class Fields:
         return key in self.data
 
     def key(self, key: str) -> str:
+        """The key as errors name it: with its table."""
         return f"{self.where} {key}".strip()
 
     def wrong(self, key: str, rule: str) -> SpecError:
         """The error for this key."""
         return SpecError(self.file, self.key(key), rule)
 
+    def must_be(self, key: str, wanted: str, got: Any) -> SpecError:
+        """The error for a value of this key that is something else."""
+        return self.wrong(key, f"it must be {wanted}; got {got!r}")
+
+    def _whole_wrong(self, rule: str) -> SpecError:
+        """The error for the whole table."""
+        return SpecError(self.file, self.where, rule)
+
+    # -- which fields there are --------------------------------------------------------------------
+
     def only(self, names: Iterable[str]) -> "Fields":
-        """Itself, if it has no other fields than these."""
-        listed = sorted(names)
-        more = sorted(self.data.keys() - set(listed))
-        if more:
-            raise SpecError(self.file, self.where, f"there is no field {', '.join(more)}; there are {', '.join(listed)}")
+        """This table, if it has no other fields than these."""
+        allowed = sorted(names)
+        unknown = sorted(self.data.keys() - set(allowed))
+        if unknown:
+            raise self._unknown(unknown, allowed)
         return self
 
+    def _unknown(self, unknown: Iterable[str], allowed: Iterable[str]) -> SpecError:
+        """Fields that the table cannot have."""
+        there = ", ".join(allowed)
+        rule = f"there is no field {', '.join(unknown)}; there are {there}"
+        return self._whole_wrong(rule)
+
     def one_of(self, *names: str) -> str | None:
-        """Which of these fields is there; None: none of them. Two are one too many."""
+        """The one of these fields that is there, or None. Two of them are an error."""
         given = [name for name in names if name in self.data]
+        if not given:
+            return None
         if len(given) > 1:
-            raise SpecError(self.file, self.where, f"give one of {', '.join(names)}; got {', '.join(given)}")
-        return given[0] if given else None
+            raise self._several(names, given)
+        return given[0]
+
+    def _several(self, names: Iterable[str], given: Iterable[str]) -> SpecError:
+        """Several fields of which there can be one."""
+        rule = f"give one of {', '.join(names)}; got {', '.join(given)}"
+        return self._whole_wrong(rule)
+
+    # -- values ------------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = NONE) -> Any:
+        """Any value."""
         if key in self.data:
             return self.data[key]
         if default is NONE:
             raise self.wrong(key, "it is missing")
         return default
 
-    def number(self, key: str, default: Any = NONE, least: float = -inf, above: float = -inf, most: float = inf) -> float:
+    def number(
+        self,
+        key: str,
+        default: Any = NONE,
+        least: float = -inf,
+        above: float = -inf,
+        most: float = inf,
+    ) -> float:
         """A finite number; a default is taken as it is."""
         if key not in self.data and default is not NONE:
             return default  # type: ignore[no-any-return]
@@ -72,42 +114,75 @@ class Fields:
         if key not in self.data and default is not NONE:
             return default  # type: ignore[no-any-return]
         found = self.get(key)
-        if isinstance(found, bool) or not isinstance(found, int) or found < least:
-            raise self.wrong(key, f"it must be a whole number >= {least}; got {found!r}")
+        if not _is_whole(found) or found < least:
+            raise self.must_be(key, f"a whole number >= {least}", found)
+        return int(found)
+
+    def numbers(
+        self, key: str, least: float = -inf, above: float = -inf
+    ) -> list[float]:
+        """A list of at least one number."""
+        return [
+            self._number(key, value, least, above, inf) for value in self._list(key)
+        ]
+
+    def _list(self, key: str) -> list[Any]:
+        """A list of at least one value."""
+        found = self.get(key)
+        if not found or not isinstance(found, list):
+            raise self.must_be(key, "a list of numbers", found)
         return found
 
-    def numbers(self, key: str, least: float = -inf, above: float = -inf) -> list[float]:
-        """A list of numbers, one at least."""
-        found = self.get(key)
-        if not isinstance(found, list) or not found:
-            raise self.wrong(key, f"it must be a list of numbers; got {found!r}")
-        return [self._number(key, value, least, above, inf) for value in found]
-
     def text(self, key: str, default: Any = NONE) -> str:
+        """A text."""
         found = self.get(key, default)
         if not isinstance(found, str) and found is not default:
-            raise self.wrong(key, f"it must be a text; got {found!r}")
+            raise self.must_be(key, "a text", found)
         return str(found)
 
     def table(self, key: str, default: Any = NONE) -> "Fields":
         """The table below this one."""
         found = self.get(key, default)
         if not isinstance(found, Mapping):
-            raise self.wrong(key, f"it must be a table, [{key}]; got {found!r}")
-        below = f"[{self.where.strip('[]')}.{key}]" if self.where and "]]" not in self.where else f"{self.where} {key}"
-        return Fields(self.file, below if self.where else f"[{key}]", found)
+            raise self.must_be(key, f"a table, [{key}]", found)
+        return Fields(self.file, self._below(key), found)
+
+    def _below(self, key: str) -> str:
+        """How the file writes the name of a table below this one."""
+        if not self.where:
+            return f"[{key}]"
+        if "]]" in self.where:
+            return f"{self.where} {key}"
+        return f"[{self.where.strip('[]')}.{key}]"
 
     def tables(self, key: str) -> "list[Fields]":
-        """All tables of an array, [[key]]; a single table stands for an array of one. None are there: an empty list."""
+        """All tables of an array, [[key]]; empty if there are none.
+
+        A single table stands for an array of one.
+        """
         found = self.data.get(key, [])
         if isinstance(found, Mapping):
             return [Fields(self.file, f"[{key}]", found)]
-        if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-            raise self.wrong(key, f"it must be tables, [[{key}]]; got {found!r}")
-        return [Fields(self.file, f"[[{key}]] {n}" if len(found) > 1 else f"[[{key}]]", each) for n, each in enumerate(found, 1)]
+        if not _are_tables(found):
+            raise self.must_be(key, f"tables, [[{key}]]", found)
+        if len(found) == 1:
+            return [Fields(self.file, f"[[{key}]]", found[0])]
+        return self._numbered(key, found)
+
+    def _numbered(
+        self, key: str, tables: Iterable[Mapping[str, Any]]
+    ) -> "list[Fields]":
+        """The tables of an array; errors name them by their numbers from 1."""
+        return [
+            Fields(self.file, f"[[{key}]] {number}", table)
+            for number, table in enumerate(tables, 1)
+        ]
 
     def made(self, key: str, make: Callable[[], T]) -> T:
-        """What this makes; a rule that it breaks is this key's ("": the table's)."""
+        """What `make` returns; its ValueError or TypeError becomes an error of this key.
+
+        An empty key stands for the whole table.
+        """
         try:
             return make()
         except SpecError:
@@ -115,9 +190,37 @@ class Fields:
         except (ValueError, TypeError) as error:
             raise self.wrong(key, str(error)) from error
 
-    def _number(self, key: str, value: Any, least: float, above: float, most: float) -> float:
-        fine = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-        if not fine or not (value >= least and value > above and value <= most):
-            bounds = [f"{sign} {bound:g}" for sign, bound in ((">=", least), (">", above), ("<=", most)) if isfinite(bound)]
-            raise self.wrong(key, f"it must be a number{' ' if bounds else ''}{' and '.join(bounds)}; got {value!r}")
-        return float(value)
+    def _number(
+        self, key: str, value: Any, least: float, above: float, most: float
+    ) -> float:
+        """The value, if it is a finite number within these bounds."""
+        if _is_finite(value) and least <= value <= most and value > above:
+            return float(value)
+        bounds = _bounds((">=", least), (">", above), ("<=", most))
+        raise self.must_be(key, f"a number {bounds}".strip(), value)
+
+
+def _bounds(*limits: tuple[str, float]) -> str:
+    """The finite ones of these limits, as a text."""
+    texts = []
+    for sign, bound in limits:
+        if isfinite(bound):
+            texts.append(f"{sign} {bound:g}")
+    return " and ".join(texts)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether this is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether this is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return isfinite(value)
+
+
+def _are_tables(found: Any) -> bool:
+    """Whether this is a list of tables."""
+    return isinstance(found, list) and all(isinstance(each, Mapping) for each in found)

@@ -1,14 +1,14 @@
 """One spec under one policy: through the ordinary engine, in virtual time."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import process_time
 from typing import Any
 
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.event import Entry, Failed, Finished, Opened, Planned
+from shoal.core.fold import fold
 from shoal.core.ports import Policy
-from shoal.core.state import State, fold
+from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import Stalled, run
@@ -17,8 +17,11 @@ from shoal.simulate.spec import Spec
 
 
 @dataclass
-class Meter:
-    """Watches a run: who ended when, and slot-seconds there were and were used."""
+class RunMeter:
+    """Watches a run: which trial ended when, and how many slot-seconds there were and were used.
+
+    `last`: the newest moment, and how many slots there were and were used from then on.
+    """
 
     ends: dict[TrialId, Seconds] = field(default_factory=dict)
     used: float = 0.0
@@ -30,10 +33,7 @@ class Meter:
     state: State = State()
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        span = now - self.last[0]
-        self.there += span * self.last[1]
-        self.used += span * self.last[2]
-        self.last = now, len(state.slots), len(state.busy)
+        self._pass(now, state)
         self.moments += 1
         self.state = state
         for entry in entries:
@@ -43,6 +43,14 @@ class Meter:
                 self.failed += 1
             elif isinstance(entry, Planned):
                 self.changes += len(entry.start)
+
+    def _pass(self, now: Seconds, state: State) -> None:
+        """Count the slot-seconds since the last moment."""
+        before, slots, busy = self.last
+        span = now - before
+        self.there += span * slots
+        self.used += span * busy
+        self.last = now, len(state.slots), len(state.busy)
 
 
 class Quiet:
@@ -56,41 +64,81 @@ class Quiet:
     def flush(self) -> None:
         return None
 
+    def sync_soon(self) -> None:
+        return None
+
     def sync(self) -> None:
         return None
 
 
-def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> tuple[dict[str, Any], Journal | None]:
-    """What the study would come to: times in seconds. `keep`: with its journal."""
-    journal = Journal()
-    kept: Any = journal if keep else Quiet()
+# The figures, and the journal if it was kept.
+Simulated = tuple[dict[str, Any], Journal | None]
+
+
+def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
+    """What the study would come to, with times in seconds; and its journal if `keep`."""
+    journal: Journal | None = None
+    kept: Any = Quiet()
+    if keep:
+        kept = journal = Journal()
     sim = Sim(
-        spec.profile.of, spec.slots, spec.script, shards=spec.shards, seed=spec.seed, checkpoint_every=spec.checkpoint_every
+        spec.profile.of,
+        spec.slots,
+        spec.script,
+        shards=spec.shards,
+        seed=spec.seed,
+        checkpoint_every=spec.checkpoint_every,
     )
     opened = Opened(1, spec.shards)
     kept.append(0.0, opened)
-    meter, begin, stalled = Meter(), process_time(), None
+    meter = RunMeter()
+    stalled = None
+    begin = process_time()
     try:
-        run(Arrivals(spec.arrivals), policy, sim, spec.profile.believe, kept, fold(State(), [opened]), spec.until, [meter])
+        run(
+            Arrivals(spec.arrivals),
+            policy,
+            sim,
+            spec.profile.believe,
+            kept,
+            fold(State(), [opened]),
+            spec.until,
+            [meter],
+        )
     except Stalled as error:
-        stalled = None if spec.script else str(error)  # a log that is over leaves no slots: no fault of the policy
-    return _figures(spec, meter, stalled, process_time() - begin), journal if keep else None
+        if (
+            not spec.script
+        ):  # a log that is over leaves no slots: that is no fault of the policy
+            stalled = str(error)
+    return _figures(spec, meter, stalled, process_time() - begin), journal
 
 
-def _figures(spec: Spec, meter: Meter, stalled: str | None, took: float) -> dict[str, Any]:
-    came = {trial.id: at for at, trial in spec.arrivals}
-    times = [end - came[trial] for trial, end in meter.ends.items()]
-    done: Mapping[TrialId, float] = meter.state.done
+def _figures(
+    spec: Spec, meter: RunMeter, stalled: str | None, took: float
+) -> dict[str, Any]:
+    """The figures of a run that is over. `took`: seconds of processor time."""
+    used = None
+    if meter.there:
+        used = meter.used / meter.there
     return {
-        "trials": len(came),
-        "finished": len(times),
+        "trials": len({trial.id for _, trial in spec.arrivals}),
+        "finished": len(meter.ends),
         "failed": meter.failed,
         "makespan_s": max(meter.ends.values(), default=None),
-        "mean_completion_s": sum(times) / len(times) if times else None,
-        "samples": float(sum(done.values())),
-        "slots_used": meter.used / meter.there if meter.there else None,
+        "mean_completion_s": _mean_completion(spec, meter),
+        "samples": float(sum(meter.state.done.values())),
+        "slots_used": used,
         "gangs_started": meter.changes,
         "moments": meter.moments,
         "stalled": stalled,
         "cpu_s": took,
     }
+
+
+def _mean_completion(spec: Spec, meter: RunMeter) -> Seconds | None:
+    """How long a trial takes from its arrival to its end; None: none came to its end."""
+    if not meter.ends:
+        return None
+    came = {trial.id: at for at, trial in spec.arrivals}
+    times = [end - came[trial] for trial, end in meter.ends.items()]
+    return sum(times) / len(times)

@@ -1,39 +1,54 @@
 """Idle nodes as what Slurm's accounting leaves over: nodes that no allocation covers."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
 
-from shoal.simulate.source import Source
+from shoal.simulate.source import TraceSource
 from shoal.simulate.trace import IdleLog
 
-Span = tuple[float, float]
-NEVER = ("Unknown", "None", "")  # of a start: there was none; of an end: there is none yet
+Span = tuple[float, float]  # from when to when
+Row = Mapping[str, str]  # by column
+COMMA = re.compile(r",(?![^\[]*\])")  # one outside of brackets
+RANGES = re.compile(r"\[[^\[\]]*\]")
+PIECE = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")  # a text, or ranges in brackets
+NEVER = ("Unknown", "None", "")  # of a start: there was none; of an end: none yet
 
 
-def read_sacct(source: Source, text: str) -> IdleLog:
-    """The log of the text of `sacct -P -a -X -o NodeList,Start,End`; other columns are not looked at.
+def read_sacct(source: TraceSource, text: str) -> IdleLog:
+    """The log of the text of `sacct -P -a -X -o NodeList,Start,End`; other columns are ignored.
 
-    Allocations come in any order and may share nodes. Times without a zone are taken as UTC, so that they are the same on
-    every machine: around a change of the clocks, ask for UTC (`TZ=UTC sacct …`).
+    Allocations come in any order and may share nodes. Times without a zone are taken as UTC, so
+    that they are the same on every machine. Around a change of the clocks, ask for UTC
+    (`TZ=UTC sacct …`).
 
     Raises:
-        TraceError: a missing column, a row of another length, an unknown node, or a time that is none.
+        TraceError: a missing column, a row of another length, an unknown node, or a value that is
+            not a time.
     """
     busy: dict[str, list[Span]] = {}
     for line, row in _rows(source, text):
         if row["Start"] in NEVER or row["NodeList"] in ("", "None assigned"):
             continue
-        start, end = (_moment(source, line, name, row[name]) for name in ("Start", "End"))
-        if end < start:
-            raise source.wrong(line, f"an allocation must end after it starts; got {row['Start']} to {row['End']}")
+        span = _span(source, line, row)
         for given in hosts(source, line, row["NodeList"]):
-            busy.setdefault(source.node(line, given), []).append((start, end))
+            busy.setdefault(source.node(line, given), []).append(span)
     return _idle(source, busy)
 
 
-def _rows(source: Source, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _span(source: TraceSource, line: int, row: Row) -> Span:
+    """From when to when an allocation lasted."""
+    start = _moment(source, line, "Start", row["Start"])
+    end = _moment(source, line, "End", row["End"])
+    if end < start:
+        span = f"{row['Start']} to {row['End']}"
+        raise source.wrong(line, f"an allocation must end after it starts; got {span}")
+    return start, end
+
+
+def _rows(source: TraceSource, text: str) -> Iterator[tuple[int, Row]]:
+    """The rows below the header, with their line numbers."""
     lines = text.splitlines()
     heads = [head.strip() for head in lines[0].split("|")]
     source.require([head for head in heads if head], ("NodeList", "Start", "End"))
@@ -46,59 +61,110 @@ def _rows(source: Source, text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         yield line, dict(zip(heads, cells, strict=True))
 
 
-def _idle(source: Source, busy: Mapping[str, list[Span]]) -> IdleLog:
-    """What is not busy, from the first start to the last time told; allocations that share a node are merged."""
+def _idle(source: TraceSource, busy: Mapping[str, list[Span]]) -> IdleLog:
+    """When no allocation covers a node, from the first start to the last time in the log."""
     if not busy:
         raise source.wrong(None, "no allocations: the log is empty")
-    first = min(start for spans in busy.values() for start, _ in spans)
-    finish = max(at for spans in busy.values() for span in spans for at in span if at < inf)
+    every = [span for spans in busy.values() for span in spans]
+    first = min(start for start, _ in every)
+    finish = max(at for span in every for at in span if at < inf)
+
+    names = source.nodes
+    if names is None:
+        names = sorted(busy)
     fragments = []
-    for name in source.nodes if source.nodes is not None else sorted(busy):
-        at = first
-        for start, end in sorted(busy.get(name, ())):
-            if start > at:
-                fragments.append((name, at - first, start - first))
-            at = max(at, end)
-        if at < finish:
-            fragments.append((name, at - first, inf))
+    for name in names:
+        for start, end in _gaps(busy.get(name, []), first, finish):
+            fragments.append((name, start - first, end - first))
     return source.log(fragments, {}, finish - first)
 
 
-def _moment(source: Source, line: int, name: str, text: str) -> float:
+def _gaps(spans: list[Span], first: float, finish: float) -> Iterator[Span]:
+    """What the spans, which may overlap, leave free; the last gap has no end."""
+    at = first
+    for start, end in sorted(spans):
+        if start > at:
+            yield at, start
+        at = max(at, end)
+    if at < finish:
+        yield at, inf
+
+
+def _moment(source: TraceSource, line: int, name: str, text: str) -> float:
+    """A time in seconds since 1970."""
     if text in NEVER and name == "End":
         return inf  # still running
     try:
-        found = datetime.fromisoformat(text)
+        return _timestamp(text)
     except ValueError:
-        raise source.wrong(line, f"{name} must be a time such as 2026-01-31T12:00:00; got {text!r}") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        rule = f"{name} must be a time such as 2026-01-31T12:00:00; got {text!r}"
+        raise source.wrong(line, rule) from None
 
 
-def hosts(source: Source, line: int | None, listed: str) -> list[str]:
+def _timestamp(text: str) -> float:
+    """Seconds since 1970; a time without a zone is in UTC."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return found.timestamp()
+
+
+def hosts(source: TraceSource, line: int | None, listed: str) -> list[str]:
     """The nodes of a Slurm host list: "n[1-3,07],login" is n1 n2 n3 n07 login.
 
     Raises:
         TraceError: not such a list.
     """
     found: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", listed):
-        names = [""]
-        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", part):
-            names = [name + more for name in names for more in ([text] if text else _range(source, line, listed, ranges))]
-        plain = re.sub(r"\[[^\[\]]*\]", "", part)
-        if not part or "[" in plain or "]" in plain:
-            raise source.wrong(line, f"not a host list: {listed!r}")
-        found += names
+    try:
+        for part in COMMA.split(listed):
+            found += _names(part)
+    except ValueError:
+        raise source.wrong(line, f"not a host list: {listed!r}") from None
     return found
 
 
-def _range(source: Source, line: int | None, listed: str, ranges: str) -> list[str]:
-    """The numbers of "1-3,07", as they are written."""
+def _names(part: str) -> list[str]:
+    """The nodes of one part of a host list, such as "n[1-3,07]".
+
+    Raises:
+        ValueError: it is no such part.
+    """
+    outside = RANGES.sub("", part)
+    if not part or "[" in outside or "]" in outside:
+        raise ValueError(part)
+
+    names = [""]
+    for text, ranges in PIECE.findall(part):
+        names = _continued(names, _endings(text, ranges))
+    return names
+
+
+def _endings(text: str, ranges: str) -> list[str]:
+    """What a piece of a host list stands for: its text, or the numbers of its ranges."""
+    if text:
+        return [text]
+    return _numbers(ranges)
+
+
+def _continued(names: Sequence[str], endings: Sequence[str]) -> list[str]:
+    """Each of the names with each of the endings."""
+    return [name + ending for name in names for ending in endings]
+
+
+def _numbers(ranges: str) -> list[str]:
+    """The numbers of "1-3,07", as they are written.
+
+    Raises:
+        ValueError: it is no such list.
+    """
     found: list[str] = []
     for piece in ranges.split(","):
         low, dash, high = piece.partition("-")
-        high = high if dash else low
+        if not dash:
+            high = low
         if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
-            raise source.wrong(line, f"not a host list: {listed!r}")
-        found += [f"{n:0{len(low)}d}" for n in range(int(low), int(high) + 1)]
+            raise ValueError(piece)
+        for number in range(int(low), int(high) + 1):
+            found.append(f"{number:0{len(low)}d}")
     return found

@@ -1,4 +1,7 @@
-"""A simulated study as a TOML file. It says what there is; it never executes code. All fields: docs/simulate.md."""
+"""A simulated study as a TOML file. docs/simulate.md lists all fields.
+
+A spec says what there is; it never executes code.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,28 +10,52 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.core.cluster import ShardId, Slot
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event
 from shoal.core.ports import Policy
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Trial
 from shoal.policy import rebuild
 from shoal.profile.table import Row, Table
-from shoal.simulate.arrivals import Arrival
+from shoal.simulate.arrivals import Arrival, arrivals_of
 from shoal.simulate.fields import Fields, SpecError
-from shoal.simulate.tables import arrivals_of, holding, log_of, row_of, shards_of, slots_of
+from shoal.simulate.tables import (
+    holding,
+    log_of,
+    row_of,
+    shards_of,
+    slots_of,
+)
 
 __all__ = ["Spec", "SpecError", "load_spec"]
 
-TOP = ("title", "hours", "seed", "checkpoint_every", "slots", "log", "data", "hop", "trials", "profile", "policies")
+Script = tuple[tuple[Seconds, Event], ...]
+
+TOP = (
+    "title",
+    "hours",
+    "seed",
+    "checkpoint_every",
+    "slots",
+    "log",
+    "data",
+    "hop",
+    "trials",
+    "profile",
+    "policies",
+)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a simulation needs. `script`: slots that come and go; `slots`: those there from the beginning."""
+    """What a simulation needs.
+
+    `slots`: those there from the beginning. `script`: slots that come and go. `until`: seconds
+    after which the simulation stops; None: at the end of the work.
+    """
 
     title: str
     slots: tuple[Slot, ...]
-    script: tuple[tuple[Seconds, Event], ...]
+    script: Script
     shards: Mapping[ShardId, int]
     arrivals: tuple[Arrival, ...]
     profile: Table
@@ -55,62 +82,103 @@ def load_spec(path: str | Path) -> Spec:
 
 
 def _spec(top: Fields) -> Spec:
+    """The spec that these tables say."""
     if top.one_of("slots", "log") is None:
         raise SpecError(top.file, "", "it needs either [slots] or [log]")
-    log, speeds = log_of(top.table("log")) if "log" in top else (None, {})
-    slots, fast = slots_of(top.tables("slots"))
-    data = top.table("data") if "data" in top else None
+    slots, speeds = slots_of(top.tables("slots"))
+    there = slots
+    script: Script = ()
+    until = None
+    if "log" in top:
+        log, of_nodes = log_of(top.table("log"))
+        speeds |= of_nodes
+        script = tuple(log.script())
+        until = log.span
+        there = slots or log.slots
+
     seed = top.whole("seed", 0)
-    shards, replicas = shards_of(data, slots, fast)
+    shards, replicas = shards_of(_data(top), slots, speeds)
     arrivals = arrivals_of(_some(top, "trials"), shards, seed)
-    hop = top.table("hop", {})
-    rows = _rows(top, hop)
-    made = Table(tuple(rows), fast | speeds) if rows else replace(Table(), speeds=fast | speeds)
-    _check(top, made, arrivals, slots or (log.slots if log else ()))
+    profile = _profile(top, speeds)
+    _check(top, profile, arrivals, there)
     return Spec(
-        top.text("title", top.file.stem),
-        holding(slots, tuple(shards), replicas),
-        tuple(log.script()) if log else (),
-        shards,
-        arrivals,
-        made,
-        _policies(top),
-        top.number("hours", above=0) * 3600.0 if "hours" in top else log.span if log else None,
-        seed,
-        top.number("checkpoint_every", 300.0, least=0),
+        title=top.text("title", top.file.stem),
+        slots=holding(slots, tuple(shards), replicas),
+        script=script,
+        shards=shards,
+        arrivals=arrivals,
+        profile=profile,
+        policies=_policies(top),
+        until=_until(top, until),
+        seed=seed,
+        checkpoint_every=top.number("checkpoint_every", 300.0, least=0),
     )
 
 
+def _until(top: Fields, end: Seconds | None) -> Seconds | None:
+    """When the simulation stops; `end`: where the log ends."""
+    if "hours" not in top:
+        return end
+    return top.number("hours", above=0) * 3600.0
+
+
+def _data(top: Fields) -> Fields | None:
+    """The table [data] if it is there."""
+    if "data" not in top:
+        return None
+    return top.table("data")
+
+
+def _profile(top: Fields, speeds: Mapping[SlotId, float]) -> Table:
+    """The figures of all trials, with the speeds of the slots."""
+    rows = _rows(top, top.table("hop", {}))
+    if rows:
+        return Table(tuple(rows), speeds)
+    return replace(Table(), speeds=speeds)
+
+
 def _rows(top: Fields, hop: Fields) -> list[Row]:
-    """The figures: [[profile]], or a file with [[rows]], as `shoal profile` writes it, beside the spec."""
+    """The figures: [[profile]]; or a file beside the spec, as `shoal profile` writes it."""
     if isinstance(top.data.get("profile"), str):
-        return list(top.made("profile", lambda: Table.load(top.file.parent / top.text("profile"))).rows)
+        path = top.file.parent / top.text("profile")
+        return list(top.made("profile", lambda: Table.load(path)).rows)
     return [row_of(row, hop) for row in top.tables("profile")]
 
 
 def _some(top: Fields, key: str) -> list[Fields]:
+    """The tables of an array, of which there must be one at least."""
     found = top.tables(key)
     if not found:
         raise top.wrong("", f"it needs {key}, as [[{key}]]")
     return found
 
 
-def _check(top: Fields, profile: Table, arrivals: tuple[Arrival, ...], slots: tuple[Slot, ...]) -> None:
+def _check(
+    top: Fields, profile: Table, arrivals: tuple[Arrival, ...], slots: tuple[Slot, ...]
+) -> None:
     """Every trial has figures, and fits somewhere."""
     known = {trial.id: trial for _, trial in arrivals}
-    table, most = profile.of(known), max((slot.memory for slot in slots), default=0.0)
+    table = profile.of(known)
+    most = max((slot.memory for slot in slots), default=0.0)
     for trial in known.values():
-        needs = top.made("[[profile]]", lambda trial=trial: table.cost(trial.id)).memory  # type: ignore[misc]
+        needs = top.made("[[profile]]", partial(table.cost, trial.id)).memory
         if needs > most:
-            raise SpecError(
-                top.file, "[[profile]] memory", f"trial {trial.id} takes {needs:g} GiB; the largest slot has {most:g}"
-            )
-        if trial.widths[0] > len(slots):
-            rule = f"trial {trial.id} needs {trial.widths[0]} slots or more; there are {len(slots)}"
-            raise SpecError(top.file, "[[trials]] widths", rule)
+            takes = f"trial {trial.id} takes {needs:g} GiB"
+            rule = f"{takes}; the largest slot has {most:g}"
+            raise SpecError(top.file, "[[profile]] memory", rule)
+        _check_width(top, trial, len(slots))
+
+
+def _check_width(top: Fields, trial: Trial, slots: int) -> None:
+    """There are slots enough for the trial."""
+    fewest, _ = trial.widths
+    if fewest > slots:
+        rule = f"trial {trial.id} needs {fewest} slots or more; there are {slots}"
+        raise SpecError(top.file, "[[trials]] widths", rule)
 
 
 def _policies(top: Fields) -> dict[str, Policy[Any]]:
+    """The policies of [policies], by their labels."""
     found = top.table("policies", {})
     made = {}
     for label in found.data:

@@ -4,84 +4,167 @@ As measured on Summit: young nodes leave soonest, and nodes of near racks leave 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 
 import numpy as np
 
 from shoal.core.trial import Seconds
-from shoal.simulate.trace import IdleLog
+from shoal.simulate.trace import Fragment, IdleLog, Ids
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Racks in one row, of so many nodes each, of which `idle` are idle on average.
+    """Racks in one row, with `per_rack` nodes each, of which the part `idle` is idle on average.
 
-    `hazard`: departures per node and hour from each age on, as (seconds, rate) rising in age; what leaves takes along idle
-    nodes d racks away with the chance `chance` * exp(-d / `reach`). Nodes become idle in blocks of `block` on average.
+    `hazard`: departures per node and hour from each age on, as (seconds, rate) rising in age. A
+    node that leaves takes along an idle node d racks away with the probability
+    `chance` * exp(-d / `reach`). Nodes become idle in blocks of `block` on average. `tick`: seconds
+    between two looks at the machine.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
     """
 
     racks: int = 32
     per_rack: int = 18
     idle: float = 0.09
-    hazard: Sequence[tuple[float, float]] = ((0, 9.0), (60, 11.0), (180, 4.5), (900, 2.4), (2700, 1.5))
+    hazard: Sequence[tuple[float, float]] = (
+        (0, 9.0),
+        (60, 11.0),
+        (180, 4.5),
+        (900, 2.4),
+        (2700, 1.5),
+    )
     chance: float = 0.6
     reach: float = 6.0
     block: float = 12.0
     tick: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.racks, self.per_rack) < 1 or not 0 < self.idle < 1 or not 0 <= self.chance < 1:
-            raise ValueError(f"a machine needs racks, nodes, 0 < idle < 1 and 0 <= chance < 1; got {self!r}")
-        if not (self.reach > 0 and self.block >= 1 and self.tick > 0) or self.hazard[0][0] != 0:
-            raise ValueError(f"a machine needs reach > 0, block >= 1, tick > 0 and a hazard from age 0 on; got {self!r}")
+        nodes = self.racks >= 1 and self.per_rack >= 1
+        parts = 0 < self.idle < 1 and 0 <= self.chance < 1
+        if not nodes or not parts:
+            needs = "racks, nodes, 0 < idle < 1 and 0 <= chance < 1"
+            raise ValueError(f"a machine needs {needs}; got {self!r}")
+
+        lengths = self.reach > 0 and self.block >= 1 and self.tick > 0
+        if not lengths or self.hazard[0][0] != 0:
+            needs = "reach > 0, block >= 1, tick > 0 and a hazard from age 0 on"
+            raise ValueError(f"a machine needs {needs}; got {self!r}")
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(f"a{rack + 1:02d}n{node + 1:02d}" for rack in range(self.racks) for node in range(self.per_rack))
+        """a01n01, a01n02, …: rack and node."""
+        names = []
+        for rack in range(1, self.racks + 1):
+            for node in range(1, self.per_rack + 1):
+                names.append(f"a{rack:02d}n{node:02d}")
+        return tuple(names)
 
 
 def synthetic(machine: Machine, hours: float, seed: int = 0) -> IdleLog:
     """A log of so many hours, a function of its arguments alone."""
-    rng = np.random.default_rng(seed)
-    count = machine.racks * machine.per_rack
-    rack = np.arange(count) // machine.per_rack
-    since = np.full(count, -1.0)  # idle since; below 0: busy
-    ages, rates = (np.array(column, float) for column in zip(*machine.hazard, strict=True))
-    near = machine.chance * np.exp(-np.abs(rack[:, None] - rack) / machine.reach)
-    company = 1.0 + machine.idle * float(near.sum(1).mean())  # how many leave at a time, about
-    fragments = []
+    nodes = _Nodes(machine, seed)
     ticks = int(hours * 3600 / machine.tick)
-    for k in range(ticks):
-        now = k * machine.tick
-        idle = np.flatnonzero(since >= 0)
-        if len(idle):
-            rate = rates[np.searchsorted(ages, now - since[idle], side="right") - 1]
-            first = idle[rng.random(len(idle)) < 1.0 - np.exp(-rate * machine.tick / 3600.0 / company)]
-            if len(first):
-                along = rng.random((len(first), len(idle))) < near[first][:, idle]
-                gone = np.union1d(first, idle[along.any(0)])
-                fragments += [(n, since[n], now) for n in gone if now > since[n]]
-                since[gone] = -1.0
-        _release(machine, rng, since, rack, now, k == 0)
-    fragments += [(n, since[n], inf) for n in np.flatnonzero(since >= 0)]
-    names = machine.names
-    log = IdleLog.of([(names[n], float(a), float(b)) for n, a, b in fragments], ticks * machine.tick)
-    return IdleLog(log.nodes, log.node, log.start, log.end, 0.0, log.finish, machine=count)
+    fragments: list[Fragment] = []
+    for number in range(ticks):
+        now = number * machine.tick
+        fragments += nodes.leave(now)
+        if number == 0:
+            nodes.fill(now)
+        else:
+            nodes.release(now)
+    fragments += nodes.still_idle()
+
+    log = IdleLog.of(fragments, ticks * machine.tick)
+    return replace(log, begin=0.0, machine=machine.racks * machine.per_rack)
 
 
-def _release(machine: Machine, rng: np.random.Generator, since: np.ndarray, rack: np.ndarray, now: Seconds, full: bool) -> None:
-    """A block of busy nodes around some rack becomes idle, the sooner the fewer are."""
-    wanted = machine.idle * len(since)
-    short = wanted - float((since >= 0).sum())
-    chance = 1.0 - exp(-max(0.0, 0.2 + short / wanted) * machine.tick / 60.0)
-    if not full and rng.random() >= chance:
-        return
-    busy = np.flatnonzero(since < 0)
-    size = int(wanted) if full else min(len(busy), int(rng.geometric(1.0 / machine.block)))
-    centre = rng.integers(machine.racks)
-    order = np.lexsort((rng.random(len(busy)), np.abs(rack[busy] - centre)))
-    since[busy[order[: max(1, size)]]] = now
+class _Nodes:
+    """The nodes of a machine in virtual time: since when each is idle, -1 if it is busy."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self._machine = machine
+        self._names = machine.names
+        self._rng = np.random.default_rng(seed)
+        self._rack = np.arange(len(self._names)) // machine.per_rack
+        self._since = np.full(len(self._names), -1.0)
+        self._wanted = machine.idle * len(self._names)  # idle nodes on average
+        self._ages, self._rates = np.array(machine.hazard, float).T
+
+        distance = np.abs(self._rack[:, None] - self._rack)
+        self._together = machine.chance * np.exp(-distance / machine.reach)
+        # About how many nodes leave at a time: each takes some of the idle ones along.
+        self._company = 1.0 + machine.idle * float(self._together.sum(1).mean())
+
+    # -- nodes leave -------------------------------------------------------------------------------
+
+    def leave(self, now: Seconds) -> list[Fragment]:
+        """Some idle nodes leave; the intervals that end with that."""
+        idle = self._idle()
+        first = self._first(idle, now)
+        if not len(first):
+            return []
+        gone = np.union1d(first, self._along(idle, first))
+        ended = []
+        for node in gone:
+            name, start, _ = self._fragment(node)
+            if now > start:
+                ended.append((name, start, now))
+        self._since[gone] = -1.0
+        return ended
+
+    def _first(self, idle: Ids, now: Seconds) -> Ids:
+        """Nodes that leave by themselves, the younger the sooner."""
+        if not len(idle):
+            return idle
+        age = now - self._since[idle]
+        band = np.searchsorted(self._ages, age, side="right") - 1
+        departures = self._rates[band] * self._machine.tick / 3600.0 / self._company
+        leaves = self._rng.random(len(idle)) < 1.0 - np.exp(-departures)
+        first: Ids = idle[leaves]
+        return first
+
+    def _along(self, idle: Ids, first: Ids) -> Ids:
+        """Idle nodes that those take along, the nearer the likelier."""
+        chance = self._together[first][:, idle]
+        taken = self._rng.random((len(first), len(idle))) < chance
+        along: Ids = idle[taken.any(0)]
+        return along
+
+    # -- nodes become idle -------------------------------------------------------------------------
+
+    def fill(self, now: Seconds) -> None:
+        """As many nodes as are idle on average become so at once."""
+        self._release(now, int(self._wanted))
+
+    def release(self, now: Seconds) -> None:
+        """A block of busy nodes may become idle, the sooner the fewer are."""
+        short = self._wanted - len(self._idle())
+        expected = max(0.0, 0.2 + short / self._wanted) * self._machine.tick / 60.0
+        if self._rng.random() < 1.0 - exp(-expected):
+            self._release(now, int(self._rng.geometric(1.0 / self._machine.block)))
+
+    def _release(self, now: Seconds, count: int) -> None:
+        """So many busy nodes around some rack become idle, one at least."""
+        busy = np.flatnonzero(self._since < 0)
+        centre = self._rng.integers(self._machine.racks)
+        distance = np.abs(self._rack[busy] - centre)
+        order = np.lexsort((self._rng.random(len(busy)), distance))
+        nearest = order[: max(1, count)]
+        self._since[busy[nearest]] = now
+
+    # -- idle nodes --------------------------------------------------------------------------------
+
+    def _idle(self) -> Ids:
+        """The numbers of the nodes that are idle."""
+        return np.flatnonzero(self._since >= 0)
+
+    def still_idle(self) -> list[Fragment]:
+        """The intervals that have not ended."""
+        return [self._fragment(node) for node in self._idle()]
+
+    def _fragment(self, node: int) -> Fragment:
+        """The interval of an idle node, which has no end yet."""
+        return self._names[node], float(self._since[node]), inf

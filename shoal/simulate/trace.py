@@ -1,4 +1,7 @@
-"""An idle-node log: when each node was idle, as intervals, and as the simulator's script of joining and leaving."""
+"""An idle-node log: when each node was idle.
+
+The log is a list of intervals; the simulator reads it as a script of slots that join and leave.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,23 +17,36 @@ from shoal.core.trial import Seconds
 
 Times = NDArray[np.float64]
 Ids = NDArray[np.int64]
+Fragment = tuple[str, Seconds, Seconds]  # node, start, end
+Change = tuple[Seconds, Ids, Ids]  # time, nodes that join, nodes that leave
 
 
 class TraceError(ValueError):
-    """A log breaks a rule: which file, which line (of a Parquet file: which row, from 1), which rule."""
+    """A log breaks a rule: which file, which line, which rule.
 
-    def __init__(self, file: object, line: int | None, rule: str, counts: str = "line") -> None:
-        super().__init__(f"{file}, {counts} {line}: {rule}" if line is not None else f"{file}: {rule}")
-        self.file, self.line, self.rule = str(file), line, rule
+    In a Parquet file it is a row instead of a line, counted from 1.
+    """
+
+    def __init__(
+        self, file: object, line: int | None, rule: str, counts: str = "line"
+    ) -> None:
+        place = str(file)
+        if line is not None:
+            place = f"{file}, {counts} {line}"
+        super().__init__(f"{place}: {rule}")
+        self.file = str(file)
+        self.line = line
+        self.rule = rule
 
 
 @dataclass(frozen=True)
 class IdleLog:
-    """Fragments, each an interval [start, end) during which a node is idle; `end` inf: still idle when the log ends.
+    """Fragments, each an interval [start, end) in seconds during which a node is idle.
 
-    `node`: index into `nodes`, of each fragment. `begin`, `finish`: the span observed, in seconds; fragments that were
-    there at `begin` start no later than it. `machine`: nodes of the whole machine, idle or not. `rows`: times at which
-    the log says that something changed.
+    An `end` of inf means that the node is still idle when the log ends. `node`: for each fragment
+    the index of its node in `nodes`. `begin`, `finish`: the span observed, in seconds; a fragment
+    that was there at `begin` starts no later. `machine`: how many nodes the whole machine has,
+    idle or not.
     """
 
     nodes: tuple[str, ...]
@@ -43,40 +59,64 @@ class IdleLog:
     machine: int = 0
 
     @classmethod
-    def of(cls, fragments: Iterable[tuple[str, float, float]], finish: Seconds | None = None) -> "IdleLog":
-        """From (node, start, end) in any order."""
-        listed = sorted(fragments, key=lambda f: (f[1], f[0]))
-        names = tuple(dict.fromkeys(f[0] for f in listed))
-        number = {name: i for i, name in enumerate(names)}
-        start, end = (np.array([f[k] for f in listed], float) for k in (1, 2))
-        last = max([*end[np.isfinite(end)].tolist(), *start.tolist()], default=0.0) if finish is None else finish
-        node = np.array([number[f[0]] for f in listed], np.int64)
-        return cls(names, node, start, end, float(start.min(initial=last)), float(last), machine=len(names))
+    def of(
+        cls, fragments: Iterable[Fragment], finish: Seconds | None = None
+    ) -> "IdleLog":
+        """The log of these fragments, which may come in any order.
+
+        `finish`: when it ends; None: with the last time in the fragments.
+        """
+        listed = sorted(fragments, key=lambda fragment: (fragment[1], fragment[0]))
+        numbers = _numbered(name for name, _, _ in listed)
+        node = np.array([numbers[name] for name, _, _ in listed], np.int64)
+        start = np.array([since for _, since, _ in listed], float)
+        end = np.array([until for _, _, until in listed], float)
+        if finish is None:
+            finish = _last(start, end)
+
+        begin = float(start.min(initial=finish))
+        names = tuple(numbers)
+        return cls(names, node, start, end, begin, float(finish), machine=len(names))
 
     @property
     def span(self) -> Seconds:
+        """How long the log is."""
         return self.finish - self.begin
 
     def window(self, begin: Seconds, finish: Seconds) -> "IdleLog":
-        """Only what is seen from `begin` to `finish`; fragments that began before keep their start, and so their age."""
+        """Only what is seen from `begin` to `finish`.
+
+        Fragments that began before keep their start, and so their age.
+        """
         seen = (self.end > begin) & (self.start <= finish)
         end = np.where(self.end > finish, inf, self.end)[seen]
-        return replace(self, node=self.node[seen], start=self.start[seen], end=end, begin=begin, finish=min(finish, self.finish))
+        return replace(
+            self,
+            node=self.node[seen],
+            start=self.start[seen],
+            end=end,
+            begin=begin,
+            finish=min(finish, self.finish),
+        )
 
     def subset(self, first: int, count: int) -> "IdleLog":
         """Only `count` nodes from number `first` on."""
+        nodes = self.nodes[first : first + count]
         seen = (self.node >= first) & (self.node < first + count)
         return replace(
             self,
-            nodes=self.nodes[first : first + count],
+            nodes=nodes,
             node=self.node[seen] - first,
             start=self.start[seen],
             end=self.end[seen],
-            machine=len(self.nodes[first : first + count]),
+            machine=len(nodes),
         )
 
-    def changes(self) -> Iterator[tuple[Seconds, Ids, Ids]]:
-        """(time, nodes that join, nodes that leave), oldest first; the first is what is idle at `begin`."""
+    def changes(self) -> Iterator[Change]:
+        """When nodes join and leave, oldest first.
+
+        The first says which nodes are idle at `begin`.
+        """
         there = np.maximum(self.start, self.begin)
         joins = _by_time(there, self.node, there <= self.finish)
         leaves = _by_time(self.end, self.node, self.end <= self.finish)
@@ -85,31 +125,57 @@ class IdleLog:
             yield at, joins.get(at, none), leaves.get(at, none)
 
     def script(self) -> list[tuple[Seconds, Event]]:
-        """What happens to the slots, one a node, in seconds since `begin`: leaving before joining."""
+        """What happens to the slots, one for each node, in seconds since `begin`.
+
+        At one time slots leave before others join.
+        """
         found: list[tuple[Seconds, Event]] = []
         for at, came, went in self.changes():
+            since = at - self.begin
             if len(went):
-                found.append((at - self.begin, Left(frozenset(SlotId(self.nodes[n]) for n in went))))
+                found.append((since, self._left(went)))
             if len(came):
-                found.append((at - self.begin, Joined(tuple(self.slots[n] for n in came))))
+                found.append((since, self._joined(came)))
         return found
+
+    def _left(self, nodes: Ids) -> Left:
+        """These nodes' slots leave."""
+        return Left(frozenset(SlotId(self.nodes[node]) for node in nodes))
+
+    def _joined(self, nodes: Ids) -> Joined:
+        """These nodes' slots join."""
+        return Joined(tuple(self.slots[node] for node in nodes))
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
+        """A slot for each node."""
         return tuple(Slot(SlotId(name), name, "node") for name in self.nodes)
 
     @property
     def node_seconds(self) -> float:
         """Idle time of all nodes together."""
         ends = np.minimum(self.end, self.finish)
-        return float(np.maximum(ends - np.maximum(self.start, self.begin), 0.0).sum())
+        starts = np.maximum(self.start, self.begin)
+        return float(np.maximum(ends - starts, 0.0).sum())
+
+
+def _numbered(names: Iterable[str]) -> dict[str, int]:
+    """A number for each name, in the order in which they come."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
+def _last(start: Times, end: Times) -> float:
+    """The last time that is known; 0 if there is none."""
+    known = [*end[np.isfinite(end)].tolist(), *start.tolist()]
+    return max(known, default=0.0)
 
 
 def _by_time(at: Times, node: Ids, seen: NDArray[np.bool_]) -> dict[float, Ids]:
     """The nodes at each time."""
-    times, nodes = at[seen], node[seen]
-    order = np.lexsort((nodes, times))
-    times, nodes = times[order], nodes[order]
-    cuts = np.flatnonzero(np.diff(times)) + 1
-    parts = np.split(nodes, cuts) if len(nodes) else []
-    return dict(zip(times[np.concatenate([[0], cuts])].tolist() if len(nodes) else [], parts, strict=True))
+    if not seen.any():
+        return {}
+    order = np.lexsort((node[seen], at[seen]))
+    times = at[seen][order]
+    cuts = np.flatnonzero(np.diff(times)) + 1  # where another time begins
+    firsts = times[np.concatenate([[0], cuts])].tolist()
+    return dict(zip(firsts, np.split(node[seen][order], cuts), strict=True))

@@ -1,34 +1,55 @@
 """The contract of a backend: one small study, run in several ways through the ordinary engine."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from shoal.core.cluster import ShardId
-from shoal.core.event import Advanced, Commanded, Ended, Entry, Failed, Fell, Finished, Joined, Planned, Retired, Submitted
+from shoal.core.cluster import ShardId, SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Event,
+    Failed,
+    Fell,
+    Finished,
+    Joined,
+    Planned,
+    Retired,
+    Submitted,
+)
 from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.ports import Backend, Moment, Policy, Searcher
-from shoal.core.state import State, View, fold
+from shoal.core.state import State, View
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.engine.journal import Journal, Line
-from shoal.engine.run import reopened, run
+from shoal.engine.journal import Line
+from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
-from shoal.policy.hop import Hop
+from shoal.policy.hop.hop import Hop
 from shoal.profile.measure import Believer
 from shoal.search.trace import Trace
-from shoal.testing.journals import check_journal
+from shoal.testing.journals import check_journal, resumed
 
 Config = Mapping[str, Any]
+TimedConfig = tuple[Seconds, Config]
+StageAndVisits = list[int]
+E = TypeVar("E")
+FIRST = TrialId("t000")  # the name of the first trial of a trace
 
 
 @dataclass(frozen=True)
 class Setting:
     """A backend and the study that it is tried on.
 
-    `make(state, since)`: a backend that goes on from this state (of a fresh study, or of one that was stopped) at this
-    second of the study; called several times, each time after the one before was used up. `shards`: samples of
-    each. `configs`: two or more that train well, in seconds. `bad`: one that raises, if the recipe has one.
-    `late`: seconds after which the study has nothing left to do. `close`: called when a backend has been used up.
+    `make(state, since)`: makes a backend that goes on from this state, of a fresh study or of one
+    that was stopped, at this second of the study. It is called several times, each time after the
+    backend before was used up.
+    `shards`: the samples of each.
+    `configs`: two or more configurations that train well, within seconds.
+    `bad`: a configuration that raises, if the recipe has one.
+    `late`: the seconds after which the study has nothing left to do.
+    `close`: called when a backend has been used up.
     """
 
     make: Callable[[State, Seconds], Backend]
@@ -40,9 +61,18 @@ class Setting:
     late: Seconds = 1.0
     close: Callable[[Backend], None] = lambda backend: None
 
+    def at_once(self, epochs: int) -> Trace:
+        """All configurations from the beginning, for so many epochs."""
+        return Trace(_at_the_beginning(self.configs), epochs)
+
+
+def _at_the_beginning(configs: Iterable[Config]) -> list[TimedConfig]:
+    """The configurations, all of which arrive at once."""
+    return [(0.0, config) for config in configs]
+
 
 def check_backend(setting: Setting) -> None:
-    """Hold the backend to its contract, under each of the setting's policies."""
+    """Check that the backend keeps its contract, under each of the setting's policies."""
     for policy in setting.policies:
         check_study(setting, policy)
         check_resume(setting, policy)
@@ -54,104 +84,182 @@ def check_backend(setting: Setting) -> None:
 
 
 def check_study(setting: Setting, policy: Policy[Any]) -> None:
-    """All trials finish; events come in order; ended gangs may be changed again, to no effect."""
-    lines, state = _run(setting, policy, Trace([(0.0, c) for c in setting.configs], setting.epochs))
-    check_journal(lines, state)
-    assert set(state.ended.values()) == {"finished"}, f"not all finished: {state.ended}"
+    """All trials finish, and events come in order.
+
+    Gangs that ended may be changed again, which has no effect.
+    """
+    lines, state = _run(setting, policy, setting.at_once(setting.epochs))
+    _check_all_finished(state)
     for trial in state.known:
-        visits = state.visits[trial]
-        assert len(visits) == setting.epochs * len(setting.shards), f"{trial}: {len(visits)} visits in {setting.epochs} epochs"
-        assert state.signature.get(trial), f"{trial} has no signature: it was never measured"
-        epochs = [epoch for epoch, _ in state.scores[trial]]
-        assert epochs == sorted(epochs), f"{trial} was evaluated at {epochs}"
+        _check_trained(setting, state, trial)
     assert not state.plan.gangs, f"gangs are left: {state.plan}"
-    first = next(line for line in lines if isinstance(line.entry, Joined))
-    assert first.time == min(line.time for line in lines[1:]), "slots join at the first moment"
+    _check_first_moment(lines)
+
+
+def _check_trained(setting: Setting, state: State, trial: TrialId) -> None:
+    """The trial has made all its visits, was measured, and was evaluated in order."""
+    count = len(state.visits[trial])
+    wanted = setting.epochs * len(setting.shards)
+    assert count == wanted, f"{trial}: {count} visits in {setting.epochs} epochs"
+    measured = state.signature.get(trial)
+    assert measured, f"{trial} has no signature: it was never measured"
+    _check_evaluations(state, trial)
+
+
+def _check_evaluations(state: State, trial: TrialId) -> None:
+    """The trial was evaluated in the order of its epochs."""
+    epochs = [epoch for epoch, _ in state.scores[trial]]
+    assert epochs == sorted(epochs), f"{trial} was evaluated at {epochs}"
+
+
+def _check_first_moment(lines: Sequence[Line]) -> None:
+    """Slots join at the first moment of a run."""
+    first = min(line.time for line in lines[1:])
+    joined = _lines_of(Joined, lines)
+    assert joined[0].time == first, "slots join at the first moment"
+
+
+def _check_all_finished(state: State) -> None:
+    how = set(state.ended.values())
+    assert how == {"finished"}, f"not all finished: {state.ended}"
 
 
 def check_resume(setting: Setting, policy: Policy[Any]) -> None:
-    """Stopped half way and gone on with: nothing durable is lost, nothing is done twice."""
-    searcher = Trace([(0.0, c) for c in setting.configs], setting.epochs)
+    """A study that is stopped half way and resumed keeps all durable visits, and finishes."""
+    searcher = setting.at_once(setting.epochs)
     half = len(setting.configs) * setting.epochs * len(setting.shards) // 2
     lines, state = _run(setting, policy, searcher, stop_after=half)
-    check_journal(lines, state)
     assert not state.plan.gangs, f"stopped, but gangs are left: {state.plan}"
-    kept = {trial: (at.visits, state.visits[trial][: at.visits]) for trial, at in state.kept.items()}
-    more, final = _run(setting, policy, searcher, former=lines)
-    check_journal(more, final)
-    assert set(final.ended.values()) == {"finished"}, f"not all finished: {final.ended}"
-    for trial, (count, visits) in kept.items():
-        assert final.visits[trial][:count] == visits, f"{trial}: durable visits {visits} became {final.visits[trial][:count]}"
+    _, final = _run(setting, policy, searcher, former=lines)
+    _check_all_finished(final)
+    for trial, kept in state.kept.items():
+        durable = state.visits[trial][: kept.visits]
+        again = final.visits[trial][: kept.visits]
+        assert again == durable, f"{trial}: durable visits {durable} became {again}"
 
 
 def check_stopped(setting: Setting) -> None:
-    """A gang without a quota that is stopped in the midst of a visit completes it; nothing is lost, nothing is done twice."""
-    lines, state = _run(setting, _Interrupts(), Trace([(0.0, c) for c in setting.configs], setting.epochs))
-    check_journal(lines, state)
-    assert set(state.ended.values()) == {"finished"}, f"not all finished: {state.ended}"
-    fell = [line.entry for line in lines if isinstance(line.entry, Fell)]
+    """A gang without a quota that is stopped amid a visit completes the visit.
+
+    Nothing is lost, and nothing is done twice.
+    """
+    lines, state = _run(setting, _Interrupts(), setting.at_once(setting.epochs))
+    _check_all_finished(state)
+    fell = _lines_of(Fell, lines)
     assert not fell, f"a stop lost work: {fell}"
-    plans = [n for n, line in enumerate(lines) if isinstance(line.entry, Planned)]
-    stop = next(n for n in plans if lines[n].entry.stop and not lines[n].entry.start)  # type: ignore[union-attr]
-    after = next((n for n in plans if n > stop), len(lines))
-    made = [line.entry.visits for line in lines[stop:after] if isinstance(line.entry, Advanced)]
-    assert any(visits.values() for visits in map(dict, made)), "stopped within a visit, it was not completed before the next plan"
+    completed = _visits_after_first_stop(lines)
+    assert completed, "stopped amid a visit, it was not completed before the next plan"
+
+
+def _visits_after_first_stop(lines: Sequence[Line]) -> int:
+    """How many visits were completed between the first plan that only stops and the next plan."""
+    stopped = False
+    visits = 0
+    for line in lines:
+        entry = line.entry
+        if isinstance(entry, Planned):
+            if stopped:
+                return visits
+            stopped = bool(entry.stop) and not entry.start
+        elif stopped:
+            visits += _visits(entry)
+    return visits
+
+
+def _visits(entry: Entry) -> int:
+    """How many visits were completed, if the entry is an Advanced; else 0."""
+    if not isinstance(entry, Advanced):
+        return 0
+    return sum(map(len, entry.visits.values()))
 
 
 def check_retired(setting: Setting) -> None:
     """A trial that is taken out while it runs stops, and the others go on."""
-    lines, state = _run(setting, setting.policies[0], _Retires([(0.0, c) for c in setting.configs], setting.epochs))
-    check_journal(lines, state)
-    out = [line.entry.trial for line in lines if isinstance(line.entry, Retired)]
-    assert [state.ended[trial] for trial in out] == ["retired"], f"retired {out}: {state.ended}"
-    assert not [line for line in lines if isinstance(line.entry, Finished) and line.entry.trial in out]
-    others = [how for trial, how in state.ended.items() if trial not in out]
-    assert others == ["finished"] * (len(setting.configs) - 1), f"not all others finished: {state.ended}"
+    searcher = _Retires(_at_the_beginning(setting.configs), setting.epochs)
+    lines, state = _run(setting, setting.policies[0], searcher)
+    retired = _lines_of(Retired, lines)
+    assert len(retired) == 1, f"one trial is retired, not {retired}"
+    out = retired[0].entry.trial
+    assert state.ended[out] == "retired", f"retired {out}: {state.ended}"
+    finished = [line.entry.trial for line in _lines_of(Finished, lines)]
+    assert out not in finished, f"retired {out}, but finished {finished}"
+    _check_others_finished(state, out, len(setting.configs) - 1)
+
+
+def _check_others_finished(state: State, out: TrialId, count: int) -> None:
+    """So many trials finished: all but the trial that is out."""
+    others = [how for trial, how in state.ended.items() if trial != out]
+    assert others == ["finished"] * count, f"not all others finished: {state.ended}"
 
 
 def check_wake(setting: Setting) -> None:
-    """A trial that arrives later is met by a moment then, though nothing else happens."""
+    """When a trial arrives later there is a moment, even if nothing else happens then."""
     one, other = setting.configs[:2]
     arrivals = [(0.0, one), (1e-3, other), (setting.late, other)]
     lines, state = _run(setting, setting.policies[0], Trace(arrivals, 1))
-    check_journal(lines, state)
-    came = [line.time for line in lines if isinstance(line.entry, Submitted)]
+    came = [line.time for line in _lines_of(Submitted, lines)]
     assert len(came) == 3, f"submitted at {came}"
-    assert all(time >= due for time, (due, _) in zip(came, arrivals, strict=True)), f"submitted at {came}, before {arrivals}"
-    assert set(state.ended.values()) == {"finished"}
+    for time, (due, _) in zip(came, arrivals, strict=True):
+        assert time >= due, f"submitted at {came}, before {arrivals}"
+    _check_all_finished(state)
 
 
 def check_failure(setting: Setting, bad: Config) -> None:
-    """A configuration that raises is reported with one line of why, and harms no other."""
-    lines, state = _run(setting, setting.policies[0], Trace([(0.0, bad), *((0.0, c) for c in setting.configs)], 1))
-    check_journal(lines, state)
-    failed = [line.entry for line in lines if isinstance(line.entry, Failed)]
-    assert [entry.trial for entry in failed] == ["t000"], f"the first configuration fails; failed: {failed}"
-    assert failed[0].why and "\n" not in failed[0].why, f"why is one line; got {failed[0].why!r}"
-    assert [state.ended[t] == "finished" for t in sorted(state.known)[1:]] == [True] * len(setting.configs), f"{state.ended}"
+    """A configuration that raises is reported, with one line that says why.
+
+    The other trials finish.
+    """
+    searcher = Trace(_at_the_beginning([bad, *setting.configs]), 1)
+    lines, state = _run(setting, setting.policies[0], searcher)
+    failed = _lines_of(Failed, lines)
+    assert len(failed) == 1, f"one trial fails, not {failed}"
+    entry = failed[0].entry
+    assert entry.trial == FIRST, f"the first configuration fails; failed: {failed}"
+    assert entry.why, "a failure says why"
+    assert "\n" not in entry.why, f"why is one line; got {entry.why!r}"
+    _check_others_finished(state, entry.trial, len(setting.configs))
 
 
 def _run(
-    setting: Setting, policy: Policy[Any], searcher: Searcher[Any], former: Sequence[Line] = (), stop_after: int | None = None
+    setting: Setting,
+    policy: Policy[Any],
+    searcher: Searcher[Any],
+    former: Sequence[Line] = (),
+    stop_after: int | None = None,
 ) -> tuple[list[Line], State]:
-    journal, since = Journal(), max((line.time for line in former), default=0.0)
-    journal.lines += former
-    state = fold(State(), (line.entry for line in former))
-    opening = reopened(state, setting.shards, {})
-    for entry in opening:
-        journal.append(since, entry)
-    state = fold(state, opening)
+    """Run the study, after the lines of a `former` run, and check its journal.
+
+    `stop_after`: the visits after which the run is stopped; None: it is not.
+    """
+    journal, state, since = resumed(former, setting.shards)
     inner = setting.make(state, since)
     backend = Probed(inner, stop_after)
+    watch = [backend.see]
     try:
-        state = run(searcher, policy, backend, Believer(), journal, state, watch=[backend.see])
+        state = run(searcher, policy, backend, Believer(), journal, state, watch=watch)
     finally:
         setting.close(inner)
+    check_journal(journal.lines, state)
     return journal.lines, state
 
 
+class _LineOf(NamedTuple, Generic[E]):
+    """A line of a journal whose entry is of a known kind."""
+
+    time: Seconds
+    entry: E
+
+
+def _lines_of(kind: type[E], lines: Iterable[Line]) -> list[_LineOf[E]]:
+    """The lines with entries of this kind."""
+    return [_LineOf(time, entry) for time, entry in lines if isinstance(entry, kind)]
+
+
 class Probed:
-    """A backend that is also asked to change gangs that ended, and is told to stop after so many visits."""
+    """A backend that is also asked to stop gangs that ended.
+
+    `stop_after`: the visits after which the run is asked to stop; None: it is not.
+    """
 
     def __init__(self, inner: Backend, stop_after: int | None) -> None:
         self.inner = inner
@@ -164,13 +272,19 @@ class Probed:
             assert now >= at, f"a moment at {now} after one at {at}"
             at = now
             self.ended += [event.gang for event in events if isinstance(event, Ended)]
-            if self.left is not None:
-                self.left -= sum(len(v) for event in events if isinstance(event, Advanced) for v in event.visits.values())
-                if self.left <= 0:
-                    self.left = None
-                    yield now, (*events, Commanded("stop", "as asked"))
-                    continue
+            if self._is_to_stop(events):
+                events = (*events, Commanded("stop", "as asked"))
             yield now, events
+
+    def _is_to_stop(self, events: Sequence[Event]) -> bool:
+        """Count the visits; returns whether they are as many as were asked for."""
+        if self.left is None:
+            return False
+        self.left -= sum(map(_visits, events))
+        if self.left > 0:
+            return False
+        self.left = None
+        return True
 
     def submit(self, trial: Trial) -> None:
         self.inner.submit(trial)
@@ -184,45 +298,63 @@ class Probed:
         self.inner.wake(at, until)
 
     def see(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        """Watch that the plan holds nobody twice."""
-        gangs = state.plan.gangs
-        slots = [slot for gang in gangs for slot in gang.slots]
-        trials = [trial for gang in gangs for trial in gang.trials]
-        assert len(set(slots)) == len(slots) and len(set(trials)) == len(trials), f"{now}: {gangs}"
+        """Check that no slot and no trial is in two gangs of the plan."""
+        slots: list[SlotId] = []
+        trials: list[TrialId] = []
+        for gang in state.plan.gangs:
+            slots += gang.slots
+            trials += gang.trials
+        assert len(set(slots)) == len(slots), f"{now}: {state.plan}"
+        assert len(set(trials)) == len(trials), f"{now}: {state.plan}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Interrupts:
-    """First come, first served; but once, all that runs is stopped in the midst of a visit, until that was made."""
+    """First come, first served; but once, all that runs is stopped amid a visit.
 
-    def start(self) -> dict[str, Any]:
-        return {"stage": 0, "seen": []}
+    The memory is a stage, and the number of visits that were made when it was noted. In stage 0 it
+    looks for two moments, both amid the same visit. It then stops all and is in stage 1, until the
+    visit is completed. Stage 2 is plain first come, first served. Without a number it is -1.
+    """
 
-    def decide(self, view: View, memory: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
+    def start(self) -> StageAndVisits:
+        return [0, -1]
+
+    def decide(self, view: View, memory: StageAndVisits) -> tuple[Plan, StageAndVisits]:
+        stage, noted = memory
         made = sum(map(len, view.visits.values()))
-        if memory["stage"] == 0 and memory["seen"] == [made] and view.running:
-            return Plan(), {"stage": 1, "seen": [made]}
-        if memory["stage"] == 1 and memory["seen"] == [made]:
+        if stage == 0 and noted == made and view.running:
+            return Plan(), [1, made]
+        if stage == 1 and noted == made:
             return view.plan, memory
         plan, _ = Fifo().decide(view, None)
-        if memory["stage"] == 0:
-            return replace(plan, wake_at=view.now + 1e-3), {"stage": 0, "seen": [made] if view.running else []}
-        return plan, {"stage": 2, "seen": []}
+        if stage > 0:
+            return plan, [2, -1]
+        noted = -1
+        if view.running:
+            noted = made
+        return replace(plan, wake_at=view.now + 1e-3), [0, noted]
 
 
 @dataclass(frozen=True, slots=True)
 class _Retires:
-    """A trace whose first trial is taken out once it has visited a shard."""
+    """A trace whose first trial is taken out once it has visited a shard.
 
-    arrivals: Sequence[tuple[float, Config]]
+    The memory is that of the trace, and 1 once the trial was taken out.
+    """
+
+    arrivals: Sequence[TimedConfig]
     epochs: int
 
     def start(self) -> list[int]:
         return [0, 0]
 
     def propose(self, view: View, memory: list[int]) -> tuple[Proposal, list[int]]:
-        proposal, came = Trace(self.arrivals, self.epochs).propose(view, memory[0])
-        first = TrialId("t000")
-        if not memory[1] and view.visits.get(first) and first in view.trials:
-            return Proposal(proposal.submit, frozenset({first}), proposal.wake_at), [came, 1]
-        return proposal, [came, memory[1]]
+        arrived, out = memory
+        trace = Trace(self.arrivals, self.epochs)
+        proposal, arrived = trace.propose(view, arrived)
+        running = FIRST in view.trials and view.visits.get(FIRST)
+        if running and not out:
+            out = 1
+            proposal = replace(proposal, retire=frozenset({FIRST}))
+        return proposal, [arrived, out]

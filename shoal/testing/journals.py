@@ -1,10 +1,12 @@
 """What holds of every journal, whoever decided and wherever it ran."""
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isclose
 from typing import Any
 
+from shoal.core.cluster import ShardId
 from shoal.core.event import (
     Advanced,
     Ended,
@@ -20,115 +22,292 @@ from shoal.core.event import (
     Opened,
     Planned,
 )
-from shoal.core.state import State, step
-from shoal.core.trial import Samples, TrialId, Visit
-from shoal.engine.journal import Line, decode, encode, replay
+from shoal.core.fold import fold, step
+from shoal.core.state import State, durable
+from shoal.core.trial import Samples, Seconds, TrialId, Visit
+from shoal.core.visits import EPS
+from shoal.engine.journal import Journal, Line, decode, encode, replay
+from shoal.engine.run import reopened
 
 SPENT = frozenset({"switch", "data", "train", "evaluate", "save"})
-ORDER: tuple[Any, ...] = (Advanced, Measured, Evaluated, Kept, Ended, (Finished, Failed))  # of the events of one unit
+# The order of the events of one unit.
+ORDER: tuple[Any, ...] = (
+    Advanced,
+    Measured,
+    Evaluated,
+    Kept,
+    Ended,
+    (Finished, Failed),
+)
 
 
 def check_journal(lines: Sequence[Line], state: State | None = None) -> None:
-    """Time goes forward; visits and samples add up; units report in order; entries survive being written and read.
+    """Raise AssertionError unless the journal is sound.
 
-    `state`: what the run returned; replaying must give the same.
+    Times must not go back. Visits and samples must add up, and the events of a unit must come in
+    order. Entries must survive being written and read. `state`: what the run returned; replaying
+    the journal must give the same.
     """
-    assert all(a.time <= b.time for a, b in pairwise(lines)), "a journal's times never go back"
+    for before, after in pairwise(lines):
+        assert before.time <= after.time, "a journal's times never go back"
     for line in lines:
         again = decode(encode(*line)).entry
         assert again == line.entry, f"written and read back, {line.entry} is {again}"
     final = replay(list(lines))
-    assert state is None or final == state, "replaying the journal does not lead to the state that the run returned"
+    if state is not None:
+        assert final == state, (
+            "replaying the journal does not lead to the state that the run gave"
+        )
     _check_entries(lines)
     _check_units(lines)
     for trial in final.known:
         check_visits(final, trial)
 
 
+def through_json(memory: Any) -> Any:
+    """A decider's memory as a journal gives it back.
+
+    Raises AssertionError if that is not equal to the memory.
+    """
+    read = json.loads(json.dumps(memory))
+    assert read == memory, (
+        f"memory must survive JSON (no tuples, sets, keys but text): {memory!r}"
+    )
+    return read
+
+
+def resumed(
+    former: Sequence[Line], shards: Mapping[ShardId, int]
+) -> tuple[Journal, State, Seconds]:
+    """A journal in memory that goes on after these lines; the state and the time at which it does.
+
+    Without lines it is that of a fresh study.
+    """
+    since = _end_of(former)
+    journal = Journal()
+    journal.lines += former
+    state = replay(journal.lines)
+    opening = reopened(state, shards, {})
+    for entry in opening:
+        journal.append(since, entry)
+    return journal, fold(state, opening), since
+
+
+def _end_of(lines: Sequence[Line]) -> Seconds:
+    """The time of the last line; 0 without lines."""
+    if not lines:
+        return 0.0
+    return lines[-1].time
+
+
+# -- visits and samples --------------------------------------------------------------------------
+
+
 def check_visits(state: State, trial: TrialId) -> None:
-    """Each epoch visits each shard of the trial once, in whole epochs one after the other; samples are those of the visits."""
-    shards, visits = state.known[trial].shards, state.visits[trial]
+    """Each epoch visits each shard of the trial once, one whole epoch after the other.
+
+    The trial's samples are those of its visits.
+    """
+    shards = state.known[trial].shards
     if not shards:
         return
-    for start in range(0, len(visits), len(shards)):
-        epoch = visits[start : start + len(shards)]
-        seen = [visit.shard for visit in epoch]
-        assert len(set(seen)) == len(seen) and shards.issuperset(seen), f"{trial}, epoch {start // len(shards)}: visits {seen}"
-        assert all(visit.epoch == start // len(shards) for visit in epoch), f"{trial}: epochs of {epoch}"
-    assert all(visit.samples > 0 for visit in visits), f"{trial}: a visit of no samples in {visits}"
-    total = sum(visit.samples for visit in visits)
-    part = 0.0 if state.ended.get(trial) == "finished" else max(state.shards.values())  # a unit under way may have reported
-    assert total - 1e-6 <= state.done[trial] <= total + part + 1e-6, f"{trial}: {total} samples visited, {state.done[trial]} done"
-    if state.ended.get(trial) == "finished":
-        assert state.done[trial] >= state.known[trial].samples - 1e-6, f"{trial} finished early: {state.done[trial]} samples"
-        assert trial in state.kept, f"{trial} finished without a durable state"
-        kept = state.kept[trial]
-        assert kept.visits == len(visits), f"{trial} finished after {len(visits)} visits, but {kept} is what is durable"
+    visits = state.visits[trial]
+    count = len(shards)
+    for first in range(0, len(visits), count):
+        number = first // count
+        _check_epoch(trial, number, visits[first : first + count], shards)
+    assert all(visit.samples > 0 for visit in visits), (
+        f"{trial}: a visit of no samples in {visits}"
+    )
+    finished = state.ended.get(trial) == "finished"
+    _check_samples(state, trial, finished)
+    if finished:
+        _check_finished(state, trial)
 
 
-def _check_entries(lines: Sequence[Line]) -> None:
-    state = State()
-    for time, entry in lines:
-        match entry:
-            case Advanced(samples, values, visits, spent):
-                _check_advanced(time, samples, visits)
-                assert all(SPENT.issuperset(parts) for parts in spent.values()), f"{time}: {spent} beside {sorted(SPENT)}"
-                assert all(s >= 0 for parts in spent.values() for s in parts.values()), f"{time}: {spent} is below 0"
-                assert all(count > 0 for sums in values.values() for _, count in sums.values()), f"{time}: sums of nothing"
-            case Kept(trial, visits=count, samples=done) if trial in state.known:
-                here = (len(state.visits[trial]), state.done[trial])  # of a unit under way, some may have been reported
-                same = count == here[0] and done <= here[1] + 1e-6 and isclose(done, _of(state.visits[trial]), abs_tol=1e-6)
-                assert same, f"{time}: {trial} keeps {count} visits, {done} samples, but is at {here}"
-            case Fell(trial, visits=count, samples=done) if trial in state.known:
-                kept = state.kept.get(trial)
-                at = {(kept.visits, kept.samples) if kept else (0, 0.0), (len(state.visits[trial]), done)}
-                assert (count, done) in at, f"{time}: {trial} falls to {count} visits, {done} samples, but durable is {kept}"
-            case Ended(gang, why):
-                assert gang.quota is not None or why, f"{time}: a gang without a quota ended: {gang}"
-            case Joined(slots):
-                assert slots, f"{time}: no slot joined"
-            case Left(gone):
-                assert gone, f"{time}: no slot left"
-        state = step(state, entry)
+def _check_samples(state: State, trial: TrialId, finished: bool) -> None:
+    """A trial has the samples of its visits; a unit under way may have reported more."""
+    done = state.done[trial]
+    visited = _samples(state.visits[trial])
+    most = visited
+    if not finished:
+        most += max(state.shards.values())
+    assert visited - EPS <= done <= most + EPS, (
+        f"{trial}: {visited} samples visited, {done} done"
+    )
 
 
-def _of(visits: Sequence[Visit]) -> Samples:
+def _check_finished(state: State, trial: TrialId) -> None:
+    """A finished trial has all its samples, and its last state is durable."""
+    done = state.done[trial]
+    assert done >= state.known[trial].samples - EPS, (
+        f"{trial} finished early: {done} samples"
+    )
+    _check_durable(state, trial)
+
+
+def _check_durable(state: State, trial: TrialId) -> None:
+    """The last state of a finished trial is durable."""
+    kept = state.kept.get(trial)
+    visits = len(state.visits[trial])
+    assert kept is not None, f"{trial} finished without a durable state"
+    assert kept.visits == visits, (
+        f"{trial} finished after {visits} visits, but {kept} is what is durable"
+    )
+
+
+def _check_epoch(
+    trial: TrialId, number: int, visits: Sequence[Visit], shards: frozenset[ShardId]
+) -> None:
+    """An epoch visits some of the trial's shards, each once."""
+    seen = [visit.shard for visit in visits]
+    assert len(set(seen)) == len(seen), f"{trial}, epoch {number}: visits {seen}"
+    assert shards.issuperset(seen), f"{trial}, epoch {number}: visits {seen}"
+    for visit in visits:
+        assert visit.epoch == number, f"{trial}: epochs of {visits}"
+
+
+def _samples(visits: Sequence[Visit]) -> Samples:
     return sum(visit.samples for visit in visits)
 
 
-def _check_advanced(time: float, samples: Mapping[TrialId, Samples], visits: Mapping[TrialId, tuple[Visit, ...]]) -> None:
-    assert samples.keys() >= visits.keys(), f"{time}: visits of {visits.keys() - samples.keys()} without samples"
-    assert all(made >= 0 for made in samples.values()), f"{time}: advanced by less than nothing: {samples}"
+# -- each entry ----------------------------------------------------------------------------------
+
+
+def _check_entries(lines: Sequence[Line]) -> None:
+    """Check each entry against the state before it."""
+    state = State()
+    for line in lines:
+        _check_entry(line, state)
+        state = step(state, line.entry)
+
+
+def _check_entry(line: Line, state: State) -> None:
+    time, entry = line
+    match entry:
+        case Advanced():
+            _check_advanced(time, entry)
+        case Kept(trial) if trial in state.known:
+            _check_kept(time, entry, state)
+        case Fell(trial) if trial in state.known:
+            _check_fell(time, entry, state)
+        case Ended(gang, why):
+            may_end = why or gang.quota is not None
+            assert may_end, f"{time}: a gang without a quota ended: {gang}"
+        case Joined(slots):
+            assert slots, f"{time}: no slot joined"
+        case Left(slots=gone):
+            assert gone, f"{time}: no slot left"
+
+
+def _check_advanced(time: Seconds, entry: Advanced) -> None:
+    """Figures are not negative, and visits come with their samples."""
+    without = entry.visits.keys() - entry.samples.keys()
+    assert not without, f"{time}: visits of {without} without samples"
+    for trial, samples in entry.samples.items():
+        assert samples >= 0, f"{time}: {trial} advanced by less than nothing: {samples}"
+    for parts in entry.spent.values():
+        assert SPENT.issuperset(parts), f"{time}: {parts} beside {sorted(SPENT)}"
+        for seconds in parts.values():
+            assert seconds >= 0, f"{time}: {parts} is below 0"
+    for sums in entry.values.values():
+        for _, count in sums.values():
+            assert count > 0, f"{time}: sums of nothing"
+
+
+def _check_kept(time: Seconds, entry: Kept, state: State) -> None:
+    """A trial keeps the state that it is in. A unit under way may have reported a part of it."""
+    visits = state.visits[entry.trial]
+    visited = _samples(visits)
+    done = state.done[entry.trial]
+    what = f"{entry.trial} keeps {entry.visits} visits, {entry.samples} samples"
+    here = f"{time}: {what}, but is at"
+    assert entry.visits == len(visits), f"{here} {len(visits)} visits"
+    assert isclose(entry.samples, visited, abs_tol=EPS), f"{here} {visited}"
+    assert entry.samples <= done + EPS, f"{here} {done}"
+
+
+def _check_fell(time: Seconds, entry: Fell, state: State) -> None:
+    """A trial falls back to its durable state, or loses what a unit under way reported."""
+    kept = state.kept.get(entry.trial)
+    here = (len(state.visits[entry.trial]), entry.samples)
+    falls_to = (entry.visits, entry.samples)
+    assert falls_to in (durable(kept), here), (
+        f"{time}: {entry.trial} falls to {entry.visits} visits, {entry.samples} samples, "
+        f"but durable is {kept}"
+    )
+
+
+# -- the order of the entries --------------------------------------------------------------------
 
 
 def _check_units(lines: Sequence[Line]) -> None:
-    """Between two Advanced of a trial its events come in order, and none comes between its gang's end and the next start."""
+    """The events of a unit come in order, and none after the end of the trial's gang."""
     reached: dict[TrialId, int] = {}
     over: set[TrialId] = set()
-    for time, entry in lines:
-        if isinstance(entry, Opened):
+    for line in lines:
+        if isinstance(line.entry, Opened):
             reached.clear()
-        elif isinstance(entry, Planned):
-            over.difference_update(trial for gang in entry.start for trial in gang.trials)
-        elif isinstance(entry, Advanced):
-            assert over.isdisjoint(entry.samples), f"{time}: {over & entry.samples.keys()} trained on after the gang's end"
-        elif isinstance(entry, (Ended, Finished, Failed)):
+        _check_not_over(line, over)
+        _check_rank(line, reached)
+
+
+def _check_not_over(line: Line, over: set[TrialId]) -> None:
+    """No trial trains between the end of its gang and the start of its next one.
+
+    `over`: the trials whose gang has ended; it is brought up to date.
+    """
+    time, entry = line
+    match entry:
+        case Planned(start=gangs):
+            for gang in gangs:
+                over.difference_update(gang.trials)
+        case Advanced(samples):
+            late = over & samples.keys()
+            assert not late, f"{time}: {late} trained on after the gang's end"
+        case Ended() | Finished() | Failed():
             over.update(_trials(entry))
-        for trial in _trials(entry):
-            rank = next((i for i, kinds in enumerate(ORDER) if isinstance(entry, kinds)), None)
-            if rank is None:
-                continue
-            before = reached.get(trial, 0) if rank else 0
-            assert rank >= before or isinstance(entry, Kept), f"{time}: {type(entry).__name__} of {trial} after {ORDER[before]}"
-            reached[trial] = rank
+
+
+def _check_rank(line: Line, reached: dict[TrialId, int]) -> None:
+    """Between two Advanced of a trial, its events come in the order of `ORDER`.
+
+    `reached`: the place in `ORDER` of each trial's newest event; it is brought up to date.
+    """
+    time, entry = line
+    rank = _rank(entry)
+    if rank is None:
+        return
+    for trial in _trials(entry):
+        before = reached.get(trial, 0)
+        in_order = rank == 0 or rank >= before or isinstance(entry, Kept)
+        assert in_order, (
+            f"{time}: {type(entry).__name__} of {trial} after {ORDER[before]}"
+        )
+        reached[trial] = rank
+
+
+def _rank(entry: Entry) -> int | None:
+    """The place of this kind of event in `ORDER`; None: it is not the event of a unit."""
+    for rank, kinds in enumerate(ORDER):
+        if isinstance(entry, kinds):
+            return rank
+    return None
 
 
 def _trials(entry: Entry) -> tuple[TrialId, ...]:
+    """The trials that an event of a unit is about."""
     match entry:
         case Advanced(samples):
             return tuple(samples)
         case Ended(gang):
             return gang.trials
-        case Measured(trial) | Evaluated(trial) | Kept(trial) | Finished(trial) | Failed(trial):
+        case (
+            Measured(trial)
+            | Evaluated(trial)
+            | Kept(trial)
+            | Finished(trial)
+            | Failed(trial)
+        ):
             return (trial,)
     return ()

@@ -1,85 +1,107 @@
 """The contract of a searcher."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
-
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
-from shoal.core.state import State, View, fold
-from shoal.engine.journal import Journal, Line, replay
-from shoal.engine.run import reopened, run
+from shoal.core.state import State, View
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
+from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
 from shoal.search.named import KNOWN, describe, rebuild
-from shoal.testing.journals import check_journal
-from shoal.testing.worlds import World, worlds
+from shoal.testing.journals import check_journal, resumed, through_json
+from shoal.testing.worlds import World, in_random_worlds
+
+# One profile for all configurations: a row that holds for every one of them.
+TABLE = Table((Row((1.0,)),))
+SHARDS = {ShardId("s0"): 8, ShardId("s1"): 4}
 
 
-def check_searcher(make: Callable[[], Searcher[Any]], examples: int = 20, settled: bool = False) -> None:
-    """Run the searcher in small random studies and hold it to its contract.
+def check_searcher(
+    make: Callable[[], Searcher[Any]], examples: int = 20, settled: bool = False
+) -> None:
+    """Run the searcher in small random studies, and check that it keeps its contract.
 
-    Proposing is pure and its memory JSON-able; a trial is submitted once, or again with more samples; only known trials
-    are retired; equal runs give equal journals; if it has a name, what `describe` says of it rebuilds it; a study that was
-    killed after any entry of its journal can be brought to its end. `settled`: which trials there are in the end,
-    and how far they train, does not depend on times, so it must be the same after each kill.
-    Configurations must not matter to the study: a profile with one row for all is used.
+    Proposing must be pure, and its memory JSON-able. A trial may be submitted again only with more
+    samples, and only known trials may be retired. Equal runs must give equal journals. If the
+    searcher has a name, what `describe` says of it must rebuild it. A study that was killed after
+    any entry of its journal must come to its end.
+
+    `examples`: the number of studies. `settled`: which trials there are in the end, and how far
+    they train, does not depend on times, so it must be the same after each kill. Configurations
+    must not matter to the study: all of them take the same time.
     """
 
-    @settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(worlds())
     def holds(world: World) -> None:
-        same = World(**{**vars(world), "table": type(world.table)()})
-        lines, state, stalled = same.run(Fifo(), Watched(make()))
+        study = replace(world, table=Table())
+        lines, state, stalled = study.run(Fifo(), WatchedSearcher(make()))
         check_journal(lines, state)
         assert not stalled, f"stalled with {sorted(state.trials)} unfinished"
-        assert lines == same.run(Fifo(), make())[0], "two runs of one study made different journals"
+        again, _, _ = study.run(Fifo(), make())
+        assert lines == again, "two runs of one study made different journals"
 
-    holds()
+    in_random_worlds(examples, holds)
     _check_resume(make, settled)
     if type(make()) in KNOWN.values():
-        data = json.loads(json.dumps(describe(make())))
-        again = describe(rebuild(data))
-        assert again == describe(make()), f"rebuilt from {data}, it describes itself as {again}"
+        _check_rebuilt(make)
+
+
+def _check_rebuilt(make: Callable[[], Searcher[Any]]) -> None:
+    """What the searcher says of itself is enough to rebuild it."""
+    described = describe(make())
+    data = json.loads(json.dumps(described))
+    again = describe(rebuild(data))
+    assert again == described, f"rebuilt from {data}, it describes itself as {again}"
 
 
 def _check_resume(make: Callable[[], Searcher[Any]], settled: bool) -> None:
-    shards = {ShardId("s0"): 8, ShardId("s1"): 4}
-    whole, end = _run(make(), shards, [])
-    check_journal(whole, end)
+    """A study that was killed after any entry comes to its end."""
+    whole, end = _run(make(), [])
+    wanted = _trials(end)
     for cut in range(1, len(whole)):
-        lines, state = _run(Watched(make()), shards, whole[:cut])
-        check_journal(lines, state)
-        assert not state.trials, f"killed after entry {cut}, {whole[cut - 1]}: left unfinished are {sorted(state.trials)}"
-        same = {t: (x.samples, x.config, x.start) for t, x in state.known.items()}
+        _, state = _run(WatchedSearcher(make()), whole[:cut])
+        killed = f"killed after entry {cut}, {whole[cut - 1]}"
+        left = sorted(state.trials)
+        assert not left, f"{killed}: left unfinished are {left}"
         if settled:
-            wanted = {t: (x.samples, x.config, x.start) for t, x in end.known.items()}
-            assert same == wanted, f"killed after entry {cut}, {whole[cut - 1]}: {same} instead of {wanted}"
+            same = _trials(state)
+            assert same == wanted, f"{killed}: {same} instead of {wanted}"
 
 
-def _run(searcher: Searcher[Any], shards: Mapping[ShardId, int], former: Sequence[Line]) -> tuple[list[Line], State]:
-    """Two slots of one speed; go on after these lines."""
-    table, since, journal = Table((Row((1.0,)),)), former[-1].time if former else 0.0, Journal()
-    journal.lines += former
-    state = replay(journal.lines)
-    for entry in reopened(state, shards, {}):
-        journal.append(since, entry)
-        state = fold(state, [entry])
-    slots = [Slot(SlotId(f"w{i}"), shards=frozenset(shards)) for i in range(2)]
-    sim = Sim(table.of, slots, shards=shards, state=state, since=since, checkpoint_every=1e9)
-    return journal.lines, run(searcher, Fifo(), sim, table.believe, journal, state)
+def _trials(state: State) -> dict[TrialId, tuple[Any, ...]]:
+    """What a searcher asked for: samples, configuration and start of each trial."""
+    asked: dict[TrialId, tuple[Any, ...]] = {}
+    for name, trial in state.known.items():
+        asked[name] = trial.samples, trial.config, trial.start
+    return asked
 
 
-class Watched:
-    """A searcher that is asked everything twice."""
+def _run(searcher: Searcher[Any], former: Sequence[Line]) -> tuple[list[Line], State]:
+    """Run a study on two slots of one speed, after the lines of a `former` run."""
+    journal, state, since = resumed(former, SHARDS)
+    slots = [Slot(SlotId(f"w{i}"), shards=frozenset(SHARDS)) for i in range(2)]
+    sim = Sim(
+        TABLE.of, slots, shards=SHARDS, former=(state, since), checkpoint_every=1e9
+    )
+    state = run(searcher, Fifo(), sim, TABLE.believe, journal, state)
+    check_journal(journal.lines, state)
+    return journal.lines, state
+
+
+class WatchedSearcher:
+    """A searcher that is asked everything twice: the second time a copy that saw nothing before."""
 
     def __init__(self, inner: Searcher[Any]) -> None:
         self.inner = inner
+        self._unused = deepcopy(inner)
 
     def start(self) -> Any:
         memory = self.inner.start()
@@ -87,16 +109,28 @@ class Watched:
         return memory
 
     def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
-        assert json.loads(json.dumps(memory)) == memory, f"memory must survive JSON (no tuples, sets, keys but text): {memory!r}"
+        read = through_json(memory)
         before = deepcopy(memory)
         proposal, remembered = self.inner.propose(view, memory)
-        assert memory == before, "a searcher must not change the memory that it is given"
-        again = self.inner.propose(view, json.loads(json.dumps(memory)))
-        assert again == (proposal, remembered), f"asked twice about the same view, it answered {proposal} and {again[0]}"
-        names = [trial.id for trial in proposal.submit]
-        assert len(set(names)) == len(names), f"trials submitted twice at once: {names}"
-        for trial in proposal.submit:
-            known = view.known.get(trial.id)
-            assert known is None or known.samples < trial.samples, f"{trial.id} submitted again, but not extended"
-        assert proposal.retire <= view.known.keys(), f"retires unknown trials: {sorted(proposal.retire - view.known.keys())}"
+        assert memory == before, (
+            "a searcher must not change the memory that it is given"
+        )
+        again = deepcopy(self._unused).propose(view, read)
+        assert again == (proposal, remembered), (
+            f"asked twice about the same view, it answered {proposal} and {again[0]}"
+        )
+        _check_proposal(proposal, view)
         return proposal, remembered
+
+
+def _check_proposal(proposal: Proposal, view: View) -> None:
+    """Trials are new or extended, each once; and only known ones are retired."""
+    names = [trial.id for trial in proposal.submit]
+    assert len(set(names)) == len(names), f"trials submitted twice at once: {names}"
+    for trial in proposal.submit:
+        known = view.known.get(trial.id)
+        if known is not None:
+            extended = known.samples < trial.samples
+            assert extended, f"{trial.id} submitted again, but not extended"
+    unknown = sorted(proposal.retire - view.known.keys())
+    assert not unknown, f"retires unknown trials: {unknown}"

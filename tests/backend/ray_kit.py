@@ -1,4 +1,6 @@
-"""What the tests of the ray backend share: a recipe that trains in milliseconds, and running a study on the backend."""
+"""What the tests of the ray backend share: a recipe that trains in milliseconds, and running a
+study on the backend.
+"""
 
 import io
 import os
@@ -13,30 +15,52 @@ import numpy as np
 import torch
 from torch import nn
 
-from shoal.backend.course import Course
-from shoal.backend.ray import Ray
-from shoal.core.event import Advanced, Ended, Entry, Evaluated, Failed, Fell, Finished, Kept, Left, Planned
+from shoal.backend.course import Positions
+from shoal.backend.ray.backend import Ray
+from shoal.backend.ray.setup import RaySetup
+from shoal.core.event import (
+    Advanced,
+    Ended,
+    Entry,
+    Evaluated,
+    Failed,
+    Fell,
+    Finished,
+    Kept,
+    Left,
+    Planned,
+)
+from shoal.core.fold import fold
 from shoal.core.plan import Proposal
-from shoal.core.state import State, fold
+from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.profile.measure import believe
-from shoal.train.checkpoint import Vault
-from shoal.train.data import Data
-from shoal.train.recipe import Recipe
-from shoal.train.verify import compare, retrain
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.verify import compare, retrain
 
 SEED = 7
 Watch = Callable[[float, tuple[Entry, ...], State], None]
 
 
 class Tiny(Recipe):
-    """`slow`: seconds that each step sleeps. `marks`: folder where each call of data() leaves a file, named after its process."""
+    """`slow`: seconds that each step sleeps. `marks`: folder where each call of data() leaves a
+    file, named after its process.
+    """
 
     batch_size = 16
 
-    def __init__(self, shards: int = 4, slow: float = 0.0, marks: Path | None = None, columns: int = 12) -> None:
+    def __init__(
+        self,
+        shards: int = 4,
+        slow: float = 0.0,
+        marks: Path | None = None,
+        columns: int = 12,
+    ) -> None:
         self.shards, self.slow, self.marks, self.columns = shards, slow, marks, columns
 
     def data(self) -> Data:
@@ -47,7 +71,12 @@ class Tiny(Recipe):
         return Data.arrays(x, x[:, :3].argmax(1), shards=self.shards, validation=0.2)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(self.columns, config["width"]), nn.ReLU(), nn.Dropout(0.2), nn.Linear(config["width"], 3))
+        return nn.Sequential(
+            nn.Linear(self.columns, config["width"]),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(config["width"], 3),
+        )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         return torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -65,10 +94,15 @@ class Tiny(Recipe):
 
 
 class Given:
-    """A searcher that submits these trials at once; then, each time it is time for them, more: trials, when, trials, when, …"""
+    """A searcher that submits these trials at once; then, each time it is time for them, more:
+    trials, when, trials, when, …
+    """
 
     def __init__(self, trials: Sequence[Trial], *later: Any) -> None:
-        self.rounds = [(tuple(trials), lambda view: True), *zip(map(tuple, later[::2]), later[1::2], strict=True)]
+        self.rounds = [
+            (tuple(trials), lambda view: True),
+            *zip(map(tuple, later[::2]), later[1::2], strict=True),
+        ]
 
     def start(self) -> int:
         return 0
@@ -78,12 +112,17 @@ class Given:
         if memory < len(self.rounds) and self.rounds[memory][1](view):
             submit = self.rounds[memory][0]
             memory += 1
-        return Proposal(submit, wake_at=view.now + 0.1 if memory < len(self.rounds) else None), memory
+        return Proposal(
+            submit, wake_at=view.now + 0.1 if memory < len(self.rounds) else None
+        ), memory
 
 
 def trials_of(data: Data, widths: Sequence[int], epochs: int) -> list[Trial]:
     shards = frozenset(data.shards)
-    return [Trial(TrialId(f"t{w}"), epochs * data.samples, {"width": w}, shards=shards) for w in widths]
+    return [
+        Trial(TrialId(f"t{w}"), epochs * data.samples, {"width": w}, shards=shards)
+        for w in widths
+    ]
 
 
 class Bench:
@@ -98,9 +137,11 @@ class Bench:
     def open(self, **options: Any) -> Ray:
         self.state = fold(self.state, reopened(self.state, self.data.sizes, {}))
         checkpoints = str(self.folder / "checkpoints")
-        Vault(checkpoints, self.state.run).mark()
-        course = Course(SEED, self.data.sizes, 1, self.state, self.folder / "trials")
-        return Ray(self.recipe, self.data, course, checkpoints, run=self.state.run, logs=self.folder / "trials", **options)
+        Checkpoints(checkpoints, self.state.run).mark()
+        course = Positions(SEED, self.data.sizes, 1, self.state, self.folder / "trials")
+        run = self.state.run
+        setup = RaySetup(checkpoints, run, logs=self.folder / "trials", **options)
+        return Ray(self.recipe, self.data, course, setup)
 
     def run(
         self,
@@ -115,13 +156,23 @@ class Bench:
         journal = Journal()
         watchers = [watch(backend)] if watch else []
         try:
-            self.state = run(searcher, policy, backend, believe, journal, self.state, deadline, watchers)
+            self.state = run(
+                searcher,
+                policy,
+                backend,
+                believe,
+                journal,
+                self.state,
+                deadline,
+                watchers,
+            )
         finally:
             backend.close()
             self.lines += journal.lines
         return backend
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- what must hold
+    # ------------------------------------------------------------------------------------------
 
     def events(self, kind: type) -> list[Any]:
         return [line.entry for line in self.lines if isinstance(line.entry, kind)]
@@ -132,41 +183,63 @@ class Bench:
             if trial in but:
                 continue
             shards = self.state.known[trial].shards
-            assert Counter((v.epoch, v.shard) for v in visits) == Counter((e, s) for e in range(epochs) for s in shards), trial
-            assert all(visit.samples == self.data.sizes[visit.shard] for visit in visits)
+            assert Counter((v.epoch, v.shard) for v in visits) == Counter(
+                (e, s) for e in range(epochs) for s in shards
+            ), trial
+            assert all(
+                visit.samples == self.data.sizes[visit.shard] for visit in visits
+            )
 
     def check_places(self) -> None:
-        """By the plans and events: no trial at two slots at once, no slot with two trials, and no unit made outside a gang."""
+        """By the plans and events: no trial at two slots at once, no slot with two trials, and
+        no unit made outside a gang.
+        """
         running: dict[TrialId, Any] = {}
         for _, entry in self.lines:
             if isinstance(entry, Finished | Failed):
                 running.pop(entry.trial, None)
             elif isinstance(entry, Left):
-                running = {trial: gang for trial, gang in running.items() if gang.slots.isdisjoint(entry.slots)}
+                running = {
+                    trial: gang
+                    for trial, gang in running.items()
+                    if gang.slots.isdisjoint(entry.slots)
+                }
             elif isinstance(entry, Planned):
                 for gang in entry.stop:
                     running.pop(gang.lanes[0].trial, None)
                 for gang in entry.start:
                     assert gang.lanes[0].trial not in running
-                    assert all(gang.slots.isdisjoint(other.slots) for other in running.values())
+                    assert all(
+                        gang.slots.isdisjoint(other.slots) for other in running.values()
+                    )
                     running[gang.lanes[0].trial] = gang
             elif isinstance(entry, Ended):
                 assert running.pop(entry.gang.lanes[0].trial) == entry.gang
             elif isinstance(entry, Advanced):
                 for trial, visits in entry.visits.items():
                     gang = running[trial]
-                    assert not gang.shards or [v.shard for v in visits] == list(gang.shards)
+                    assert not gang.shards or [v.shard for v in visits] == list(
+                        gang.shards
+                    )
 
     def check_weights(self) -> None:
-        """The durable state of every trial that finished equals, to the last bit, training over its visits alone."""
-        vault = Vault(str(self.folder / "checkpoints"), self.state.run)
+        """The durable state of every trial that finished equals, to the last bit, training over
+        its visits alone.
+        """
+        vault = Checkpoints(str(self.folder / "checkpoints"), self.state.run)
         self.recipe.slow = 0.0
         for trial, how in self.state.ended.items():
             if how == "finished":
                 kept = self.state.kept[trial]
                 assert kept.visits == len(self.state.visits[trial])
                 with redirect_stdout(io.StringIO()):
-                    again = retrain(self.recipe, self.data, self.state.known[trial], self.state.visits[trial], SEED)
+                    again = retrain(
+                        self.recipe,
+                        self.data,
+                        self.state.known[trial],
+                        self.state.visits[trial],
+                        StationSetup(seed=SEED),
+                    )
                 assert compare(vault.load(kept.name), again).equal, trial
 
     def check_order(self) -> None:
@@ -174,7 +247,11 @@ class Bench:
         owed = [Advanced, Evaluated, Kept, Ended]
         last: dict[TrialId, int] = {}
         for _, entry in self.lines:
-            trial = next(iter(entry.visits), None) if isinstance(entry, Advanced) else getattr(entry, "trial", None)
+            trial = (
+                next(iter(entry.visits), None)
+                if isinstance(entry, Advanced)
+                else getattr(entry, "trial", None)
+            )
             if isinstance(entry, Advanced) and trial is not None:
                 last[trial] = 0
             elif isinstance(entry, Fell):

@@ -1,4 +1,6 @@
-"""What the tests of wide lanes on Ray share: a recipe in float64 that leaves traces of its steps, and plans by script."""
+"""What the tests of wide lanes on Ray share: a recipe in float64 that leaves traces of its
+steps, and plans by script.
+"""
 
 import faulthandler
 import os
@@ -21,22 +23,37 @@ from shoal.core.event import Measured
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
-from shoal.train.checkpoint import Vault
-from shoal.train.data import Data
-from shoal.train.recipe import LRSchedule, Recipe
-from shoal.train.verify import retrain
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import LRSchedule, Recipe
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.verify import retrain
 
 SLOTS = {"slots": 4, "cpus_per_slot": 0.25}
 
 
 class Exact(Recipe):
-    """Nothing random: widths must agree to rounding. Each process notes each of its steps in a file named after it."""
+    """Nothing random: widths must agree to rounding. Each process notes each of its steps in a
+    file named after it.
+    """
 
     batch_size = 10
     held = 0.05  # seconds for a step while the script is not over
 
-    def __init__(self, traces: Path, samples: int = 2003, shards: int = 1, slow: float = 0.004, **settings: Any) -> None:
-        self.traces, self.samples, self.shards, self.slow = traces, samples, shards, slow
+    def __init__(
+        self,
+        traces: Path,
+        samples: int = 2003,
+        shards: int = 1,
+        slow: float = 0.004,
+        **settings: Any,
+    ) -> None:
+        self.traces, self.samples, self.shards, self.slow = (
+            traces,
+            samples,
+            shards,
+            slow,
+        )
         traces.mkdir(exist_ok=True)
         for name, value in settings.items():
             setattr(self, name, value)
@@ -44,25 +61,41 @@ class Exact(Recipe):
     def data(self) -> Data:
         rng = np.random.default_rng(5)
         y = rng.integers(0, 3, self.samples)
-        x = (rng.normal(size=(self.samples, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32)
+        x = (rng.normal(size=(self.samples, 6)) + 2 * np.eye(3, 6)[y]).astype(
+            np.float32
+        )
         made = Data.arrays(x, y, shards=self.shards, validation=0.1, seed=1)
         made.chunk = 64
         return made
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        faulthandler.register(signal.SIGUSR1, (self.traces.parent / f"stack-{os.getpid()}").open("w"), all_threads=True)
+        faulthandler.register(
+            signal.SIGUSR1,
+            (self.traces.parent / f"stack-{os.getpid()}").open("w"),
+            all_threads=True,
+        )
         width = int(config.get("width", 8))
-        return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 3)).double()
+        return nn.Sequential(
+            nn.Linear(6, width),
+            nn.Tanh(),
+            nn.Linear(width, width),
+            nn.Tanh(),
+            nn.Linear(width, 3),
+        ).double()
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)
-        return optimizer, LRSchedule(lambda epoch: min(1.0, 0.1 + 1.8 * epoch) * (0.1 if epoch >= 1 else 1.0))
+        return optimizer, LRSchedule(
+            lambda epoch: min(1.0, 0.1 + 1.8 * epoch) * (0.1 if epoch >= 1 else 1.0)
+        )
 
     def training_step(self, model: nn.Module, batch: Any) -> Any:
         mine = self.traces / str(os.getpid())
         with mine.open("a") as trace:
             trace.write(".")
-        held = (self.traces / "held").exists() and mine.stat().st_size > 60  # lest a pass be over before its script is
+        held = (
+            (self.traces / "held").exists() and mine.stat().st_size > 60
+        )  # lest a pass be over before its script is
         sleep(self.held if held else self.slow * (model[0].out_features / 8))  # type: ignore[index, union-attr, operator]
         return nn.functional.cross_entropy(model(batch[0].double()), batch[1])
 
@@ -72,7 +105,11 @@ class Exact(Recipe):
 
 def steps(traces: Path) -> dict[int, int]:
     """By process, how many steps it began."""
-    return {int(path.name): path.stat().st_size for path in traces.iterdir() if path.name.isdigit()}
+    return {
+        int(path.name): path.stat().st_size
+        for path in traces.iterdir()
+        if path.name.isdigit()
+    }
 
 
 def moved_on(before: Mapping[int, int], traces: Path, many: int = 3) -> int:
@@ -82,9 +119,11 @@ def moved_on(before: Mapping[int, int], traces: Path, many: int = 3) -> int:
 
 @dataclass(eq=False)
 class Script:
-    """A trial goes through these places, (slot numbers, …); to the next when all of its processes made some steps there.
+    """A trial goes through these places, (slot numbers, …); to the next when all of its
+    processes made some steps there.
 
-    By place: `kills`, whose slots are killed then, before the next one is wanted; `visits`, how many must have been made.
+    By place: `kills`, whose slots are killed then, before the next one is wanted; `visits`, how
+    many must have been made.
     """
 
     traces: Path
@@ -104,7 +143,11 @@ class Script:
         if self.trial not in view.trials or not view.slots:
             return Plan(), memory
         made = len(view.visits[self.trial])
-        if self.at < 0 or (self.at < len(self.places) and made >= self.visits.get(self.at, 0) and self._lived()):
+        if self.at < 0 or (
+            self.at < len(self.places)
+            and made >= self.visits.get(self.at, 0)
+            and self._lived()
+        ):
             for number in self.kills.get(self.at, ()):
                 os.kill(self.pids()[f"slot{number}"], signal.SIGKILL)
             self.at += 1
@@ -112,14 +155,23 @@ class Script:
             if self.at == len(self.places):
                 (self.traces / "held").unlink()
         place = self.places[min(self.at, len(self.places) - 1)]
-        wanted = tuple(slot for n in place if (slot := f"slot{n}") in view.slots) or tuple(view.slots)[:1]
+        wanted = (
+            tuple(slot for n in place if (slot := f"slot{n}") in view.slots)
+            or tuple(view.slots)[:1]
+        )
         now = view.running.get(self.trial)
         lane = Lane(self.trial, wanted)  # type: ignore[arg-type]
-        gang = now if now is not None and now.lanes == (lane,) else Gang((lane,), since=view.turn)
+        gang = (
+            now
+            if now is not None and now.lanes == (lane,)
+            else Gang((lane,), since=view.turn)
+        )
         return Plan(frozenset((gang,)), view.now + 0.03), memory
 
     def _lived(self) -> bool:
-        return moved_on(self.before, self.traces, self.many) >= len(self.places[self.at])
+        return moved_on(self.before, self.traces, self.many) >= len(
+            self.places[self.at]
+        )
 
     def run(self, bench: Bench, *trials: Trial, **options: Any) -> None:
         """The study, to its end; then all places were seen."""
@@ -130,11 +182,15 @@ class Script:
 
         (self.traces / "held").touch()
         bench.run(Given(trials), self, watch, **SLOTS, **options)
-        assert self.at == len(self.places), f"it was over at place {self.at} of {self.places}"
+        assert self.at == len(self.places), (
+            f"it was over at place {self.at} of {self.places}"
+        )
 
 
 class Restless:
-    """Now and then other gangs: flotillas and lanes by themselves, of other widths and on other slots; drawn from the turn."""
+    """Now and then other gangs: flotillas and lanes by themselves, of other widths and on other
+    slots; drawn from the turn.
+    """
 
     def __init__(self, every: float) -> None:
         self.every = every
@@ -145,7 +201,9 @@ class Restless:
     def decide(self, view: View, memory: float) -> tuple[Plan, float]:
         if not view.trials:
             return Plan(), memory
-        idle = any(trial not in view.running for trial in view.trials) and len(view.busy) < len(view.slots)
+        idle = any(trial not in view.running for trial in view.trials) and len(
+            view.busy
+        ) < len(view.slots)
         if view.now < memory and not idle:
             return Plan(view.plan.gangs, memory), memory
         rng = np.random.default_rng([3, view.turn])
@@ -174,7 +232,9 @@ def watchdog(seconds: float, folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 os.kill(int(path.name), signal.SIGUSR1)
         sleep(2.0)
-        faulthandler.dump_traceback((folder / "stack-driver").open("w"), all_threads=True)
+        faulthandler.dump_traceback(
+            (folder / "stack-driver").open("w"), all_threads=True
+        )
         interrupt_main()
 
     timer = Timer(seconds, bark)
@@ -182,43 +242,83 @@ def watchdog(seconds: float, folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        stacks = "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob("stack-*")))
+        stacks = "\n".join(
+            f"{path.name}:\n{path.read_text()}"
+            for path in sorted(folder.glob("stack-*"))
+        )
         raise AssertionError(f"nothing went on for {seconds:g} s:\n{stacks}") from None
     finally:
         timer.cancel()
 
 
-def trial_of(data: Data, epochs: int = 2, name: str = "t", widths: tuple[int, int] = (1, 4), **config: Any) -> Trial:
-    return Trial(TrialId(name), epochs * float(data.samples), config, widths, frozenset(data.shards))
+def trial_of(
+    data: Data,
+    epochs: int = 2,
+    name: str = "t",
+    widths: tuple[int, int] = (1, 4),
+    **config: Any,
+) -> Trial:
+    return Trial(
+        TrialId(name),
+        epochs * float(data.samples),
+        config,
+        widths,
+        frozenset(data.shards),
+    )
 
 
 def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The largest relative difference of models and optimizers."""
     pairs = [(one["model"][name], other["model"][name]) for name in one["model"]]
-    for mine, theirs in zip(one["optimizer"]["state"].values(), other["optimizer"]["state"].values(), strict=True):
+    for mine, theirs in zip(
+        one["optimizer"]["state"].values(),
+        other["optimizer"]["state"].values(),
+        strict=True,
+    ):
         pairs += [(mine[name], theirs[name]) for name in mine]
-    return max(float(np.abs(np.asarray(a) - np.asarray(b)).max() / max(np.abs(np.asarray(a)).max(), 1e-12)) for a, b in pairs)
+    return max(
+        float(
+            np.abs(np.asarray(a) - np.asarray(b)).max()
+            / max(np.abs(np.asarray(a)).max(), 1e-12)
+        )
+        for a, b in pairs
+    )
 
 
-def check_equal(bench: Bench, epochs: int, tolerance: float = 1e-8, follow: bool = False) -> None:
+def check_equal(
+    bench: Bench, epochs: int, tolerance: float = 1e-8, follow: bool = False
+) -> None:
     """Every trial is through, has counted each sample once, and learnt what it learns at width 1.
 
-    `epochs`: of all trials, 0 where they differ. `follow`: it learnt what it learns alone with the batches of these widths.
+    `epochs`: of all trials, 0 where they differ. `follow`: it learnt what it learns alone with
+    the batches of these widths.
     """
-    vault = Vault(str(bench.folder / "checkpoints"), bench.state.run)
+    vault = Checkpoints(str(bench.folder / "checkpoints"), bench.state.run)
     slow, bench.recipe.slow = bench.recipe.slow, 0.0
     if epochs:
         bench.check_visits(epochs)
     for trial, known in bench.state.known.items():
         assert bench.state.ended[trial] == "finished"
         visits = bench.state.visits[trial]
-        assert bench.state.done[trial] == sum(visit.samples for visit in visits) == known.samples
-        alone = visits if follow else tuple(visit._replace(widths=()) for visit in visits)
-        again = retrain(bench.recipe, bench.data, known, alone, SEED)
-        assert distance(vault.load(bench.state.kept[trial].name), again) <= tolerance, trial
+        assert (
+            bench.state.done[trial]
+            == sum(visit.samples for visit in visits)
+            == known.samples
+        )
+        alone = (
+            visits if follow else tuple(visit._replace(widths=()) for visit in visits)
+        )
+        again = retrain(bench.recipe, bench.data, known, alone, StationSetup(seed=SEED))
+        assert distance(vault.load(bench.state.kept[trial].name), again) <= tolerance, (
+            trial
+        )
     bench.recipe.slow = slow
 
 
 def figures(bench: Bench) -> dict[str, float]:
     """All that was measured."""
-    return {name: value for event in bench.events(Measured) for name, value in event.figures.items()}
+    return {
+        name: value
+        for event in bench.events(Measured)
+        for name, value in event.figures.items()
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.course import Course
+from shoal.backend.course import Positions
 from shoal.backend.local import Local
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot, SlotId
@@ -14,8 +14,9 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.testing import Setting, check_backend
-from shoal.train.checkpoint import Vault
-from shoal.train.station import Station
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
 
 
 def maker(recipe: Any, folder: Path) -> Any:
@@ -23,11 +24,18 @@ def maker(recipe: Any, folder: Path) -> Any:
     runs = count(1)
 
     def make(state: State, since: Seconds) -> Local:
-        vault = Vault(str(folder), next(runs))
+        vault = Checkpoints(str(folder), next(runs))
         vault.mark()
-        station = Station(recipe, data, vault, seed=0, run=vault.run, checkpoint_every=0.0)
-        course = Course(0, data.sizes, 1, state)
-        return Local(station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since)
+        station = Station(
+            recipe,
+            data,
+            vault,
+            StationSetup(seed=0, run=vault.run, checkpoint_every=0.0),
+        )
+        course = Positions(0, data.sizes, 1, state)
+        return Local(
+            station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since
+        )
 
     return make, data
 
@@ -55,11 +63,15 @@ def test_a_unit_that_is_cut_is_void(tmp_path: Path, blobs: Any) -> None:
     recipe = blobs(shards=1, samples=200)
     make, data = maker(recipe, tmp_path)
     local = make(State(), 0.0)
-    trial = Trial(TrialId("a"), 300.0, {"width": 4, "lr": 0.1}, shards=frozenset(data.shards))
+    trial = Trial(
+        TrialId("a"), 300.0, {"width": 4, "lr": 0.1}, shards=frozenset(data.shards)
+    )
     moments = local.moments()
     next(moments)
     local.submit(trial)
-    gang = solo(trial.id, SlotId("local"), 0, data.shards[0], float(sum(data.sizes.values())))
+    gang = solo(
+        trial.id, SlotId("local"), 0, data.shards[0], float(sum(data.sizes.values()))
+    )
     local.change(None, gang)
     next(moments)  # a chunk is trained, the unit is not over
     local.change(gang, None)

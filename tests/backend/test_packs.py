@@ -11,9 +11,11 @@ from test_local import maker
 import shoal
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Ended, Joined, Opened, Planned, Submitted
-from shoal.core.state import State, fold, view
+from shoal.core.fold import fold
+from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
-from shoal.policy import Fifo, Hop, Pack, Packed, packed
+from shoal.policy import Fifo, Hop, Pack, PacksAsTrials
+from shoal.policy.pack import forming
 from shoal.profile.table import Row, Table
 from shoal.report import summary
 from shoal.testing import Setting, check_backend
@@ -22,28 +24,41 @@ SPACE = {"width": shoal.grid([4, 8, 6]), "lr": shoal.grid([1e-2, 1e-3])}
 
 
 def studied(folder: Path, recipe: Any, policy: Any, **options: Any) -> Any:
-    study = shoal.create_study(recipe, storage=folder, metric="accuracy", mode="max", search_space=SPACE)
+    study = shoal.create_study(
+        recipe, storage=folder, metric="accuracy", mode="max", search_space=SPACE
+    )
     study.optimize(policy=policy, max_epochs=2, progress=False, **options)
     return study
 
 
 def together(study: Any) -> int:
     """Lanes in the largest gang planned."""
-    starts = [gang for line in study.lines() if isinstance(line.entry, Planned) for gang in line.entry.start]
+    starts = [
+        gang
+        for line in study.lines()
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
     return max(len(gang.lanes) for gang in starts)
 
 
 def check_equal(study: Any, alone: Any) -> None:
     assert all(row["equal"] for row in study.replay())
     for one, other in zip(study.trials, alone.trials, strict=True):
-        assert (one.id, one.config, one.status.split(":")[0]) == (other.id, other.config, other.status.split(":")[0])
+        assert (one.id, one.config, one.status.split(":")[0]) == (
+            other.id,
+            other.config,
+            other.status.split(":")[0],
+        )
         if one.status == "finished":
             assert one.scores == other.scores
             assert study.state.visits[one.id] == alone.state.visits[other.id]
 
 
 @pytest.mark.parametrize("most", [2, 8])
-def test_a_study_in_packs_is_the_same_study(tmp_path: Path, blobs: Any, most: int) -> None:
+def test_a_study_in_packs_is_the_same_study(
+    tmp_path: Path, blobs: Any, most: int
+) -> None:
     alone = studied(tmp_path / "alone", blobs(), Fifo())
     study = studied(tmp_path / "packed", blobs(), Pack("random", most=most))
     assert together(study) == min(most, 6)
@@ -51,22 +66,49 @@ def test_a_study_in_packs_is_the_same_study(tmp_path: Path, blobs: Any, most: in
     check_equal(study, alone)
 
 
-@pytest.mark.parametrize("concurrent", [False, True], ids=["one by one", "brackets at once"])
-def test_hyperband_in_packs_promotes_whom_it_promotes_without(tmp_path: Path, blobs: Any, concurrent: bool) -> None:
-    """Packing knows nothing of brackets and rungs: where all are under way at once, a pack holds trials of several."""
+@pytest.mark.parametrize(
+    "concurrent", [False, True], ids=["one by one", "brackets at once"]
+)
+def test_hyperband_in_packs_promotes_whom_it_promotes_without(
+    tmp_path: Path, blobs: Any, concurrent: bool
+) -> None:
+    """Packing knows nothing of brackets and rungs: where all are under way at once, a pack
+    holds trials of several.
+    """
     space = {"width": shoal.choice([4, 6, 8]), "lr": shoal.loguniform(1e-3, 1e-1)}
 
     def searched(name: str, policy: Any) -> Any:
-        study = shoal.create_study(blobs(), storage=tmp_path / name, metric="accuracy", mode="max", search_space=space)
-        study.optimize(shoal.Hyperband(max_epochs=4, reduction_factor=2, concurrent=concurrent), policy, progress=False)
+        study = shoal.create_study(
+            blobs(),
+            storage=tmp_path / name,
+            metric="accuracy",
+            mode="max",
+            search_space=space,
+        )
+        study.optimize(
+            shoal.Hyperband(max_epochs=4, reduction_factor=2, concurrent=concurrent),
+            policy,
+            progress=False,
+        )
         return study
 
     alone, study = searched("alone", Fifo()), searched("packed", Pack("random", most=4))
     assert {round(t.epochs) for t in alone.trials} == {1, 2, 4} and together(study) == 4
     check_equal(study, alone)
-    bracket = {t.id: i for i, (first, end) in enumerate([(0, 4), (4, 7), (7, 10)]) for t in study.trials[first:end]}
-    gangs = [gang for line in study.lines() if isinstance(line.entry, Planned) for gang in line.entry.start]
-    assert any(len({bracket[t] for t in gang.trials}) > 1 for gang in gangs) == concurrent
+    bracket = {
+        t.id: i
+        for i, (first, end) in enumerate([(0, 4), (4, 7), (7, 10)])
+        for t in study.trials[first:end]
+    }
+    gangs = [
+        gang
+        for line in study.lines()
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
+    assert (
+        any(len({bracket[t] for t in gang.trials}) > 1 for gang in gangs) == concurrent
+    )
 
 
 def test_trials_that_go_wrong_in_a_pack(tmp_path: Path, blobs: Any) -> None:
@@ -82,10 +124,15 @@ def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
     make, data = maker(blobs(fail=6), tmp_path)
     configs = [{"width": w, "lr": 0.01} for w in (4, 4, 8, 5)]
     policies = [Pack("random", most=3, fuse=fuse)]
-    check_backend(Setting(make, data.sizes, configs, bad={"width": 6, "lr": 0.01}, policies=policies))
+    check_backend(
+        Setting(
+            make, data.sizes, configs, bad={"width": 6, "lr": 0.01}, policies=policies
+        )
+    )
 
 
-# -- out of memory -----------------------------------------------------------------------------------------------------
+# -- out of memory
+# ----------------------------------------------------------------------------------------------
 
 
 class Crowded:
@@ -101,7 +148,9 @@ class Crowded:
 
 
 @pytest.mark.parametrize(("memory", "rest"), [(None, 0.0), (1.0, 2.0)])
-def test_a_pack_without_room_is_split_and_all_finish(tmp_path: Path, blobs: Any, memory: float | None, rest: float) -> None:
+def test_a_pack_without_room_is_split_and_all_finish(
+    tmp_path: Path, blobs: Any, memory: float | None, rest: float
+) -> None:
     class Recipe(Crowded, blobs):  # type: ignore[misc]
         alive = weakref.WeakSet()  # type: ignore[var-annotated]
 
@@ -110,19 +159,34 @@ def test_a_pack_without_room_is_split_and_all_finish(tmp_path: Path, blobs: Any,
             return super().training_step(model, batch)
 
     alone = studied(tmp_path / "alone", blobs(), Fifo())
-    study = studied(tmp_path / "packed", Recipe(), Pack("random", most=6), slot_memory_gb=memory, state_memory_gb=rest)
+    study = studied(
+        tmp_path / "packed",
+        Recipe(),
+        Pack("random", most=6),
+        slot_memory_gb=memory,
+        state_memory_gb=rest,
+    )
     assert {trial.status for trial in study.trials} == {"finished"}
     assert together(study) == 6
-    ends = [line.entry for line in study.lines() if isinstance(line.entry, Ended) and line.entry.why]
+    ends = [
+        line.entry
+        for line in study.lines()
+        if isinstance(line.entry, Ended) and line.entry.why
+    ]
     assert ends[0].why == "out of memory with 6 trials on local"
     assert len(ends) <= 4 or rest
     for one, other in zip(study.trials, alone.trials, strict=True):
         assert one.scores == other.scores
     found = summary(study.lines())
-    assert [split["trials"] for split in found["splits"]] == [list(end.gang.trials) for end in ends]
+    assert [split["trials"] for split in found["splits"]] == [
+        list(end.gang.trials) for end in ends
+    ]
     assert all(split["needs"] or len(split["trials"]) == 1 for split in found["splits"])
     if memory:
-        assert max(figures.get("crowded", 0.0) for figures in found["figures"].values()) >= memory / 2 - 1e-9
+        assert (
+            max(figures.get("crowded", 0.0) for figures in found["figures"].values())
+            >= memory / 2 - 1e-9
+        )
 
 
 @pytest.mark.parametrize("memory", [None, 1.0])
@@ -136,27 +200,46 @@ def test_a_hopping_pack_without_room_goes_on_in_smaller_ones(
             self.room(model)
             return super().training_step(model, batch)
 
-    monkeypatch.setattr(packed, "_gains", lambda *_: True)
-    study = studied(tmp_path / "s", Recipe(shards=2), Packed(Hop(), most=6), slot_memory_gb=memory, state_memory_gb=0.0)
-    assert {trial.status for trial in study.trials} == {"finished"} and together(study) == 6
+    monkeypatch.setattr(forming, "gains", lambda *_: True)
+    study = studied(
+        tmp_path / "s",
+        Recipe(shards=2),
+        PacksAsTrials(Hop(), most=6),
+        slot_memory_gb=memory,
+        state_memory_gb=0.0,
+    )
+    assert {trial.status for trial in study.trials} == {"finished"} and together(
+        study
+    ) == 6
     assert all(row["equal"] for row in study.replay())
 
 
-def test_a_waiting_pack_that_turns_out_too_large_is_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_pack_that_turns_out_too_large_is_parted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It was formed before its trials' memory was known."""
-    monkeypatch.setattr(packed, "_gains", lambda *_: True)
-    shards, names = {ShardId("a"): 10, ShardId("b"): 10}, [TrialId(f"t{i}") for i in range(8)]
+    monkeypatch.setattr(forming, "gains", lambda *_: True)
+    shards, names = (
+        {ShardId("a"): 10, ShardId("b"): 10},
+        [TrialId(f"t{i}") for i in range(8)],
+    )
     slot = Slot(SlotId("g"), shards=frozenset(shards), memory=1.0)
     trials = [Submitted(Trial(t, 40.0, {}, shards=frozenset(shards))) for t in names]
     state = fold(State(), [Opened(1, shards), Joined((slot,)), *trials])
 
     def plan(memory: float, remembered: Any) -> tuple[list[int], Any]:
-        policy = Packed(Hop())
-        made, after = policy.decide(view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)), remembered)
-        assert all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs) and len(made.gangs) == 1
+        policy = PacksAsTrials(Hop())
+        made, after = policy.decide(
+            view(state, 0.0, Table((Row((10.0,), memory=memory),)).believe(state)),
+            remembered,
+        )
+        assert (
+            all(len(gang.lanes) * memory <= 1.0 for gang in made.gangs)
+            and len(made.gangs) == 1
+        )
         return [len(pack) for pack in after[0]], after
 
-    sizes, remembered = plan(0.0, Packed(Hop()).start())
+    sizes, remembered = plan(0.0, PacksAsTrials(Hop()).start())
     assert sizes == [8]
     assert plan(0.2, remembered)[0] == [5, 3]
 
@@ -169,5 +252,11 @@ def test_one_trial_that_has_no_room_alone_fails(tmp_path: Path, blobs: Any) -> N
             return super().training_step(model, batch)
 
     study = studied(tmp_path / "packed", Recipe(), Pack("random", most=6))
-    assert [trial.status for trial in study.trials if trial.config["width"] == 6] == ["failed: MemoryError: far too large"] * 2
-    assert all(trial.status == "finished" for trial in study.trials if trial.config["width"] != 6)
+    assert [trial.status for trial in study.trials if trial.config["width"] == 6] == [
+        "failed: MemoryError: far too large"
+    ] * 2
+    assert all(
+        trial.status == "finished"
+        for trial in study.trials
+        if trial.config["width"] != 6
+    )

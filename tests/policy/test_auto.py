@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from shoal.backend.ahead import ahead
+from shoal.backend.sim.ahead import ahead
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Advanced, Joined, Measured, Opened, Planned, Submitted
+from shoal.core.fold import fold
 from shoal.core.ports import Policy
-from shoal.core.state import State, View, fold, view
+from shoal.core.state import State, View, view
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.auto import Auto
-from shoal.policy.doubling import Width
-from shoal.policy.equi import Equi
 from shoal.policy.fifo import Fifo
-from shoal.policy.hop import Hop
+from shoal.policy.hop.hop import Hop
+from shoal.policy.width.doubling import Width
+from shoal.policy.width.equi import Equi
 from shoal.profile.measure import believe
 from shoal.profile.table import Row, Table
 
@@ -26,7 +27,10 @@ TABLE = Table((Row(rates=(10.0, 18.0, 25.0, 32.0)),))
 
 def study(trials: int, slots: int) -> State:
     many = tuple(Slot(SlotId(f"g{i}")) for i in range(slots))
-    submitted = [Submitted(Trial(TrialId(f"t{i}"), 1000.0 * (i + 1), widths=(1, 4))) for i in range(trials)]
+    submitted = [
+        Submitted(Trial(TrialId(f"t{i}"), 1000.0 * (i + 1), widths=(1, 4)))
+        for i in range(trials)
+    ]
     return fold(State(), [Joined(many), *submitted])
 
 
@@ -55,7 +59,11 @@ def test_the_quickest_is_followed_and_the_memory_says_why() -> None:
     check(plan, look)
     assert plan == Equi().decide(look, None)[0]
     assert memory["follows"] == "equi"
-    assert memory["why"] == "with 1 trial on 4 slots equi would take 100 s, width would take 200 s, fifo would take 300 s"
+    assert (
+        memory["why"]
+        == "with 1 trial on 4 slots equi would take 100 s, width would take 200 "
+        "s, fifo would take 300 s"
+    )
 
 
 def test_the_first_is_followed_unless_another_is_clearly_quicker() -> None:
@@ -87,7 +95,9 @@ def test_a_change_of_mind_keeps_what_can_be_kept() -> None:
     policy = Auto(CANDIDATES, simulate)
     state = study(2, 4)
     plan, memory = policy.decide(seen(state), policy.start())
-    state = fold(state, [Planned((), tuple(plan.gangs)), Joined((Slot(SlotId("new")),))])
+    state = fold(
+        state, [Planned((), tuple(plan.gangs)), Joined((Slot(SlotId("new")),))]
+    )
     simulate.takes["Equi"] = 1.0
     after, memory = policy.decide(seen(state), memory)
     check(after, seen(state))
@@ -119,13 +129,18 @@ def measured(state: State, **figures: float) -> State:
     return fold(state, [Measured(TrialId("t0"), "a", figures)])
 
 
-def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decide() -> None:
+def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decide() -> (
+    None
+):
     simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
     policy = Auto(CANDIDATES, simulate, among=lambda seen: ("width", "equi", "fifo"))
     state = study(2, 4)
     memory = policy.decide(believed(state), policy.start())[1]
     assert (memory["follows"], simulate.times) == ("width", 0)
-    assert memory["why"] == "nothing is measured yet, with 4 slots and 0 shards: the usual choice"
+    assert (
+        memory["why"]
+        == "nothing is measured yet, with 4 slots and 0 shards: the usual choice"
+    )
     assert policy.decide(believed(state), memory)[1] is memory
     memory = policy.decide(believed(measured(state, rate=10.0, memory=1.0)), memory)[1]
     assert (memory["follows"], simulate.times) == ("equi", 3)
@@ -134,12 +149,26 @@ def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decid
 def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
     simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
     policy = Auto(CANDIDATES, simulate)
-    state = measured(study(2, 4), rate=10.0)  # 100 s for a trial of 1000 samples: costs under 2 s do not matter
+    state = measured(
+        study(2, 4), rate=10.0
+    )  # 100 s for a trial of 1000 samples: costs under 2 s do not matter
     memory = policy.decide(believed(state), policy.start())[1]
-    near = ({"rate": 19.0}, {"rate": 6.0}, {"switch": 1.0}, {"build": 0.5, "save": 1.5}, {"memory": 9.0}, {"first": 60.0})
-    assert [policy.decide(believed(measured(state, **figures)), memory)[1] is memory for figures in near] == [True] * 6
+    near = (
+        {"rate": 19.0},
+        {"rate": 6.0},
+        {"switch": 1.0},
+        {"build": 0.5, "save": 1.5},
+        {"memory": 9.0},
+        {"first": 60.0},
+    )
+    assert [
+        policy.decide(believed(measured(state, **figures)), memory)[1] is memory
+        for figures in near
+    ] == [True] * 6
     assert simulate.times == 3
-    for times, figures in enumerate(({"rate": 21.0}, {"rate": 4.0}, {"switch": 3.0}, {"evaluate": 30.0}), 2):
+    for times, figures in enumerate(
+        ({"rate": 21.0}, {"rate": 4.0}, {"switch": 3.0}, {"evaluate": 30.0}), 2
+    ):
         assert policy.decide(believed(measured(state, **figures)), memory)[1] != memory
         assert simulate.times == 3 * times
 
@@ -151,7 +180,9 @@ def test_figures_that_swing_are_looked_at_again_when_twice_as_much_is_trained() 
     memory = policy.decide(believed(state), policy.start())[1]
     swung = fold(measured(state, rate=30.0), [Advanced({TrialId("t1"): 90.0})])
     assert policy.decide(believed(swung), memory)[1] is memory and simulate.times == 3
-    memory = policy.decide(believed(fold(swung, [Advanced({TrialId("t1"): 10.0})])), memory)[1]
+    memory = policy.decide(
+        believed(fold(swung, [Advanced({TrialId("t1"): 10.0})])), memory
+    )[1]
     assert simulate.times == 6 and memory["figures"]["rate"] == 30.0
 
 
@@ -161,7 +192,10 @@ def test_when_all_is_trained_nothing_is_asked_any_more() -> None:
     policy = Auto(CANDIDATES, simulate)
     state = measured(study(2, 4), rate=10.0)
     memory = policy.decide(believed(state), policy.start())[1]
-    trained = fold(measured(state, rate=100.0), [Advanced({t: trial.samples for t, trial in state.trials.items()})])
+    trained = fold(
+        measured(state, rate=100.0),
+        [Advanced({t: trial.samples for t, trial in state.trials.items()})],
+    )
     assert policy.decide(believed(trained), memory)[1] is memory and simulate.times == 3
 
 
@@ -174,20 +208,39 @@ def test_what_simulating_costs_is_bounded_by_the_work_known() -> None:
     ):
         policy = Auto(CANDIDATES, simulate, price=lambda seen, price=price: price)  # type: ignore[misc]
         memory = policy.decide(look, policy.start())[1]
-        assert memory["follows"] == "fifo" and memory["why"].startswith(says) and memory["why"].endswith(": the usual choice")
+        assert (
+            memory["follows"] == "fifo"
+            and memory["why"].startswith(says)
+            and memory["why"].endswith(": the usual choice")
+        )
         assert policy.decide(look, memory)[1] is memory
     assert simulate.times == 0
     policy = Auto(CANDIDATES, simulate, price=lambda seen: 0.2)
     memory = policy.decide(look, policy.start())[1]
-    assert (memory["follows"], simulate.times, memory["spent"]) == ("equi", 3, pytest.approx(0.6))
-    after = policy.decide(seen(study(2, 3)), memory)[1]  # of 1 s that it may cost, 0.6 s are gone
-    assert after["follows"] == "equi" and after["why"].endswith(": as before") and simulate.times == 3
+    assert (memory["follows"], simulate.times, memory["spent"]) == (
+        "equi",
+        3,
+        pytest.approx(0.6),
+    )
+    after = policy.decide(seen(study(2, 3)), memory)[
+        1
+    ]  # of 1 s that it may cost, 0.6 s are gone
+    assert (
+        after["follows"] == "equi"
+        and after["why"].endswith(": as before")
+        and simulate.times == 3
+    )
 
 
 def test_a_single_candidate_is_never_simulated() -> None:
     simulate = Asked()
-    policy = Auto({"fifo": Fifo(), "equi": Equi()}, simulate, among=lambda seen: ("equi",))
-    assert policy.decide(seen(study(1, 4)), policy.start())[1]["why"] == "nothing else suits 4 slots and 0 shards"
+    policy = Auto(
+        {"fifo": Fifo(), "equi": Equi()}, simulate, among=lambda seen: ("equi",)
+    )
+    assert (
+        policy.decide(seen(study(1, 4)), policy.start())[1]["why"]
+        == "nothing else suits 4 slots and 0 shards"
+    )
 
 
 def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> None:
@@ -202,7 +255,9 @@ def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> 
     simulate.takes["Hop"] = inf
     lost = replace(full, slots={slots[0].id: slots[0]})
     assert policy.decide(seen(lost), memory)[1] == memory and simulate.times == 2
-    moved = replace(full, slots={slots[0].id: replace(slots[0], shards=frozenset(shards))})
+    moved = replace(
+        full, slots={slots[0].id: replace(slots[0], shards=frozenset(shards))}
+    )
     after = policy.decide(seen(moved), memory)[1]
     assert after["follows"] == "fifo" and "hop would get stuck" in after["why"]
 
@@ -210,7 +265,10 @@ def test_while_a_lost_slots_shards_lie_nowhere_it_keeps_to_what_it_follows() -> 
 def test_who_is_followed_again_goes_on_with_its_memory() -> None:
     shards = {ShardId("a"): 10, ShardId("b"): 10}
     slots = tuple(Slot(SlotId(name), shards=frozenset(shards)) for name in "ab")
-    trials = [Submitted(Trial(TrialId(f"t{i}"), 40.0, shards=frozenset(shards))) for i in range(4)]
+    trials = [
+        Submitted(Trial(TrialId(f"t{i}"), 40.0, shards=frozenset(shards)))
+        for i in range(4)
+    ]
     simulate = Asked(Hop=1.0, Fifo=2.0)
     policy = Auto({"fifo": Fifo(), "hop": Hop()}, simulate)
     two = fold(State(), [Opened(1, shards), Joined(slots), *trials[:2]])
@@ -229,6 +287,16 @@ def test_it_does_not_ask_for_what_only_rounding_left() -> None:
     policy = Auto(CANDIDATES, simulate)
     state = measured(study(2, 4), rate=10.0)
     memory = policy.decide(believed(state), policy.start())[1]
-    state = fold(state, [Advanced({name: trial.samples - 1e-9 for name, trial in state.trials.items()})])
-    assert policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"] == memory["why"]
+    state = fold(
+        state,
+        [
+            Advanced(
+                {name: trial.samples - 1e-9 for name, trial in state.trials.items()}
+            )
+        ],
+    )
+    assert (
+        policy.decide(believed(measured(state, rate=40.0)), memory)[1]["why"]
+        == memory["why"]
+    )
     assert simulate.times == 3

@@ -1,20 +1,31 @@
 """Policies made of policies."""
 
 import pytest
-from small_studies import follow, nodes, seen, simulated, state, table, trial, widths_over_time
+from small_studies import (
+    follow,
+    nodes,
+    seen,
+    simulated,
+    state,
+    table,
+    trial,
+    widths_over_time,
+)
 
 from shoal.core.plan import Plan
 from shoal.core.trial import TrialId
 from shoal.policy.combine import admit, every, fallback
-from shoal.policy.doubling import Width
-from shoal.policy.equi import Equi
 from shoal.policy.fifo import Fifo
+from shoal.policy.width.doubling import Width
+from shoal.policy.width.equi import Equi
 
 FLAT = table((1.0, 2.0, 3.0, 4.0))
 
 
 def test_admit_shows_the_first_trials_only() -> None:
-    lines = simulated(admit(2, Equi()), [(0.0, trial(i, 8.0)) for i in range(3)], nodes(4), FLAT)
+    lines = simulated(
+        admit(2, Equi()), [(0.0, trial(i, 8.0)) for i in range(3)], nodes(4), FLAT
+    )
     assert widths_over_time(lines) == [(0.0, {"t0": 2, "t1": 2}), (4.0, {"t2": 4})]
 
 
@@ -22,14 +33,23 @@ def test_fallback_gives_the_rest_to_the_other() -> None:
     known = state([trial(i, 8.0) for i in range(4)], nodes(4))
     policy = fallback(admit(1, Width(2)), Fifo())
     plan, memory = policy.decide(seen(known, FLAT), policy.start())
-    assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {"t0": 2, "t1": 1, "t2": 1}
+    assert {g.trials[0]: len(g.slots) for g in plan.gangs} == {
+        "t0": 2,
+        "t1": 1,
+        "t2": 1,
+    }
     known = follow(known, plan)
     again, _ = policy.decide(seen(known, FLAT), memory)
     assert again.gangs == plan.gangs
 
 
 def test_every_waits_for_its_time() -> None:
-    lines = simulated(every(10.0, Equi()), [(0.0, trial(0, 30.0)), (3.0, trial(1, 30.0))], nodes(4), FLAT)
+    lines = simulated(
+        every(10.0, Equi()),
+        [(0.0, trial(0, 30.0)), (3.0, trial(1, 30.0))],
+        nodes(4),
+        FLAT,
+    )
     assert widths_over_time(lines) == [(0.0, {"t0": 4}), (10.0, {"t1": 4})]
 
 

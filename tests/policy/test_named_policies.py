@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,14 +7,79 @@ import pytest
 from shoal import policy as policies
 from shoal.core.cluster import SlotId
 from shoal.core.trial import TrialId
-from shoal.policy import Doubling, Equi, Explore, Fifo, Fixed, Hop, SrptK
+from shoal.policy import (
+    Doubling,
+    Elastic,
+    Equi,
+    Explore,
+    Fifo,
+    Fixed,
+    Hop,
+    Pack,
+    PacksAsTrials,
+    SrptK,
+)
 from shoal.policy.combine import Admit, Every, Fallback
+from shoal.policy.elastic.spatial import Spatial
+from shoal.policy.named import KNOWN, NAMES, SHORT
+from shoal.study.auto import policy_of
+from shoal.study.folder import StudyError
 
 
-@pytest.mark.parametrize("made", [Fifo(), Hop(), Hop("random", 7, barrier=True), Fixed({TrialId("a"): SlotId("w")})])
+@pytest.mark.parametrize(
+    "made",
+    [Fifo(), Hop(), Hop("random", 7, barrier=True), Fixed({TrialId("a"): SlotId("w")})],
+)
 def test_described_as_json_and_rebuilt(made: Any) -> None:
     data = json.loads(json.dumps(policies.describe(made)))
     assert policies.rebuild(data) == made
+
+
+SPATIAL = Spatial(0.4, table=((0.0, 0.1, 0.9), (5.0, 0.05, 0.5)))
+
+
+@pytest.mark.parametrize("placement", [Spatial(), SPATIAL, "spatial", "index"])
+def test_a_placement_is_described(placement: Any) -> None:
+    """Defect 4: it raised TypeError when the journal's head was written."""
+    made = Elastic(placement=placement)
+    assert policies.rebuild(json.loads(json.dumps(policies.describe(made)))) == made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Elastic(objective=lambda trial, rates: rates),
+        Elastic(placement=Spatial(position=lambda node: 0.0)),
+        Every(60, Elastic(objective=lambda trial, rates: rates)),
+    ],
+)
+def test_a_function_has_no_description(made: Any) -> None:
+    """Defect 4: the journal's head then says that the policy is the user's own."""
+    with pytest.raises(ValueError, match="give the policy again"):
+        policies.describe(made)
+
+
+def test_users_are_shown_at_most_14_names_with_a_line_each() -> None:
+    assert len(NAMES) <= 14
+    assert set(NAMES) - {"auto"} <= {*KNOWN, *SHORT}
+    assert all(use and "\n" not in use for use in NAMES.values())
+    for name in set(NAMES) - {"auto", "admit", "every"}:
+        policies.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("hop-lrw", Hop("lrw", 3)),
+        ("hop(rule='lrw')", Hop("lrw", 3)),
+        ("hop(seed=5)", Hop(seed=5)),
+        ("hop-packs", PacksAsTrials(Hop(seed=3), fuse=False)),
+        ("packed(policy=hop-quick4)", PacksAsTrials(Hop("quick4", 3), fuse=False)),
+        ("pack", Pack()),
+    ],
+)
+def test_short_names_and_what_is_usual(text: str, made: Any) -> None:
+    assert policies.parse(text, {"fuse": False}, seed=3) == made
 
 
 def test_a_name_alone_gives_the_defaults() -> None:
@@ -21,7 +87,11 @@ def test_a_name_alone_gives_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"), [({"name": "best"}, "no policy is named 'best'"), ({"name": "hop", "x": 1}, "policy hop: ")]
+    ("data", "why"),
+    [
+        ({"name": "best"}, "no policy is named 'best'"),
+        ({"name": "hop", "x": 1}, "policy hop: "),
+    ],
 )
 def test_what_cannot_be_rebuilt(data: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
@@ -35,7 +105,10 @@ def test_what_cannot_be_rebuilt(data: dict[str, Any], why: str) -> None:
         ("explore(seconds=60, most=4)", Explore(60, 4)),
         ("doubling(every=600, foretell='loss')", Doubling(every=600, foretell="loss")),
         ("srpt-k(slots=2)", SrptK(2)),
-        ("every(seconds=600, policy=admit(most=3, policy=srpt-k))", Every(600, Admit(3, SrptK()))),
+        (
+            "every(seconds=600, policy=admit(most=3, policy=srpt-k))",
+            Every(600, Admit(3, SrptK())),
+        ),
         ("fallback(policy=hop(rule='lrw'), other=fifo)", Fallback(Hop("lrw"), Fifo())),
     ],
 )
@@ -67,3 +140,24 @@ def test_a_policy_of_ones_own_has_no_name() -> None:
 
     with pytest.raises(ValueError, match="give the policy again"):
         policies.describe(Mine())
+
+
+def test_the_page_has_every_name_and_its_line() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    assert all(f"| `{name}` | {use} |" in page for name, use in NAMES.items())
+
+
+def test_the_commands_help_has_every_name() -> None:
+    from shoal.tools.arguments import POLICIES, POLICY_HELP
+
+    assert all(name in POLICY_HELP for name in NAMES)
+    listed = [f"  {name:10} {use}" for name, use in NAMES.items()]
+    assert POLICIES.splitlines()[2:] == listed
+
+
+def test_a_wrong_name_lists_them() -> None:
+    with pytest.raises(StudyError, match="unknown policy 'best'") as error:
+        policy_of("best", True, 0)
+    lines = str(error.value).splitlines()
+    assert len(lines) <= 4 and max(map(len, lines)) <= 80
+    assert ", ".join(NAMES) == " ".join(line.strip() for line in lines[1:])

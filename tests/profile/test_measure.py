@@ -3,18 +3,20 @@ from dataclasses import replace
 import pytest
 from simkit import SHARDS, rates, slots, started, study, trial
 
-from shoal.backend.sim import Sim
+from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import SlotId
 from shoal.core.event import Joined, Submitted
 from shoal.core.event import Measured as Was
+from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane, solo
-from shoal.core.state import State, fold
+from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
-from shoal.policy.hop import Hop
+from shoal.policy.hop.hop import Hop
 from shoal.profile.given import Given
 from shoal.profile.measure import RATE, Believer, believe
+from shoal.profile.signatures import Signatures
 from shoal.search.grid import Grid
 from shoal.search.space import grid
 from shoal.testing import check_profile
@@ -28,14 +30,28 @@ def rate(state: State, name: str) -> float:
 
 STATE = fold(
     started(
-        trial("a", width=64, lr=0.1), trial("b", width=64, lr=0.01), trial("c", width=512, lr=0.1), trial("d", width=90, lr=0.3),
-        trial("e", width=400, lr=1e-4), trial("f"),
+        trial("a", width=64, lr=0.1),
+        trial("b", width=64, lr=0.01),
+        trial("c", width=512, lr=0.1),
+        trial("d", width=90, lr=0.3),
+        trial("e", width=400, lr=1e-4),
+        trial("f"),
     ),
     [
-        Was(TrialId("a"), "small", {"rate": 100.0, "memory": 0.5, "build": 0.25, "first": 1.0, "evaluate": 0.125}),
+        Was(
+            TrialId("a"),
+            "small",
+            {
+                "rate": 100.0,
+                "memory": 0.5,
+                "build": 0.25,
+                "first": 1.0,
+                "evaluate": 0.125,
+            },
+        ),
         Was(TrialId("c"), "large", {"rate": 25.0, "memory": 2.0, "switch": 0.5}),
     ],
-)  # fmt: skip
+)
 
 
 def test_contract() -> None:
@@ -59,12 +75,22 @@ def test_measured_trials_have_the_figures_of_their_signature() -> None:
 def test_others_have_those_of_the_nearest_configuration() -> None:
     assert rate(STATE, "b") == 100.0, "a learning rate says nothing of speed"
     assert rate(STATE, "d") == 100.0 and rate(STATE, "e") == 25.0
-    assert rate(STATE, "f") == pytest.approx(2 / (1 / 100 + 1 / 25)), "as far from both: their mean, of seconds per sample"
+    assert rate(STATE, "f") == pytest.approx(2 / (1 / 100 + 1 / 25)), (
+        "as far from both: their mean, of seconds per sample"
+    )
 
 
 def test_keys_that_differ_within_a_signature_do_not_count() -> None:
-    state = started(*(trial(n, noise=x, width=w) for n, x, w in [("a", 1, 8), ("b", 1000, 8), ("c", 1, 64), ("d", 1000, 60)]))
-    state = fold(state, [Was(TrialId("a"), "s", {"rate": 9.0}), Was(TrialId("c"), "t", {"rate": 3.0})])
+    state = started(
+        *(
+            trial(n, noise=x, width=w)
+            for n, x, w in [("a", 1, 8), ("b", 1000, 8), ("c", 1, 64), ("d", 1000, 60)]
+        )
+    )
+    state = fold(
+        state,
+        [Was(TrialId("a"), "s", {"rate": 9.0}), Was(TrialId("c"), "t", {"rate": 3.0})],
+    )
     near = rate(state, "d")
     state = fold(state, [Was(TrialId("b"), "s", {})])
     assert rate(state, "d") == 3.0
@@ -73,7 +99,13 @@ def test_keys_that_differ_within_a_signature_do_not_count() -> None:
 
 def test_missing_figures_are_the_mean_of_the_known() -> None:
     cost = believe(STATE).cost(TrialId("c"))
-    assert (cost.memory, cost.build, cost.evaluate, cost.save, cost.first) == (2.0, 0.25, 0.125, 0.0, 1.0)
+    assert (cost.memory, cost.build, cost.evaluate, cost.save, cost.first) == (
+        2.0,
+        0.25,
+        0.125,
+        0.0,
+        1.0,
+    )
     assert believe(STATE).switch(None, solo(TrialId("a"), W[0], 0)) == 0.5
 
 
@@ -82,10 +114,21 @@ def test_what_had_no_room_in_company_is_still_tried_alone_on_a_smaller_slot() ->
     believer = Believer()
 
     def memory(state: State, size: float) -> float:
-        joined = fold(state, [Joined(tuple(replace(slot, memory=size) for slot in state.slots.values()))])
+        joined = fold(
+            state,
+            [
+                Joined(
+                    tuple(replace(slot, memory=size) for slot in state.slots.values())
+                )
+            ],
+        )
         return believer(joined).cost(TrialId("a")).memory
 
-    assert [memory(crowded, size) for size in (80.0, 16.0, 0.25)] == [40.0, 16.0, 0.5], "never less than was measured"
+    assert [memory(crowded, size) for size in (80.0, 16.0, 0.25)] == [
+        40.0,
+        16.0,
+        0.5,
+    ], "never less than was measured"
     said = Given((({"width": 64}, {"memory": 3.0}),))
     assert believe(crowded, said).cost(TrialId("a")).memory == 3.0
 
@@ -93,13 +136,19 @@ def test_what_had_no_room_in_company_is_still_tried_alone_on_a_smaller_slot() ->
 def test_wide_and_shared() -> None:
     a, c = TrialId("a"), TrialId("c")
     assert 100.0 < believe(STATE).rates(Gang((Lane(a, (W[0], W[1])),)))[a] < 200.0
-    assert believe(STATE).rates(Gang((Lane(a, (W[0],)), Lane(c, (W[0],))))) == {a: pytest.approx(20.0), c: pytest.approx(20.0)}
+    assert believe(STATE).rates(Gang((Lane(a, (W[0],)), Lane(c, (W[0],))))) == {
+        a: pytest.approx(20.0),
+        c: pytest.approx(20.0),
+    }
     gang = Gang((Lane(a, (W[0],)), Lane(c, (W[1],))))
     assert believe(STATE).switch(gang, Gang((gang.lanes[0],))) == 0.0
 
 
 def test_for_other_trials_of_like_configurations() -> None:
-    other = {TrialId("x"): trial("x", width=500, lr=3.0), TrialId("a"): trial("a", width=512, lr=0.1)}
+    other = {
+        TrialId("x"): trial("x", width=500, lr=3.0),
+        TrialId("a"): trial("a", width=512, lr=0.1),
+    }
     moved = believe(STATE).of(other)
     assert moved.curve(TrialId("x"), 1)[0] == 25.0
     assert moved.curve(TrialId("a"), 1)[0] == 25.0, "by configuration, not by name"
@@ -110,7 +159,10 @@ def test_believer_looks_up_once() -> None:
     first = believer(STATE)
     assert believer(STATE) is first
     more = fold(STATE, [Submitted(trial("new", width=70, lr=0.2))])
-    assert believer(more) is not first and believer(more).curve(TrialId("new"), 1)[0] == 100.0
+    assert (
+        believer(more) is not first
+        and believer(more).curve(TrialId("new"), 1)[0] == 100.0
+    )
     newer = fold(more, [Was(TrialId("a"), "small", {"rate": 50.0})])
     assert believer(newer).curve(TrialId("new"), 1)[0] == 50.0
 
@@ -120,9 +172,18 @@ def test_a_study_learns_its_speeds_as_it_goes() -> None:
     table = rates(1.0, 2.0, 4.0, memory=0.25, evaluate=0.5)
     state = fold(State(), reopened(State(), SHARDS, {}))
     final = run(
-        Grid({"x": grid(range(3))}, 2), Hop("lrw"), Sim(table.of, slots(SHARDS), shards=SHARDS), Believer(), Journal(), state
+        Grid({"x": grid(range(3))}, 2),
+        Hop("lrw"),
+        Sim(table.of, slots(SHARDS), shards=SHARDS),
+        Believer(),
+        Journal(),
+        state,
     )
-    assert {t: believe(final).curve(t, 1)[0] for t in final.known} == {"t000": 1.0, "t001": 2.0, "t002": 4.0}
+    assert {t: believe(final).curve(t, 1)[0] for t in final.known} == {
+        "t000": 1.0,
+        "t001": 2.0,
+        "t002": 4.0,
+    }
     assert believe(final).cost(TrialId("t001")).evaluate == 0.5
     _, known = study(Hop("lrw"), table, count=3, epochs=2)
     assert known.ended == final.ended
@@ -132,14 +193,23 @@ def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
     """Signatures tell the form first, then the optimizer."""
     names = [TrialId(x) for x in "abcde"]
     kinds = zip("abcde", ["x", "y", "x", "z", "z"], [8, 8, 9, 8, 7], strict=True)
-    state = started(*(trial(n, **{"optimizer": o, "width": w, "optimizer.decay": i}) for i, (n, o, w) in enumerate(kinds)))
+    state = started(
+        *(
+            trial(n, **{"optimizer": o, "width": w, "optimizer.decay": i})
+            for i, (n, o, w) in enumerate(kinds)
+        )
+    )
     figures = {"rate": 100.0, "step": 0.1, "fused:2": 0.1, "fused:4": 0.1}
     forms = ["0123456789ab", "ba9876543210"]
     state = fold(
         state,
         [
             Was(names[0], forms[0] + "0000", figures),
-            Was(names[1], forms[0] + "1111", {**figures, "rate": 50.0, "step": 0.2, "fused:2": 0.2}),
+            Was(
+                names[1],
+                forms[0] + "1111",
+                {**figures, "rate": 50.0, "step": 0.2, "fused:2": 0.2},
+            ),
             Was(names[2], forms[1] + "0000", figures),
         ],
     )
@@ -150,22 +220,42 @@ def test_optimizers_of_one_form_are_fused_with_each_other_only() -> None:
 
     a, b, c, d, e = names
     assert seconds(a, b, fused=False) == pytest.approx(0.03)
-    assert seconds(a, b) == pytest.approx(0.015), "half: a step of two takes as long as one"
+    assert seconds(a, b) == pytest.approx(0.015), (
+        "half: a step of two takes as long as one"
+    )
     assert seconds(a, c) == pytest.approx(0.02), "unlike widths: not fused"
-    assert seconds(a, d) == pytest.approx((0.01 + seconds(d)) / 2), "by its width it is of the same form, though not measured yet"
+    assert seconds(a, d) == pytest.approx((0.01 + seconds(d)) / 2), (
+        "by its width it is of the same form, though not measured yet"
+    )
     assert seconds(a, e) == pytest.approx(0.01 + seconds(e)), "of another"
 
 
 def test_to_fuse_lanes_anew_costs_what_was_measured() -> None:
     a, b, c = (TrialId(x) for x in "abc")
-    state = fold(STATE, [Was(a, "small", {"repack": 0.25, "switch": 0.5}), Was(b, "small", {})])
+    state = fold(
+        STATE, [Was(a, "small", {"repack": 0.25, "switch": 0.5}), Was(b, "small", {})]
+    )
 
     def gang(*trials: TrialId, fused: bool = True) -> Gang:
         return Gang(tuple(Lane(t, (W[0],)) for t in trials), fused=fused)
 
     switch = believe(state).switch
     assert switch(None, gang(a, b)) == switch(gang(a), gang(a, b)) == 0.75
-    assert switch(gang(a, b, c), gang(a, b)) == switch(gang(a, b), gang(a)) == 0.25, "who stays is where it was"
+    assert switch(gang(a, b, c), gang(a, b)) == switch(gang(a, b), gang(a)) == 0.25, (
+        "who stays is where it was"
+    )
     assert switch(gang(a, b), gang(b, a)) == switch(gang(a, b), None) == 0.0
     assert switch(gang(a, fused=False), gang(a, b, fused=False)) == 0.5
     assert switch(gang(a, b, fused=False), gang(a, fused=False)) == 0.0
+
+
+def test_the_nearest_kinds_are_found_again_by_the_new_ones_alone() -> None:
+    kinds = [(("width", width),) for width in (64, 16, 32, 128)]
+    learnt = Signatures()
+    for number, kind in enumerate(kinds):
+        learnt.kinds[kind] = {f"s{number}"}
+        learnt.nearest((("width", 32),))
+    assert learnt.nearest((("width", 32),)) == ["s2"]
+    assert learnt.nearest((("width", 48),)) == ["s0"]
+    compared = learnt._nearest[(("width", 32),)].compared
+    assert compared == len(kinds)

@@ -1,10 +1,16 @@
 """Costs of all-reduce and the speed fit (Capes et al., eq. 2-5)."""
 
 import pytest
+from all_reduce import Link, binary_blocks, doubling_halving, ring
 
-from shoal.profile.ring import Link, binary_blocks, doubling_halving, fit_speed, ring
+from shoal.profile.ring import fit_speed
 
-CAPES = {1: 160 / 368, 2: 170 / 232, 4: 160 / 126, 8: 170 / 84}  # epochs per minute, Table 2
+CAPES = {
+    1: 160 / 368,
+    2: 170 / 232,
+    4: 160 / 126,
+    8: 170 / 84,
+}  # epochs per minute, Table 2
 SLOW = Link(latency=1e-5, transfer=1e-10, add=1e-11)
 
 
@@ -39,7 +45,9 @@ def test_powers_of_two_and_others_have_their_own_curves() -> None:
 
 
 def test_widths_never_measured_follow_the_powers_of_two() -> None:
-    assert fit_speed(CAPES).rate(4) < fit_speed(CAPES).rate(5) < fit_speed(CAPES).rate(8)
+    assert (
+        fit_speed(CAPES).rate(4) < fit_speed(CAPES).rate(5) < fit_speed(CAPES).rate(8)
+    )
 
 
 def test_coefficients_are_never_negative() -> None:

@@ -7,7 +7,7 @@ from simkit import started, trial
 
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, solo
-from shoal.core.ports import Cost
+from shoal.core.profile import Cost
 from shoal.core.trial import TrialId
 from shoal.profile.pace import lockstep
 from shoal.profile.table import Row, Table
@@ -15,11 +15,23 @@ from shoal.testing import check_profile
 
 A, B, C = (TrialId(x) for x in "abc")
 W = [SlotId(f"w{i}") for i in range(4)]
-STATE = started(trial("a", width=64, act="relu"), trial("b", width=128, act="relu"), trial("c", width=256))
+STATE = started(
+    trial("a", width=64, act="relu"),
+    trial("b", width=128, act="relu"),
+    trial("c", width=256),
+)
 TABLE = Table(
     (
         Row((100.0, 180.0), {"width": 64, "act": "relu"}, memory=1.0, build=0.5),
-        Row((50.0,), {"width": 128}, memory=2.0, evaluate=0.25, save=0.125, switch=0.75, first=1.5),
+        Row(
+            (50.0,),
+            {"width": 128},
+            memory=2.0,
+            evaluate=0.25,
+            save=0.125,
+            switch=0.75,
+            first=1.5,
+        ),
         Row((10.0, 19.0, 27.0)),
     )
 ).of(STATE.known)
@@ -35,13 +47,18 @@ def test_the_first_row_that_matches() -> None:
     assert TABLE.cost(A) == Cost(memory=1.0, build=0.5)
     assert TABLE.cost(B) == Cost(2.0, 0.0, 0.25, 0.125, 1.5)
     last = Table((Row((1.0,)), Row((2.0,), {"width": 64}))).of(STATE.known)
-    assert last.curve(A, 1) == (1.0,), "a row without a configuration matches all, wherever it stands"
+    assert last.curve(A, 1) == (1.0,), (
+        "a row without a configuration matches all, wherever it stands"
+    )
     assert TABLE.curve(TrialId("unknown"), 1) == (10.0,)
 
 
 def test_no_row() -> None:
     table = Table((Row((1.0,), {"width": 64}),)).of(STATE.known)
-    with pytest.raises(ValueError, match=r"no row for trial b, \{'width': 128, 'act': 'relu'\}: add one"):
+    with pytest.raises(
+        ValueError,
+        match=r"no row for trial b, \{'width': 128, 'act': 'relu'\}: add one",
+    ):
         table.curve(B, 1)
 
 
@@ -54,9 +71,14 @@ def test_rates_of_lanes() -> None:
     assert TABLE.rates(solo(A, W[0], 0)) == {A: 100.0}
     assert TABLE.rates(Gang((Lane(A, (W[0], W[1])),))) == {A: 180.0}
     flotilla = Gang((Lane(A, (W[0],)), Lane(B, (W[1],))))
-    assert TABLE.rates(flotilla) == {A: 50.0, B: 50.0}, "one stream: the slowest sets the pace"
+    assert TABLE.rates(flotilla) == {A: 50.0, B: 50.0}, (
+        "one stream: the slowest sets the pace"
+    )
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
-    assert TABLE.rates(pack) == {A: pytest.approx(100 / 3), B: pytest.approx(100 / 3)}, "one slot: seconds per sample add up"
+    assert TABLE.rates(pack) == {
+        A: pytest.approx(100 / 3),
+        B: pytest.approx(100 / 3),
+    }, "one slot: seconds per sample add up"
 
 
 def test_speeds_of_slots() -> None:
@@ -103,7 +125,10 @@ def test_load(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(TOML)
     table = Table.load(path)
-    assert table.rows == (Row((100.0, 180.0), {"width": 64, "layers": (1, 2)}, memory=1.5, first=1.0), Row((20.0,)))
+    assert table.rows == (
+        Row((100.0, 180.0), {"width": 64, "layers": (1, 2)}, memory=1.5, first=1.0),
+        Row((20.0,)),
+    )
     assert table.speeds == {"w1": 0.5}
     state = started(trial("a", width=64, layers=[1, 2]))
     assert list(table.believe(state).curve(A, 2)) == [100.0, 180.0]
@@ -129,7 +154,9 @@ def test_wrong_files(tmp_path: Path, text: str, why: str) -> None:
         Table.load(path)
 
 
-@pytest.mark.parametrize("wrong", [{"rates": (inf,)}, {"rates": ()}, {"build": -1.0}, {"save": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"rates": (inf,)}, {"rates": ()}, {"build": -1.0}, {"save": float("nan")}]
+)
 def test_wrong_rows_cannot_be_built(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a profile's"):
         Row(**wrong)

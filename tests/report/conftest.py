@@ -53,10 +53,17 @@ def unit(name: str, slot: str, turn: int, shard: str = "d0") -> Gang:
 def visited(name: str, shard: str, epoch: int = 0, **spent: float) -> Advanced:
     id_ = TrialId(name)
     values = {id_: {"loss": (50.0, 100.0)}}
-    return Advanced({id_: 100.0}, values, {id_: (Visit(epoch, ShardId(shard), epoch, 100),)}, {id_: spent})
+    return Advanced(
+        {id_: 100.0},
+        values,
+        {id_: (Visit(epoch, ShardId(shard), epoch, 100),)},
+        {id_: spent},
+    )
 
 
-def lines(*timed: tuple[float, Entry], opened: bool = True, head: Mapping[str, Any] = HEAD) -> list[Line]:
+def lines(
+    *timed: tuple[float, Entry], opened: bool = True, head: Mapping[str, Any] = HEAD
+) -> list[Line]:
     first = [Line(0.0, Opened(1, SHARDS, head))] if opened else []
     return [*first, *(Line(time, entry) for time, entry in timed)]
 
@@ -65,17 +72,30 @@ def joined(*slots: str) -> Joined:
     return Joined(tuple(Slot(SlotId(slot), shards=frozenset(SHARDS)) for slot in slots))
 
 
-def begun(*trials: Trial, slots: tuple[str, ...] = ("a", "b")) -> list[tuple[float, Entry]]:
+def begun(
+    *trials: Trial, slots: tuple[str, ...] = ("a", "b")
+) -> list[tuple[float, Entry]]:
     return [(0.0, joined(*slots)), *((0.0, Submitted(one)) for one in trials)]
 
 
 @pytest.fixture
 def hopping() -> list[Line]:
-    """Two trials hop over two slots, one epoch; one is scored 0.9, the other 0.8; idle from 5 to 6 at b."""
-    a0, b0, a1, b1 = unit("x", "a", 1), unit("y", "b", 1, "d1"), unit("y", "a", 2), unit("x", "b", 2, "d1")
+    """Two trials hop over two slots, one epoch; one is scored 0.9, the other 0.8; idle from 5
+    to 6 at b.
+    """
+    a0, b0, a1, b1 = (
+        unit("x", "a", 1),
+        unit("y", "b", 1, "d1"),
+        unit("y", "a", 2),
+        unit("x", "b", 2, "d1"),
+    )
     x, y = TrialId("x"), TrialId("y")
     moved = Advanced(
-        {y: 100.0}, {}, {y: (Visit(0, ShardId("d0"), 0, 100),)}, {y: {"switch": 0.5, "data": 0.5, "train": 1.0}}, {y: 2_000_000}
+        {y: 100.0},
+        {},
+        {y: (Visit(0, ShardId("d0"), 0, 100),)},
+        {y: {"switch": 0.5, "data": 0.5, "train": 1.0}},
+        {y: 2_000_000},
     )
     return lines(
         *begun(trial("x", lr=0.1, width=64), trial("y", lr=0.001, width=64)),
@@ -100,7 +120,9 @@ def hopping() -> list[Line]:
 
 @pytest.fixture
 def killed() -> list[Line]:
-    """One trial, two epochs; kept after its first visit, killed after its third and half of its fourth; resumed to its end."""
+    """One trial, two epochs; kept after its first visit, killed after its third and half of its
+    fourth; resumed to its end.
+    """
     x = TrialId("x")
     whole = Gang((Lane(x, (SlotId("a"),)),), since=1)
     return lines(
@@ -128,9 +150,14 @@ def killed() -> list[Line]:
 
 @pytest.fixture
 def packed() -> list[Line]:
-    """A wide lane over a and b until 4, then a pack of two on a; b leaves at 6, and the pack's y fails at 7."""
+    """A wide lane over a and b until 4, then a pack of two on a; b leaves at 6, and the pack's
+    y fails at 7.
+    """
     wide = Gang((Lane(TrialId("w"), (SlotId("a"), SlotId("b"))),), since=1)
-    pack = Gang((Lane(TrialId("x"), (SlotId("a"),)), Lane(TrialId("y"), (SlotId("a"),))), since=2)
+    pack = Gang(
+        (Lane(TrialId("x"), (SlotId("a"),)), Lane(TrialId("y"), (SlotId("a"),))),
+        since=2,
+    )
     w, x, y = TrialId("w"), TrialId("x"), TrialId("y")
     return lines(
         *begun(trial("w"), trial("x"), trial("y")),
@@ -138,9 +165,19 @@ def packed() -> list[Line]:
         (4.0, Advanced({w: 200.0}, {}, {}, {w: {"train": 4.0}})),
         (4.0, Finished(w)),
         (4.0, Planned((), (pack,))),
-        (5.0, Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}})),
+        (
+            5.0,
+            Advanced(
+                {x: 50.0, y: 50.0}, {}, {}, {x: {"train": 0.5}, y: {"train": 0.5}}
+            ),
+        ),
         (6.0, Left(frozenset({SlotId("b")}))),
-        (6.5, Advanced({x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}})),
+        (
+            6.5,
+            Advanced(
+                {x: 50.0, y: 50.0}, {}, {}, {x: {"train": 1.5}, y: {"train": 1.5}}
+            ),
+        ),
         (7.0, Failed(y, "RuntimeError: no such width")),
         (8.0, Advanced({x: 100.0}, {}, {}, {x: {"train": 1.0, "evaluate": 0.5}})),
         (8.0, Finished(x)),
@@ -160,9 +197,17 @@ def many() -> list[Line]:
             "dropout": n % 50 / 100,
         }
         gang = Gang((Lane(TrialId(name), (SlotId(slot),)),), since=n)
-        timed += [(at, Submitted(trial(name, 400.0, **config))), (at, Planned((), (gang,)))]
+        timed += [
+            (at, Submitted(trial(name, 400.0, **config))),
+            (at, Planned((), (gang,))),
+        ]
         if n % 10 == 9:
-            timed.append((at + 0.5, Failed(TrialId(name), "diverged: loss was not finite for 10 steps")))
+            timed.append(
+                (
+                    at + 0.5,
+                    Failed(TrialId(name), "diverged: loss was not finite for 10 steps"),
+                )
+            )
             continue
         for epoch in range(2):
             when = at + 1.0 + epoch
@@ -170,7 +215,16 @@ def many() -> list[Line]:
                 (when - 0.5, visited(name, "d0", epoch, train=0.4, data=0.1)),
                 (when, visited(name, "d1", epoch, train=0.4)),
             ]
-            timed.append((when, Evaluated(TrialId(name), epoch + 1.0, {"accuracy": 0.5 + n % 97 / 200, "loss": 1.0})))
+            timed.append(
+                (
+                    when,
+                    Evaluated(
+                        TrialId(name),
+                        epoch + 1.0,
+                        {"accuracy": 0.5 + n % 97 / 200, "loss": 1.0},
+                    ),
+                )
+            )
         timed.append((at + 2.0, Finished(TrialId(name))))
     return lines(*sorted(timed, key=lambda item: item[0]))
 
@@ -184,8 +238,15 @@ def empty() -> list[Line]:
 def doomed() -> list[Line]:
     """Every trial fails, none with a score."""
     gangs = unit("x", "a", 1), unit("y", "b", 1)
-    failed = [(1.0, Failed(TrialId(name), "ValueError: <img src=http://evil/> & co")) for name in ("x", "y")]
-    return lines(*begun(trial("x", lr=0.1), trial("y", lr=0.2)), (0.0, Planned((), gangs)), *failed)
+    failed = [
+        (1.0, Failed(TrialId(name), "ValueError: <img src=http://evil/> & co"))
+        for name in ("x", "y")
+    ]
+    return lines(
+        *begun(trial("x", lr=0.1), trial("y", lr=0.2)),
+        (0.0, Planned((), gangs)),
+        *failed,
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,16 @@ from shoal.engine.journal import Line, decode, encode
 from shoal.report import status_lines, summary
 from shoal.report.html import page
 
-FIGURES = {"feeders": 2, "made": 100, "served": 790, "waits": 79, "waited": 3.5, "cpu": 60.0, "bytes": 5e8, "ahead": 2048}
+FIGURES = {
+    "feeders": 2,
+    "made": 100,
+    "served": 790,
+    "waits": 79,
+    "waited": 3.5,
+    "cpu": 60.0,
+    "bytes": 5e8,
+    "ahead": 2048,
+}
 LINES = [
     Line(0.0, Opened(1, {}, {"study": "fed"})),
     Line(1.0, Fed("here", {**FIGURES, "feeders": 1, "made": 3})),
@@ -17,9 +26,14 @@ LINES = [
 
 def test_the_report_says_what_feeders_did() -> None:
     found = summary(LINES)
-    assert [(row["run"], row["made"], row["served"]) for row in found["feeders"]] == [(1, 100, 790), (2, 100, 0)]
+    assert [(row["run"], row["made"], row["served"]) for row in found["feeders"]] == [
+        (1, 100, 790),
+        (2, 100, 0),
+    ]
     told = [line for line in status_lines(found) if line.startswith("feeders")]
-    assert told == ["feeders  2: 100 chunks made, 790 handed out, 10 % of them waited for"]
+    assert told == [
+        "feeders  2: 100 chunks made, 790 handed out, 10 % of them waited for"
+    ]
     html = page(LINES)
     assert 'id="feeders"' in html and "500 MB" in html
     assert 'id="feeders"' not in page(LINES[:1])

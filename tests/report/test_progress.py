@@ -7,13 +7,16 @@ import pytest
 
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Entry, Failed, Finished
-from shoal.core.state import State, fold
+from shoal.core.fold import fold
+from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
 from shoal.report import Progress
 
 
-def moments(lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]) -> State:
+def moments(
+    lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]
+) -> State:
     state, at = State(), 0.0
     noted: list[Entry] = []
     for time, entry in [*lines, Line(float("inf"), lines[0].entry)]:
@@ -46,7 +49,10 @@ def test_a_failed_trial_has_a_line_with_why(doomed: list[Line]) -> None:
     stream = io.StringIO()
     with Progress("accuracy", "max", stream, every=3600) as progress:
         moments(doomed, progress)
-    assert "[       1 s] x failed: ValueError: <img src=http://evil/> & co" in stream.getvalue()
+    assert (
+        "[       1 s] x failed: ValueError: <img src=http://evil/> & co"
+        in stream.getvalue()
+    )
     assert stream.getvalue().endswith("0 of 2 done, 2 failed\n")
 
 
@@ -62,8 +68,16 @@ def test_figures(hopping: list[Line]) -> None:
 
 
 def test_a_trial_that_failed_is_not_the_best(hopping: list[Line]) -> None:
-    state = moments([line for line in hopping if not isinstance(line.entry, Finished)], lambda *_: None)
-    assert Progress("accuracy", "max").best(fold(state, [Failed(TrialId("x"), "boom")])) == (0.8, "y")
+    state = moments(
+        [line for line in hopping if not isinstance(line.entry, Finished)],
+        lambda *_: None,
+    )
+    assert Progress("accuracy", "max").best(
+        fold(state, [Failed(TrialId("x"), "boom")])
+    ) == (
+        0.8,
+        "y",
+    )
 
 
 def test_nothing_is_known_before_anything_happened() -> None:
@@ -81,7 +95,9 @@ def test_without_a_metric_there_is_no_best(hopping: list[Line]) -> None:
     assert "[       5 s] x finished\n" in stream.getvalue()
 
 
-def test_a_terminal_gets_a_display_that_is_closed(hopping: list[Line], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_display_that_is_closed(
+    hopping: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
     progress = Progress("accuracy", "max", stream, frames=1e9)
@@ -92,11 +108,21 @@ def test_a_terminal_gets_a_display_that_is_closed(hopping: list[Line], monkeypat
     text = stream.getvalue()
     assert "\x1b[?25l" in text
     assert text.rstrip().endswith("\x1b[?25h")
-    for wanted in ("trials", "1 of 2 done, 1 running", "samples/s", "accuracy 0.90000", "lr=0.1, width=64", "on d1", "100 %"):
+    for wanted in (
+        "trials",
+        "1 of 2 done, 1 running",
+        "samples/s",
+        "accuracy 0.90000",
+        "lr=0.1, width=64",
+        "on d1",
+        "100 %",
+    ):
         assert wanted in text, wanted
 
 
-def test_a_failure_stays_above_the_display(doomed: list[Line], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_stays_above_the_display(
+    doomed: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
     with Progress("accuracy", "max", stream, frames=1e9) as progress:

@@ -6,16 +6,22 @@ from statistics import fmean
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from search_kit import simulate, told
 
-from shoal.core.state import State, fold
+from shoal.core.fold import fold
+from shoal.core.state import State
 from shoal.report.optuna_log import OptunaLog
 from shoal.search import Hyperband, Optuna
-from shoal.search.optuna_space import distribution, parameters
+from shoal.search.optuna.parameters import distribution, parameters
+from shoal.search.optuna.searcher import Past
 from shoal.search.space import choice, grid, loguniform, randint, uniform, validated
 from shoal.testing import check_searcher
 
@@ -34,7 +40,16 @@ MIXED = {
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_contract(sampler):
     check_searcher(
-        lambda: Optuna(sampler, MIXED, 4, 1, {"n_startup_trials": 1} if sampler == "tpe" else {}, "accuracy", "max"), 2
+        lambda: Optuna(
+            sampler,
+            MIXED,
+            4,
+            1,
+            {"n_startup_trials": 1} if sampler == "tpe" else {},
+            "accuracy",
+            "max",
+        ),
+        2,
     )
 
 
@@ -43,36 +58,69 @@ def test_distributions():
     assert distribution(loguniform(1, 2)) == FloatDistribution(1, 2, log=True)
     assert distribution(randint(1, 5)) == IntDistribution(1, 4)
     assert distribution(grid([1, "a", None])) == CategoricalDistribution((1, "a", None))
-    config = {"lr": 0.01, "n": 4, "width": 64, "shape": (3,), "opt": "adam", "opt.m": 0.2, "k": 3}
+    config = {
+        "lr": 0.01,
+        "n": 4,
+        "width": 64,
+        "shape": (3,),
+        "opt": "adam",
+        "opt.m": 0.2,
+        "k": 3,
+    }
     params, kinds = parameters(validated(MIXED), config)
-    assert params == {"lr": 0.01, "n": 4, "width": 64, "shape": "(3,)", "opt": "adam", "opt[adam].m": 0.2}
+    assert params == {
+        "lr": 0.01,
+        "n": 4,
+        "width": 64,
+        "shape": "(3,)",
+        "opt": "adam",
+        "opt[adam].m": 0.2,
+    }
     assert kinds["opt[adam].m"] == FloatDistribution(0, 0.4)
-    assert parameters(validated(MIXED), config | {"opt": "sgd"}) is None, "0.2 is no momentum of sgd's"
+    assert parameters(validated(MIXED), config | {"opt": "sgd"}) is None, (
+        "0.2 is no momentum of sgd's"
+    )
     assert parameters(validated(MIXED), {"x": 1}) is None, "another space"
 
 
 def test_configurations_are_of_the_space():
-    state, _ = simulate(Optuna("tpe", MIXED, 12, 1, {"n_startup_trials": 3}, **GOAL), curve=lambda c, e: {"score": -c["lr"]})
+    state, _ = simulate(
+        Optuna("tpe", MIXED, 12, 1, {"n_startup_trials": 3}, **GOAL),
+        curve=lambda c, e: {"score": -c["lr"]},
+    )
     for trial in state.known.values():
         c = trial.config
-        assert parameters(validated(MIXED), c) is not None and c["shape"] in ((1, 2), (3,)) and c["k"] == 3
+        assert (
+            parameters(validated(MIXED), c) is not None
+            and c["shape"] in ((1, 2), (3,))
+            and c["k"] == 3
+        )
         assert (c["opt.m"] >= 0.5) == (c["opt"] == "sgd")
 
 
 @pytest.mark.parametrize(("sampler", "count"), [("tpe", 30), ("gp", 8)])
 def test_it_learns(sampler, count):
-    """A parabola: the later half is nearer to its top than the first four drawn at random, from the same seed always the same."""
+    """A parabola: the later half is nearer to its top than the first four drawn at random, from
+    the same seed always the same.
+    """
 
     def curve(config, epochs):
         return {"score": -((config["x"] - 0.3) ** 2)}
 
-    search = Optuna(sampler, X, count, 1, {"n_startup_trials": 4}, max_concurrent=1, **GOAL)
+    search = Optuna(
+        sampler, X, count, 1, {"n_startup_trials": 4}, max_concurrent=1, **GOAL
+    )
     state, _ = simulate(search, curve=curve)
     xs = [t.config["x"] for t in state.known.values()]
     off = [abs(x - 0.3) for x in xs]
     assert fmean(off[count // 2 :]) < 0.7 * fmean(off[:4])
-    assert xs == [t.config["x"] for t in simulate(search, curve=curve)[0].known.values()]
-    assert xs[:4] != [t.config["x"] for t in simulate(Optuna(sampler, X, 4, 1, seed=1, **GOAL))[0].known.values()]
+    assert xs == [
+        t.config["x"] for t in simulate(search, curve=curve)[0].known.values()
+    ]
+    assert xs[:4] != [
+        t.config["x"]
+        for t in simulate(Optuna(sampler, X, 4, 1, seed=1, **GOAL))[0].known.values()
+    ]
 
 
 def test_what_optuna_is_told():
@@ -85,7 +133,9 @@ def test_what_optuna_is_told():
         },
         configs={f"t00{i}": {"x": i / 10} for i in range(4)},
     )
-    trials = [Optuna("tpe", X, 9, 2, **GOAL)._told(view, t) for t in view.known]
+    past = Past(X, GOAL["metric"], GOAL["mode"])
+    past.look(view)
+    trials = past.study(view).trials
     assert [(t.state.name, t.value, t.params["x"]) for t in trials] == [
         ("COMPLETE", 0.2, 0.0),
         ("FAIL", None, 0.1),
@@ -96,17 +146,30 @@ def test_what_optuna_is_told():
 
 def test_as_many_at_once_as_slots():
     _, lines = simulate(Optuna("random", X, 9, 1, **GOAL), slots=3)
-    first = [e.trial.id for time, e in lines if type(e).__name__ == "Submitted" and time == 0]
+    first = [
+        e.trial.id for time, e in lines if type(e).__name__ == "Submitted" and time == 0
+    ]
     assert first == ["t000", "t001", "t002"]
 
 
 def test_wrong_samplers():
-    with pytest.raises(ValueError, match="no sampler is named 'cmaes': there are tpe, gp, random"):
+    with pytest.raises(
+        ValueError, match="no sampler is named 'cmaes': there are tpe, gp, random"
+    ):
         Optuna("cmaes", X, 9, 1)
-    with pytest.raises(ValueError, match="no sampler is named 'optuna.samplers:CmaEsSampler'.* keep more in Optuna's storage"):
+    with pytest.raises(
+        ValueError,
+        match="no sampler is named 'optuna.samplers:CmaEsSampler'.* keep more in Optuna's storage",
+    ):
         Optuna("optuna.samplers:CmaEsSampler", X, 9, 1)
-    for name, options in (("optuna.samplers:Nope", {}), ("no_such_module:Nope", {}), ("tpe", {"starup": 3})):
-        with pytest.raises(ValueError, match=f"sampler '{name}' cannot be made with .*: "):
+    for name, options in (
+        ("optuna.samplers:Nope", {}),
+        ("no_such_module:Nope", {}),
+        ("tpe", {"starup": 3}),
+    ):
+        with pytest.raises(
+            ValueError, match=f"sampler '{name}' cannot be made with .*: "
+        ):
             Optuna(name, X, 9, 1, options)
     with pytest.raises(ValueError, match="all would ask alike: say seed= instead"):
         Optuna("tpe", X, 9, 1, {"seed": 42})
@@ -114,13 +177,19 @@ def test_wrong_samplers():
     assert len(simulate(made)[0].known) == 2
 
 
-# -- the log -----------------------------------------------------------------------------------------------------------
+# -- the log
+# ----------------------------------------------------------------------------------------------
 
 
 def load(path: Path) -> list:
-    study = optuna.load_study(study_name="study", storage=JournalStorage(JournalFileBackend(str(path))))
+    study = optuna.load_study(
+        study_name="study", storage=JournalStorage(JournalFileBackend(str(path)))
+    )
     assert [d.name for d in study.directions] == ["MAXIMIZE"]
-    return [(t.user_attrs["trial"], t.state, t.value, t.params, t.intermediate_values) for t in study.trials]
+    return [
+        (t.user_attrs["trial"], t.state, t.value, t.params, t.intermediate_values)
+        for t in study.trials
+    ]
 
 
 def logged(path: Path, lines, until: int | None = None, close: bool = True) -> State:
@@ -139,19 +208,30 @@ def test_the_log_tells_what_the_journal_does(tmp_path):
         return "breaks" if trial.id == "t001" else None
 
     search = Hyperband(X, 4, 2, **GOAL, num_samples=6)
-    state, lines = simulate(search, fault=fault, curve=lambda c, e: {"score": c["x"] + e})
+    state, lines = simulate(
+        search, fault=fault, curve=lambda c, e: {"score": c["x"] + e}
+    )
     logged(tmp_path / "log", lines)
     rows = load(tmp_path / "log")
     assert [row[0] for row in rows] == list(state.known)
     for name, how, value, params, steps in rows:
         scores = state.scores[name]
-        assert params == state.known[name].config and steps == {int(e): v["score"] for e, v in scores}
+        assert params == state.known[name].config and steps == {
+            int(e): v["score"] for e, v in scores
+        }
         if name == "t001":
             assert how == TrialState.FAIL
         else:
             whole = state.known[name].samples == 400
-            assert (how, value) == (TrialState.COMPLETE if whole else TrialState.PRUNED, scores[-1][1]["score"])
-    assert {how for _, how, *_ in rows} == {TrialState.FAIL, TrialState.PRUNED, TrialState.COMPLETE}
+            assert (how, value) == (
+                TrialState.COMPLETE if whole else TrialState.PRUNED,
+                scores[-1][1]["score"],
+            )
+    assert {how for _, how, *_ in rows} == {
+        TrialState.FAIL,
+        TrialState.PRUNED,
+        TrialState.COMPLETE,
+    }
 
 
 def test_a_log_that_goes_on_has_nothing_twice(tmp_path):
@@ -161,7 +241,10 @@ def test_a_log_that_goes_on_has_nothing_twice(tmp_path):
     for cut in range(5, len(lines), 9):
         path = tmp_path / f"cut{cut}"
         logged(path, lines, cut, close=cut % 2 == 0)
-        assert all(how in (TrialState.RUNNING, TrialState.COMPLETE) for _, how, *_ in load(path)), "the study is not over"
+        assert all(
+            how in (TrialState.RUNNING, TrialState.COMPLETE)
+            for _, how, *_ in load(path)
+        ), "the study is not over"
         logged(path, lines)
         assert load(path) == load(tmp_path / "whole")
 

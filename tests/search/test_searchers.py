@@ -5,16 +5,22 @@ import pytest
 from simkit import SHARDS, started, state_of, study, view_of
 
 from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
-from shoal.core.state import State, View, fold
+from shoal.core.fold import fold
+from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
-from shoal.policy.doubling import Width
 from shoal.policy.fifo import Fifo
+from shoal.policy.width.doubling import Width
 from shoal.profile.table import Row, Table
 from shoal.search import Grid, Random, Trace, describe, rebuild
 from shoal.search.space import choice, grid, loguniform, uniform
 from shoal.testing import check_searcher
 
-SPACE = {"lr": loguniform(1e-4, 1e-1), "width": grid([64, 128]), "depth": grid([1, 2, 3]), "k": "x"}
+SPACE = {
+    "lr": loguniform(1e-4, 1e-1),
+    "width": grid([64, 128]),
+    "depth": grid([1, 2, 3]),
+    "k": "x",
+}
 ARRIVALS = [(5.0, {"a": 2}), (0.0, {"a": 1}), (5.0, {"a": 3}, 15)]
 
 
@@ -25,7 +31,9 @@ def empty() -> View:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Grid({"a": grid([1, 2]), "b": choice({"x": {"n": grid([1, 2])}, "y": None})}, 2),
+        lambda: Grid(
+            {"a": grid([1, 2]), "b": choice({"x": {"n": grid([1, 2])}, "y": None})}, 2
+        ),
         lambda: Grid({"a": grid([1, 2, 3])}, 1, max_concurrent=2),
         lambda: Grid({}, 1),
         lambda: Random(SPACE, 2, 1, seed=5),
@@ -39,14 +47,30 @@ def test_contract(make: Any) -> None:
 
 
 def test_grid_is_every_combination_once() -> None:
-    proposal, came = Grid({"a": grid([1, 2]), "b": 5, "c": grid(["x", "y", "z"])}, 3).propose(empty(), 0)
-    expected = [(f"t{i:03d}", a, 5, c) for i, (a, c) in enumerate((a, c) for a in (1, 2) for c in ("x", "y", "z"))]
-    assert [(t.id, t.config["a"], t.config["b"], t.config["c"]) for t in proposal.submit] == expected
+    proposal, came = Grid(
+        {"a": grid([1, 2]), "b": 5, "c": grid(["x", "y", "z"])}, 3
+    ).propose(empty(), 0)
+    expected = [
+        (f"t{i:03d}", a, 5, c)
+        for i, (a, c) in enumerate((a, c) for a in (1, 2) for c in ("x", "y", "z"))
+    ]
+    assert [
+        (t.id, t.config["a"], t.config["b"], t.config["c"]) for t in proposal.submit
+    ] == expected
     assert came == 6
-    assert all(t.samples == 90.0 and t.shards == frozenset(SHARDS) and t.widths == (1, 1) for t in proposal.submit)
+    assert all(
+        t.samples == 90.0 and t.shards == frozenset(SHARDS) and t.widths == (1, 1)
+        for t in proposal.submit
+    )
 
 
-@pytest.mark.parametrize("make", [lambda w: Grid({"a": grid([1, 2])}, 3, widths=w), lambda w: Random({}, 2, 3, widths=w)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda w: Grid({"a": grid([1, 2])}, 3, widths=w),
+        lambda w: Random({}, 2, 3, widths=w),
+    ],
+)
 def test_trials_are_as_wide_as_asked_for(make: Any) -> None:
     proposal, _ = make([2, 4]).propose(empty(), 0)
     assert [t.widths for t in proposal.submit] == [(2, 4)] * 2
@@ -59,8 +83,16 @@ def test_trials_are_as_wide_as_asked_for(make: Any) -> None:
 
 def test_wide_trials_run_wide_on_the_simulator() -> None:
     table = Table((Row((10.0, 20.0, 30.0)),))
-    lines, state = study(Width(3), table, searcher=Grid({"a": grid([1, 2])}, 2, widths=(1, 3)))
-    widest = {len(lane.slots) for line in lines if isinstance(line.entry, Planned) for g in line.entry.start for lane in g.lanes}
+    lines, state = study(
+        Width(3), table, searcher=Grid({"a": grid([1, 2])}, 2, widths=(1, 3))
+    )
+    widest = {
+        len(lane.slots)
+        for line in lines
+        if isinstance(line.entry, Planned)
+        for g in line.entry.start
+        for lane in g.lanes
+    }
     assert widest == {3} and set(state.ended.values()) == {"finished"}
     assert max(time for time, _ in lines) == pytest.approx(2 * 60 / 30)
 
@@ -76,14 +108,20 @@ def test_random_crosses_grids() -> None:
     proposal, came = search.propose(empty(), 0)
     configs = [t.config for t in proposal.submit]
     assert came == 24
-    assert [(c["width"], c["depth"]) for c in configs] == [(w, d) for w in (64, 128) for d in (1, 2, 3)] * 4
+    assert [(c["width"], c["depth"]) for c in configs] == [
+        (w, d) for w in (64, 128) for d in (1, 2, 3)
+    ] * 4
     assert len({c["lr"] for c in configs}) == 24, "each trial draws its own"
     assert configs[17] == search.config(17) == Random(SPACE, 99, 7, seed=2).config(17)
     assert configs[17] != Random(SPACE, 4, 1, seed=3).config(17)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda n: Grid({"a": grid(range(7))}, 1, n), lambda n: Random({"a": uniform(0, 1)}, 7, 1, 0, n)]
+    "make",
+    [
+        lambda n: Grid({"a": grid(range(7))}, 1, n),
+        lambda n: Random({"a": uniform(0, 1)}, 7, 1, 0, n),
+    ],
 )
 def test_max_concurrent(make: Any) -> None:
     lines, state = study(Fifo(), searcher=make(2))
@@ -94,7 +132,9 @@ def test_max_concurrent(make: Any) -> None:
         most = max(most, open_)
     assert most == 2
     whole, all_ = study(Fifo(), searcher=make(None))
-    assert {t: all_.known[t].config for t in all_.known} == {t: state.known[t].config for t in state.known}
+    assert {t: all_.known[t].config for t in all_.known} == {
+        t: state.known[t].config for t in state.known
+    }
     assert len({time for time, e in whole if isinstance(e, Submitted)}) == 1
 
 
@@ -113,10 +153,15 @@ def test_trials_that_a_torn_journal_has_already_are_not_sent_again() -> None:
 def test_trace() -> None:
     trace = Trace(ARRIVALS, 2)
     proposal, came = trace.propose(empty(), 0)
-    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [("t000", {"a": 1}, 60.0)]
+    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [
+        ("t000", {"a": 1}, 60.0)
+    ]
     assert (came, proposal.wake_at) == (1, 5.0)
     proposal, came = trace.propose(view_of(state_of(), now=6.0), came)
-    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [("t001", {"a": 2}, 60.0), ("t002", {"a": 3}, 15.0)]
+    assert [(t.id, t.config, t.samples) for t in proposal.submit] == [
+        ("t001", {"a": 2}, 60.0),
+        ("t002", {"a": 3}, 15.0),
+    ]
     assert (came, proposal.wake_at) == (3, None)
 
 
@@ -144,7 +189,10 @@ def test_wrong_searches_cannot_be_built(make: Any, why: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("made", [Grid(SPACE | {"lr": 1}, 3, 2), Random(SPACE, 4, 2.5, 7), Trace(ARRIVALS, 2)])
+@pytest.mark.parametrize(
+    "made",
+    [Grid(SPACE | {"lr": 1}, 3, 2), Random(SPACE, 4, 2.5, 7), Trace(ARRIVALS, 2)],
+)
 def test_described_as_json_and_rebuilt(made: Any) -> None:
     back: Any = rebuild(json.loads(json.dumps(describe(made), sort_keys=True)))
     assert back == made

@@ -34,9 +34,16 @@ SPACE = {
 def test_draws_lie_in_their_domains() -> None:
     configs = [draw(SPACE, 3, i, {"width": 64}) for i in range(400)]
     for c in configs:
-        assert 1e-4 <= c["lr"] < 1e-1 and 0.0 <= c["p"] < 0.5 and c["n"] in (1, 2, 3) and c["act"] in ("a", None)
+        assert (
+            1e-4 <= c["lr"] < 1e-1
+            and 0.0 <= c["p"] < 0.5
+            and c["n"] in (1, 2, 3)
+            and c["act"] in ("a", None)
+        )
         assert (c["width"], c["k"]) == (64, 7) and list(c) == list(SPACE)
-        assert [type(v) for v in (c["lr"], c["p"], c["n"])] == [float, float, int], "plain Python numbers, which JSON keeps"
+        assert [type(v) for v in (c["lr"], c["p"], c["n"])] == [float, float, int], (
+            "plain Python numbers, which JSON keeps"
+        )
     assert set(Counter(c["n"] for c in configs)) == {1, 2, 3}
     below = sum(c["lr"] < 10**-2.5 for c in configs)
     assert 160 <= below <= 240, "loguniform is even in the logarithm"
@@ -45,9 +52,15 @@ def test_draws_lie_in_their_domains() -> None:
 
 def test_a_draw_is_a_function_of_seed_number_and_name() -> None:
     assert draw(SPACE, 1, 5, {}) == draw(SPACE, 1, 5, {})
-    assert draw(SPACE, 1, 5, {})["lr"] != draw(SPACE, 1, 6, {})["lr"] != draw(SPACE, 2, 5, {})["lr"]
+    assert (
+        draw(SPACE, 1, 5, {})["lr"]
+        != draw(SPACE, 1, 6, {})["lr"]
+        != draw(SPACE, 2, 5, {})["lr"]
+    )
     alone = draw({"lr": SPACE["lr"]}, 1, 5, {})
-    assert alone["lr"] == draw(SPACE, 1, 5, {})["lr"], "a dimension more changes nothing of the others"
+    assert alone["lr"] == draw(SPACE, 1, 5, {})["lr"], (
+        "a dimension more changes nothing of the others"
+    )
     two = draw({"a": uniform(0, 1), "b": uniform(0, 1)}, 0, 0, {})
     assert two["a"] != two["b"], "dimensions are drawn independently"
 
@@ -89,7 +102,9 @@ def test_wrong_spaces() -> None:
         validated({"opt": choice({"sgd": {"lr": uniform(0, 1)}}), "opt.lr": 3})
     with pytest.raises(ValueError, match="needs a dict, or None, for each value"):
         choice({"sgd": 3})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match=r"dimension 'opt' is a choice with a grid under it"):
+    with pytest.raises(
+        ValueError, match=r"dimension 'opt' is a choice with a grid under it"
+    ):
         grids({"opt": choice({"sgd": {"m": grid([1, 2])}, "adam": None})})
     with pytest.raises(ValueError, match="dimension 'f'"):
         validated({"f": lambda: 1})
@@ -116,7 +131,9 @@ DOMAIN = st.one_of(
     st.builds(grid, VALUES),
     st.builds(choice, VALUES),
     st.builds(lambda a, d: uniform(a, a + d), LOW, st.floats(1, 9)),
-    st.builds(lambda a, f: loguniform(a, a * f), st.floats(1e-9, 1e9), st.floats(1.5, 9)),
+    st.builds(
+        lambda a, f: loguniform(a, a * f), st.floats(1e-9, 1e9), st.floats(1.5, 9)
+    ),
     st.builds(lambda a, d: randint(a, a + d), st.integers(-99, 99), st.integers(1, 9)),
     VALUE,
 )
@@ -128,7 +145,9 @@ def test_described_as_json_and_rebuilt_in_order(space: dict[str, Any]) -> None:
     data = json.loads(json.dumps(describe_space(space), sort_keys=True))
     back = rebuild_space(data)
     assert back == validated(space)
-    assert list(back) == list(space), "the order of a grid's dimensions decides which trial is which"
+    assert list(back) == list(space), (
+        "the order of a grid's dimensions decides which trial is which"
+    )
     fixed = grids(space)[-1]
     assert draw(back, 4, 2, fixed) == draw(space, 4, 2, fixed)
 
@@ -141,20 +160,32 @@ def test_unknown_kinds_are_refused() -> None:
 
 NESTED = {
     "model": {"width": grid([8, 16]), "act": "relu"},
-    "optimizer": choice({"sgd": {"lr": uniform(0.5, 1), "momentum": uniform(0, 1)}, "adam": {"lr": loguniform(1e-4, 1e-2)}}),
+    "optimizer": choice(
+        {
+            "sgd": {"lr": uniform(0.5, 1), "momentum": uniform(0, 1)},
+            "adam": {"lr": loguniform(1e-4, 1e-2)},
+        }
+    ),
 }
 
 
 def test_nested_dicts_are_flattened() -> None:
     assert list(validated(NESTED)) == ["model.width", "model.act", "optimizer"]
-    assert grids(validated({"a": {"b": {"c": grid([1, 2])}}})) == [{"a.b.c": 1}, {"a.b.c": 2}]
+    assert grids(validated({"a": {"b": {"c": grid([1, 2])}}})) == [
+        {"a.b.c": 1},
+        {"a.b.c": 2},
+    ]
 
 
 def test_dimensions_that_come_with_a_value() -> None:
     space = validated(NESTED)
     configs = [draw(space, 7, i, {"model.width": 8}) for i in range(60)]
     for c in configs:
-        inner = ["optimizer.lr", "optimizer.momentum"] if c["optimizer"] == "sgd" else ["optimizer.lr"]
+        inner = (
+            ["optimizer.lr", "optimizer.momentum"]
+            if c["optimizer"] == "sgd"
+            else ["optimizer.lr"]
+        )
         assert list(c) == ["model.width", "model.act", "optimizer", *inner]
         assert (c["optimizer.lr"] >= 0.5) == (c["optimizer"] == "sgd")
     assert {c["optimizer"] for c in configs} == {"sgd", "adam"}
@@ -164,7 +195,13 @@ def test_dimensions_that_come_with_a_value() -> None:
 
 def test_grids_under_a_grid() -> None:
     space = {
-        "opt": grid({"sgd": {"m": grid([0, 1])}, "adam": None, 3: {"deep": grid({True: {"x": grid(["ab"])}})}}),
+        "opt": grid(
+            {
+                "sgd": {"m": grid([0, 1])},
+                "adam": None,
+                3: {"deep": grid({True: {"x": grid(["ab"])}})},
+            }
+        ),
         "n": grid([1, 2]),
     }
     assert [tuple(c.values()) for c in grids(space)] == [
@@ -175,7 +212,10 @@ def test_grids_under_a_grid() -> None:
     assert grids(space)[-1] == {"opt": 3, "opt.deep": True, "opt.deep.x": "ab", "n": 2}
 
 
-@pytest.mark.parametrize("make", [lambda v: choice([1.0, v]), lambda v: grid([v]), lambda v: grid([[0.5, v]])])
+@pytest.mark.parametrize(
+    "make",
+    [lambda v: choice([1.0, v]), lambda v: grid([v]), lambda v: grid([[0.5, v]])],
+)
 def test_nan_is_no_value(make: Any) -> None:
     with pytest.raises(ValueError, match="holds no NaN"):
         validated({"x": make(float("nan"))})

@@ -62,11 +62,15 @@ def test_reports_are_written_where_asked(tmp_path):
 def test_a_log_beside_the_spec_moves_the_slots(tmp_path):
     write(tmp_path, "node,start,end\na,0,100\nb,50,100\na,120,400\n", "log.csv")
     text = 'checkpoint_every = 1\n[log]\nfile = "log.csv"\n'
-    text += "[[trials]]\nsamples = 3000\nwidths = [1, 2]\n[[profile]]\nrates = [10, 20]\n"
+    text += (
+        "[[trials]]\nsamples = 3000\nwidths = [1, 2]\n[[profile]]\nrates = [10, 20]\n"
+    )
     data, _ = simulate([write(tmp_path, text)], ["elastic"])
     figures = data["specs"][0]["policies"]["elastic"]
     # 50 s alone, 50 s on two, 20 s of nothing; the rest, 1500 samples, alone from 120 s on
-    assert figures["makespan_s"] == pytest.approx(270.0, abs=2.0)  # at most a second is lost
+    assert figures["makespan_s"] == pytest.approx(
+        270.0, abs=2.0
+    )  # at most a second is lost
     stats, lines = trace_stats(tmp_path / "log.csv")
     assert stats["fragments"] == 3
     assert any("idle_node_hours" in line for line in lines)
@@ -88,7 +92,10 @@ poisson = 60
 """
     data, _ = simulate([write(tmp_path, made)], ["elastic"])
     assert data["specs"][0]["policies"]["elastic"]["finished"] == 4
-    text = "[slots]\ncount = 2\n[data]\nshards = 2\nsamples = 100\nreplicas = 1\n[[trials]]\ncount = 2\nepochs = 3\n"
+    text = (
+        "[slots]\ncount = 2\n[data]\nshards = 2\nsamples = 100\nreplicas = 1\n"
+        "[[trials]]\ncount = 2\nepochs = 3\n"
+    )
     data, _ = simulate([write(tmp_path, text)], ["hop"])
     assert data["specs"][0]["policies"]["hop"]["finished"] == 2
 
@@ -99,9 +106,18 @@ poisson = 60
         ("[slots]\ncount = 1\n", "needs trials"),
         ("[[trials]]\nsamples = 1\n", r"either \[slots\] or \[log\]"),
         ("[slots]\ncount = 1\nsize = 3\n[[trials]]\nsamples = 1\n", "no field size"),
-        ("[slots]\ncount = 1\n[[trials]]\ncount = 2\n", r"\[\[trials\]\] samples: it is missing"),
-        ("[slots]\ncount = 1\n[[trials]]\nsamples = -1\n", r"samples: it must be a number > 0; got -1"),
-        ("[slots]\ncount = 1\n[[trials]]\nsamples = 1\n[policies.best]\n", "no policy is named"),
+        (
+            "[slots]\ncount = 1\n[[trials]]\ncount = 2\n",
+            r"\[\[trials\]\] samples: it is missing",
+        ),
+        (
+            "[slots]\ncount = 1\n[[trials]]\nsamples = -1\n",
+            r"samples: it must be a number > 0; got -1",
+        ),
+        (
+            "[slots]\ncount = 1\n[[trials]]\nsamples = 1\n[policies.best]\n",
+            "no policy is named",
+        ),
         ("[slots\n", "spec.toml"),
     ],
 )

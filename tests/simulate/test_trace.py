@@ -20,12 +20,27 @@ def write(tmp_path, text, name="log.csv"):
 
 
 def script(log):
-    return [(at, sorted(event.slots) if isinstance(event, Left) else [s.id for s in event.slots]) for at, event in log.script()]
+    return [
+        (
+            at,
+            sorted(event.slots)
+            if isinstance(event, Left)
+            else [s.id for s in event.slots],
+        )
+        for at, event in log.script()
+    ]
 
 
 def test_intervals_become_joining_and_leaving(tmp_path):
     log = read_log(write(tmp_path, GOOD))
-    assert script(log) == [(0, ["n1", "n2"]), (50, ["n2"]), (100, ["n1"]), (150, ["n1"]), (200, ["n2"]), (300, ["n1"])]
+    assert script(log) == [
+        (0, ["n1", "n2"]),
+        (50, ["n2"]),
+        (100, ["n1"]),
+        (150, ["n1"]),
+        (200, ["n2"]),
+        (300, ["n1"]),
+    ]
     kinds = [type(event) for _, event in log.script()]
     assert kinds == [Joined, Left, Left, Joined, Joined, Left]
 

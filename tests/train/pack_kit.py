@@ -1,4 +1,6 @@
-"""Packs of unlike lanes, their data, and two ways to train them: in one station together, and by hand, one lane at a time."""
+"""Packs of unlike lanes, their data, and two ways to train them: in one station together, and
+by hand, one lane at a time.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from fused_kit import CPU, Images, images
+from device_kit import HERE
+from fused_kit import Images, images
 from torch import nn
 
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.train.checkpoint import Vault
-from shoal.train.data import Data
-from shoal.train.lane import Lane
-from shoal.train.recipe import LRSchedule, Recipe
-from shoal.train.station import Station
-from shoal.train.stream import Stream
-from shoal.train.unit import Done, Part, TrialError, Unit
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.scoring import evaluate
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import LRSchedule, Recipe
+from shoal.train.recipe.unit import Done, Part, TrialError, Unit
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
+from shoal.train.stream.stream import Stream
 
 SEED = 3
 OPTIMIZERS: dict[str, Any] = {
@@ -29,37 +34,64 @@ SCHEDULES: dict[str, Any] = {
     "none": lambda o: None,
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
     "steps": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.5),
-    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=10.0),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(
+        o, patience=0, threshold=10.0
+    ),
     "epochs": lambda o: LRSchedule(lambda epoch: 1 / (1 + epoch)),
-    "samples": lambda o: LRSchedule(lambda samples: 0.99 ** (samples / 10), unit="samples"),
+    "samples": lambda o: LRSchedule(
+        lambda samples: 0.99 ** (samples / 10), unit="samples"
+    ),
 }
 
 
 class Zoo(Images):
-    """`Images` with data, and more to configure: `drop` adds dropout, `fail_at`/`nan_at` the step at which a lane goes wrong."""
+    """`Images` with data, and more to configure: `drop` adds dropout, `fail_at`/`nan_at` the
+    step at which a lane goes wrong.
+    """
 
     def __init__(
-        self, samples: int = 60, shards: int = 2, chunk: int | None = None, validation: int = 40, **settings: Any
+        self,
+        samples: int = 60,
+        shards: int = 2,
+        chunk: int | None = None,
+        validation: int = 40,
+        **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.samples, self.shards, self.chunk, self.validation = samples, shards, chunk, validation
+        self.samples, self.shards, self.chunk, self.validation = (
+            samples,
+            shards,
+            chunk,
+            validation,
+        )
 
     def data(self) -> Data:
         x, y = images(self.samples, self.dtype)
         vx, vy = images(self.validation, self.dtype, seed=1)
-        data = Data.arrays(x.numpy(), y.numpy(), shards=self.shards, validation=(vx.numpy(), vy.numpy()))
+        data = Data.arrays(
+            x.numpy(),
+            y.numpy(),
+            shards=self.shards,
+            validation=(vx.numpy(), vy.numpy()),
+        )
         data.chunk = self.chunk or data.chunk
         return data
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         model = super().configure_model(config)
-        made = nn.Sequential(nn.Dropout(config["drop"]), model) if "drop" in config else model
+        made = (
+            nn.Sequential(nn.Dropout(config["drop"]), model)
+            if "drop" in config
+            else model
+        )
         made.register_buffer("steps", torch.zeros(()))
         made.wrong = (config.get("fail_at"), config.get("nan_at"))  # type: ignore[assignment]
         return made
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
-        optimizer = OPTIMIZERS[config.get("optimizer", "momentum")](model.parameters(), config.get("lr", 0.05))
+        optimizer = OPTIMIZERS[config.get("optimizer", "momentum")](
+            model.parameters(), config.get("lr", 0.05)
+        )
         return optimizer, SCHEDULES[config.get("schedule", "none")](optimizer)
 
     def training_step(self, model: Any, batch: Any) -> Any:
@@ -97,7 +129,12 @@ class Record:
 
 
 def trial(name: str, epochs: int, data: Data, **config: Any) -> Trial:
-    return Trial(TrialId(name), float(epochs * data.samples), config, shards=frozenset(data.shards))
+    return Trial(
+        TrialId(name),
+        float(epochs * data.samples),
+        config,
+        shards=frozenset(data.shards),
+    )
 
 
 def epochs_of(what: Trial, data: Data) -> int:
@@ -105,7 +142,11 @@ def epochs_of(what: Trial, data: Data) -> int:
 
 
 def plan(data: Data, epochs: int) -> list[Visit]:
-    return [Visit(epoch, shard, epoch, 0) for epoch in range(epochs) for shard in data.shards]
+    return [
+        Visit(epoch, shard, epoch, 0)
+        for epoch in range(epochs)
+        for shard in data.shards
+    ]
 
 
 def packed(
@@ -113,12 +154,27 @@ def packed(
     data: Data,
     trials: Sequence[Trial],
     fuse: bool = False,
-    vault: Vault | None = None,
+    vault: Checkpoints | None = None,
     station: Station | None = None,
     **options: Any,
 ) -> dict[TrialId, Record]:
-    """All trials in one station, a unit of each at a time; those that are through, or fail, leave."""
-    station = station or Station(recipe, data, vault, **{"seed": SEED, "run": 1, "metric": "accuracy", **options})
+    """All trials in one station, a unit of each at a time; those that are through, or fail,
+    leave.
+    """
+    station = station or Station(
+        recipe,
+        data,
+        vault,
+        StationSetup(
+            **{
+                "seed": SEED,
+                "run": 1,
+                "metric": "accuracy",
+                "device": str(HERE),
+                **options,
+            }
+        ),
+    )
     found = {each.id: Record() for each in trials}
     going = list(trials)
     while going:
@@ -126,7 +182,11 @@ def packed(
         for each in going:
             record, visits = found[each.id], plan(data, epochs_of(each, data))
             visit = visits[len(record.visits)]
-            units.append(Unit(each, record.visits, visit, evaluate=visit.shard == data.shards[-1]))
+            units.append(
+                Unit(
+                    each, record.visits, visit, evaluate=visit.shard == data.shards[-1]
+                )
+            )
         losses: dict[TrialId, float] = {each.id: 0.0 for each in going}
         for name, news in station.together(units, fuse):
             record = found[name]
@@ -134,20 +194,30 @@ def packed(
                 losses[name] += news.values["loss"][0] if "loss" in news.values else 0.0
             elif isinstance(news, Done):
                 record.visits = (*record.visits, news.visit)
-                record.signature, record.figures = news.signature, record.figures | news.figures
+                record.signature, record.figures = (
+                    news.signature,
+                    record.figures | news.figures,
+                )
                 record.loss.append(losses[name])
                 record.scores += [] if news.scores is None else [news.scores]
                 record.state = station.state(name)
             else:
                 record.error = news
-        going = [t for t in going if found[t.id].error is None and len(found[t.id].visits) < len(plan(data, epochs_of(t, data)))]
+        going = [
+            t
+            for t in going
+            if found[t.id].error is None
+            and len(found[t.id].visits) < len(plan(data, epochs_of(t, data)))
+        ]
     return found
 
 
 def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
     """A trial by its lane's methods alone, without a station."""
-    stream = Stream(recipe, data, seed=SEED, device=CPU, memory_gb=1.0)
-    lane = Lane(recipe, what.config, seed=SEED, device=CPU, epoch=float(data.samples))
+    stream = Stream(recipe, data, seed=SEED, device=HERE, memory_gb=1.0)
+    lane = TrainingLane(
+        recipe, what.config, seed=SEED, device=HERE, epoch=float(data.samples)
+    )
     made = Record()
     for visit in plan(data, epochs_of(what, data)):
         lane.begin(data.size(visit.shard))
@@ -158,10 +228,13 @@ def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
         with lane.rng:
             list(lane.flush())
         losses.append(lane.taken()[1].get("loss", (0.0, 0.0))[0])
-        lane.visits = made.visits = (*lane.visits, visit._replace(samples=data.size(visit.shard)))
+        lane.visits = made.visits = (
+            *lane.visits,
+            visit._replace(samples=data.size(visit.shard)),
+        )
         made.loss.append(sum(losses))
         if visit.shard == data.shards[-1]:
-            made.scores.append(lane.evaluate(stream.validation()))
+            made.scores.append(evaluate(lane, stream.validation()))
             with lane.rng:
                 lane.end_epoch(made.scores[-1]["accuracy"])
     made.state = lane.state()

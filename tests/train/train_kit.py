@@ -1,18 +1,22 @@
-"""A small recipe with everything that a state must carry (dropout, batch norm, momentum, schedules), and ways to run it."""
+"""A small recipe with everything that a state must carry (dropout, batch norm, momentum,
+schedules), and ways to run it.
+"""
 
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from device_kit import HERE
 from torch import nn
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.train.checkpoint import Vault
-from shoal.train.data import Data
-from shoal.train.recipe import LRSchedule, Recipe
-from shoal.train.station import Done, Part, Station, Unit
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import LRSchedule, Recipe
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Done, Part, Station, Unit
 
 OPTIMIZERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
@@ -24,9 +28,18 @@ SCHEDULES = {
     "none": lambda o: None,
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
     "steps": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [1, 2]),
-    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=10.0),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(
+        o, patience=0, threshold=10.0
+    ),
     "epochs": lambda o: LRSchedule(lambda epoch: 1 / (1 + epoch)),
-    "samples": lambda o: LRSchedule(lambda samples: 0.99 ** (samples / 10), unit="samples"),
+    "samples": lambda o: LRSchedule(
+        lambda samples: 0.99 ** (samples / 10), unit="samples"
+    ),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=100),
+    "each step": lambda o: {
+        "scheduler": torch.optim.lr_scheduler.LambdaLR(o, lambda step: 0.95**step),
+        "interval": "step",
+    },
 }
 
 
@@ -38,7 +51,13 @@ class Small(Recipe):
             setattr(self, name, value)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+        return nn.Sequential(
+            nn.Linear(6, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(16, 3),
+        )
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         optimizer = OPTIMIZERS[config.get("optimizer", "adam")](model.parameters())
@@ -60,7 +79,9 @@ class Linear(Small):
         return nn.Linear(6, 3)
 
 
-def blobs(samples: int = 120, shards: int = 3, chunk: int | None = None, **options: Any) -> Data:
+def blobs(
+    samples: int = 120, shards: int = 3, chunk: int | None = None, **options: Any
+) -> Data:
     rng = np.random.default_rng(5)
     y = rng.integers(0, 3, samples)
     x = (rng.normal(size=(samples, 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32)
@@ -75,7 +96,11 @@ def trial(name: str = "a", **config: Any) -> Trial:
 
 
 def planned(data: Data, epochs: int) -> list[Visit]:
-    return [Visit(epoch, shard, epoch, 0) for epoch in range(epochs) for shard in data.shards]
+    return [
+        Visit(epoch, shard, epoch, 0)
+        for epoch in range(epochs)
+        for shard in data.shards
+    ]
 
 
 def drive(generator: Generator[Part, None, Done]) -> tuple[list[Part], Done]:
@@ -87,18 +112,41 @@ def drive(generator: Generator[Part, None, Done]) -> tuple[list[Part], Done]:
             return parts, stop.value
 
 
-def go(station: Station, what: Trial, plan: Iterable[Visit], made: tuple[Visit, ...] = (), **first: Any) -> tuple[Visit, ...]:
+def go(
+    station: Station,
+    what: Trial,
+    plan: Iterable[Visit],
+    made: tuple[Visit, ...] = (),
+    **first: Any,
+) -> tuple[Visit, ...]:
     """Make the visits, evaluating at each epoch's end; `first`: fields of the first unit."""
-    shards = len(station._data.shards)
+    shards = len(station.at.data.shards)
     for visit in plan:
         evaluate = (len(made) + 1) % shards == 0
-        _, done = drive(station.train(Unit(what, made, visit, **{"evaluate": evaluate, **first})))
+        _, done = drive(
+            station.train(Unit(what, made, visit, **{"evaluate": evaluate, **first}))
+        )
         made, first = (*made, done.visit), {}
     return made
 
 
-def station(recipe: Recipe, data: Data, vault: Vault | None = None, **options: Any) -> Station:
-    return Station(recipe, data, vault, **{"seed": 3, "run": 1, "metric": "accuracy", **options})
+def station(
+    recipe: Recipe, data: Data, vault: Checkpoints | None = None, **options: Any
+) -> Station:
+    return Station(
+        recipe,
+        data,
+        vault,
+        StationSetup(
+            **{
+                "seed": 3,
+                "run": 1,
+                "metric": "accuracy",
+                "device": str(HERE),
+                **options,
+            }
+        ),
+    )
 
 
 def copied(tree: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Processes of a wide lane, driven step by step from a test: what happens when is the test's to say."""
+"""Processes of a wide lane, driven step by step from a test: what happens when is the test's to
+say.
+"""
 
 import os
 import signal
@@ -16,14 +18,14 @@ import torch
 from torch import nn
 
 from shoal.core.trial import Visit
-from shoal.train import buckets
-from shoal.train.data import Data
-from shoal.train.group import Gate, Meeting
-from shoal.train.lane import Lane
-from shoal.train.recipe import LRSchedule, Recipe
-from shoal.train.seat import Move, Orders, Seat
-from shoal.train.stream import Stream
-from shoal.train.wide import Adrift, Halted, Wide
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import LRSchedule, Recipe
+from shoal.train.recipe.seat import Move, Orders, Seat
+from shoal.train.stream.stream import Stream
+from shoal.train.wide import buckets
+from shoal.train.wide.gate import Gate, Meeting
+from shoal.train.wide.lane import Adrift, Halted, Wide
 
 WATCHDOG = 60.0  # seconds: no answer within them is a hang
 CPU = torch.device("cpu")
@@ -31,8 +33,11 @@ CPU = torch.device("cpu")
 SCHEDULES = {
     "none": lambda o: None,
     "steps": lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [1, 2], gamma=0.3),
+    "cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=30),
     # warm-up over half an epoch, then a decay by ten at the end of the first
-    "warm": lambda o: LRSchedule(lambda epoch: min(1.0, 0.1 + 1.8 * epoch) * (0.1 if epoch >= 1 else 1.0)),
+    "warm": lambda o: LRSchedule(
+        lambda epoch: min(1.0, 0.1 + 1.8 * epoch) * (0.1 if epoch >= 1 else 1.0)
+    ),
 }
 
 
@@ -51,7 +56,9 @@ class Exact(Recipe):
         return _made, (type(self), {k: v for k, v in vars(self).items() if k != "wide"})
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+        model = nn.Sequential(
+            nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+        )
         return model.double()
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -71,7 +78,11 @@ class Exact(Recipe):
 
     def _perhaps(self, when: str, loss: Any) -> None:
         """Die in the middle of a step, on order."""
-        if self.die is not None and self.wide is not None and self.wide.position >= self.die[0]:
+        if (
+            self.die is not None
+            and self.wide is not None
+            and self.wide.position >= self.die[0]
+        ):
             if self.die[1] == "forward":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.die[1] == "raise":
@@ -86,7 +97,13 @@ class Single(Exact):
 
 class Normed(Exact):
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)).double()
+        return nn.Sequential(
+            nn.Linear(6, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(8, 3),
+        ).double()
 
 
 class Branching(Exact):
@@ -128,14 +145,20 @@ class What:
     shards: int = 2
     epochs: int = 2
 
-    def parts(self) -> tuple[Data, Lane, Stream]:
+    def parts(self) -> tuple[Data, TrainingLane, Stream]:
         here = data(self.samples, self.shards)
-        lane = Lane(self.recipe, self.config, seed=7, device=CPU, epoch=float(self.samples))
+        lane = TrainingLane(
+            self.recipe, self.config, seed=7, device=CPU, epoch=float(self.samples)
+        )
         return here, lane, Stream(self.recipe, here, seed=3, device=CPU, memory_gb=1.0)
 
     def visits(self) -> list[Visit]:
         here = data(self.samples, self.shards)
-        return [Visit(epoch, shard, epoch, here.size(shard)) for epoch in range(self.epochs) for shard in here.shards]
+        return [
+            Visit(epoch, shard, epoch, here.size(shard))
+            for epoch in range(self.epochs)
+            for shard in here.shards
+        ]
 
 
 @dataclass(frozen=True)
@@ -174,13 +197,22 @@ def alone(what: What) -> list[Result]:
     return results
 
 
-def snapshot(lane: Lane) -> Any:
+def snapshot(lane: TrainingLane) -> Any:
     state = lane.state()
     return {
         "model": {name: np.array(value) for name, value in state["model"].items()},
-        "optimizer": [np.array(v) for each in state["optimizer"]["state"].values() for v in each.values() if v is not None],
+        "optimizer": [
+            np.array(v)
+            for each in state["optimizer"]["state"].values()
+            for v in each.values()
+            if v is not None
+        ],
         "lr": [float(group["lr"]) for group in state["optimizer"]["param_groups"]],
-        "scheduler": {k: v for k, v in (state["scheduler"] or {}).items() if k in ("last_epoch", "_last_lr")},
+        "scheduler": {
+            k: v
+            for k, v in (state["scheduler"] or {}).items()
+            if k in ("last_epoch", "_last_lr")
+        },
         "visits": state["visits"],
     }
 
@@ -192,10 +224,13 @@ def differ(one: Any, other: Any) -> float:
     pairs = [(one["model"][name], other["model"][name]) for name in one["model"]]
     pairs += zip(one["optimizer"], other["optimizer"], strict=True)
     pairs += [(np.array(one["lr"]), np.array(other["lr"]))]
-    return max(float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-12)) for a, b in pairs)
+    return max(
+        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-12)) for a, b in pairs
+    )
 
 
-# -- the process ---------------------------------------------------------------------------------------------------------
+# -- the process
+# ----------------------------------------------------------------------------------------------
 
 
 def process(link: Connection, what: What) -> None:
@@ -250,7 +285,9 @@ def process(link: Connection, what: What) -> None:
         def chunks(skip: int, visit: Visit = visit) -> Any:
             return stream.chunks(visit.shard, visit.turn, lane.settings.shuffle, skip)
 
-        wide.begin(chunks, visit.samples, whole=whole, follow=follow[number] if follow else ())
+        wide.begin(
+            chunks, visit.samples, whole=whole, follow=follow[number] if follow else ()
+        )
         rates = []
         try:
             steps = wide.run(seat)
@@ -278,7 +315,15 @@ def process(link: Connection, what: What) -> None:
         link.send(
             (
                 "end" if outcome == "left" else "made",
-                Result(outcome, snapshot(lane), wide.totals, wide.widths, wide.rescales, tuple(warned), tuple(rates)),
+                Result(
+                    outcome,
+                    snapshot(lane),
+                    wide.totals,
+                    wide.widths,
+                    wide.changes.made,
+                    tuple(warned),
+                    tuple(rates),
+                ),
             )
         )
         if outcome == "left":
@@ -288,10 +333,13 @@ def process(link: Connection, what: What) -> None:
     threading.Event().wait(WATCHDOG)
 
 
-# -- the test's side -----------------------------------------------------------------------------------------------------
+# -- the test's side
+# ----------------------------------------------------------------------------------------------
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["shoal.train.wide", "torch._dynamo"])  # the first optimizer of a process imports it
+CONTEXT.set_forkserver_preload(
+    ["shoal.train.wide.lane", "torch._dynamo"]
+)  # the first optimizer of a process imports it
 
 
 class Member:
@@ -338,29 +386,55 @@ class Lanes:
     def seats(self, who: Sequence[int], **more: Any) -> dict[int, Seat]:
         """The next generation: these members in gang order."""
         self.generation += 1
-        joining = tuple(rank for rank, member in enumerate(who) if member not in self.seated)
+        joining = tuple(
+            rank for rank, member in enumerate(who) if member not in self.seated
+        )
         address = self.members[who[0]].address
         options = {"patience": 10.0, "stall": 20.0, **more}
-        common = Seat("t", self.generation, 0, len(who), address, joining=joining if self.seated else (), **options)
+        common = Seat(
+            "t",
+            self.generation,
+            0,
+            len(who),
+            address,
+            joining=joining if self.seated else (),
+            **options,
+        )
         return {member: replace(common, rank=rank) for rank, member in enumerate(who)}
 
     def start(
-        self, who: Sequence[int], stops: Sequence[tuple[int, int]] = (), dies: Mapping[int, Any] | None = None, **more: Any
+        self,
+        who: Sequence[int],
+        stops: Sequence[tuple[int, int]] = (),
+        dies: Mapping[int, Any] | None = None,
+        **more: Any,
     ) -> None:
         seats = self.seats(who, **more)
         for member in who:
-            self.members[member].tell("begin", (seats[member], set(stops), 0, (dies or {}).get(member)))
+            self.members[member].tell(
+                "begin", (seats[member], set(stops), 0, (dies or {}).get(member))
+            )
         self.seated = list(who)
 
-    def move(self, who: Sequence[int], made: int, stops: Sequence[tuple[int, int]] = (), broken: bool = False) -> None:
+    def move(
+        self,
+        who: Sequence[int],
+        made: int,
+        stops: Sequence[tuple[int, int]] = (),
+        broken: bool = False,
+    ) -> None:
         """Tell those that train, and start those that join; `made`: visits made so far."""
         before, seats = self.seated, self.seats(who)
         for member in who:
             if member not in before:
-                self.members[member].tell("begin", (seats[member], set(stops), made, None))
+                self.members[member].tell(
+                    "begin", (seats[member], set(stops), made, None)
+                )
         for member in before:
             if self.members[member].process.is_alive():
-                self.members[member].tell("move", Move(self.generation, seats.get(member), broken))
+                self.members[member].tell(
+                    "move", Move(self.generation, seats.get(member), broken)
+                )
         self.seated = list(who)
         joining = seats[who[0]].joining
         if joining:  # the others are paused: they find them there when they go on

@@ -1,0 +1,203 @@
+"""The tables of docs/packing.md, made from the results of `packing.py`; needs no torch.
+
+`python tools/figures.py --write` puts them into the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Not from `common`: the folder papers/ has a module of that name, too.
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+STEPS = 20  # of a cell
+WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
+GPU_WAYS = (
+    "sequential",
+    "processes",
+    "processes, MPS",
+    "interleaved",
+    "streams",
+    "fused",
+)
+
+
+def markdown(name: str) -> str:
+    """The tables of docs/packing.md, from the results of that name.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    found = json.loads((RESULTS / f"{name}.json").read_text())
+    ratios, rows = found["ratios"], found["rows"]
+    ways = [*(way for way in GPU_WAYS if way in rows[0]), "chosen"]
+    on_gpu = ratios["device"] != "the CPU"
+    means = "one GPU" if on_gpu else "one thread on one core"
+    heads = [
+        "net",
+        "models",
+        "batch",
+        *ways,
+        "choice",
+        "chosen / best",
+        "sequential / chosen",
+    ]
+    lines = [
+        [r["net"], r["models"], r["batch"], *(ms(r, how) for how in ways), *_rest(r)]
+        for r in rows
+    ]
+    if on_gpu:
+        heads.insert(3, "one model")
+        for line, row in zip(lines, rows, strict=True):
+            line.insert(3, short(1e3 * row["alone"]))
+    parts = [
+        f"{found['machine']['cpu']}, {ratios['device']}, torch {found['versions']['torch']}; "
+        f"{means}. Milliseconds for {STEPS} steps of all models; the best way is bold, a losing "
+        "fused one in italics.",
+        _summary(ratios, rows),
+        table(heads, lines),
+    ]
+    with suppress(FileNotFoundError):
+        loops = json.loads((RESULTS / f"{name}-plain.json").read_text())["rows"]
+        names = [name for name in loops[0] if name != "batch"]
+        parts += [
+            "### Against plain PyTorch loops",
+            "The goal is to be three times as fast as one after the other with "
+            "these models. The sequential way is Shoal's own, "
+            "by Adam's fused kernel; a plain loop with torch's defaults takes "
+            "longer. Milliseconds, medians of 15 rounds.",
+            table(
+                names,
+                [
+                    [short(_thousandths(name, row[name])) for name in names]
+                    for row in loops
+                ],
+            ),
+        ]
+    with suppress(FileNotFoundError):
+        two = json.loads((RESULTS / f"{name}-pairs.json").read_text())["rows"]
+        parts += ["### Pairs of models, by the paper's five factors", *_pairs(two)]
+        cost = json.loads((RESULTS / f"{name}-switching.json").read_text())["rows"]
+        parts += [
+            "### Switching",
+            "SwOH (eq. 4) is what two models one after the other, on a slot that "
+            "has seen neither, take beyond the sum of their "
+            "epochs, here of 2000 images. The last column is what it takes to part eight fused "
+            "models and to fuse them again.",
+            table(list(cost[0]), [[short(x) for x in row.values()] for row in cost]),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def gpu_markdown() -> str:
+    """The part of docs/packing.md about a GPU, from what `gpu.py` has written."""
+    path = RESULTS / "gpu.json"
+    if not path.exists():
+        return "Not measured yet.\n"
+    found = json.loads(path.read_text())
+    place = found["place"]
+    lines = [[name, _outcome(said)] for name, said in found["steps"].items()]
+    parts = [
+        f"{place['device']}, torch {place['torch']}, Python {place['python']}, without Ray.",
+        table(["step of `benchmarks/gpu.py`", "what came of it"], lines),
+    ]
+    with suppress(FileNotFoundError):
+        parts.append(markdown("packing-gpu"))
+    return "\n\n".join(parts).rstrip() + "\n"
+
+
+def _outcome(said: dict[str, Any]) -> str:
+    """A step's result in a cell of a table."""
+    words = said["result"] if said["ok"] else f"**not ok**: {said['result']}"
+    return " ".join([words, *(f"`{name}`" for name in said.get("failed", ()))])
+
+
+def _summary(ratios: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """How well Shoal chose, and how often fusing lost."""
+    done = [row for row in rows if row["rounds"]]
+    if not done:
+        return "No cell was measured."
+    lost = [row for row in done if (row["fused_over_sequential"] or 0.0) > 1]
+    words = (
+        f"Shoal's choice took at most {ratios['chosen_over_best']:.2f} of the best way's time "
+        f"({ratios['chosen_over_best_at']}). Fusing all lost to the sequential way in {len(lost)} "
+        f"of {len(done)} cells."
+    )
+    if ratios["left_out"]:
+        left = ratios["left_out"]
+        words += f" {left} cells were left out: each way would have taken too long."
+    return words
+
+
+def _thousandths(name: str, value: Any) -> Any:
+    """Seconds as milliseconds; ratios and numbers as they are."""
+    return 1e3 * value if isinstance(value, float) and "/" not in name else value
+
+
+def _rest(row: dict[str, Any]) -> list[str]:
+    if not row["rounds"]:
+        return [row["note"], "", ""]
+    return [
+        row["choice"],
+        f"{row['chosen_over_best']:.2f}",
+        f"{row['sequential_over_chosen']:.2f}",
+    ]
+
+
+def ms(row: dict[str, Any], how: str) -> str:
+    """Bold for the best way; what loses to the sequential way is in italics."""
+    value = row.get(how)
+    if value is None:
+        return ""
+    text = short(1e3 * value)
+    if how == row["best"]:
+        return f"**{text}**"
+    return f"*{text}*" if how == "fused" and value > row["sequential"] else text
+
+
+def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
+    factors = ("model", "data", "preprocessing", "optimizer", "batch")
+    means = []
+    for factor in factors:
+        for level in dict.fromkeys(row[factor] for row in rows):
+            values = [row["impv"] for row in rows if row[factor] == level]
+            worse = sum(value < 0 for value in values)
+            spread = [
+                f"{x:+.0%}"
+                for x in (sum(values) / len(values), min(values), max(values))
+            ]
+            means.append([factor, level, len(values), *spread, worse])
+    heads = ["pair", *factors, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV"]
+    cells = [
+        [
+            r["pair"],
+            *(r[f] for f in factors),
+            short(1e3 * r["seq"]),
+            short(1e3 * r["pack"]),
+            f"{r['impv']:+.0%}",
+        ]
+        for r in rows
+    ]
+    return [
+        "IMPV (eq. 3) is the part of the sequential time that packing saves. "
+        "Over all pairs at each level of a factor:",
+        table(
+            ["factor", "level", "cells", "mean IMPV", "least", "most", "slower"], means
+        ),
+        "All pairs. Times are those of a step at batch 32:",
+        table(heads, cells),
+    ]
+
+
+def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(str(x) for x in line) + " |" for line in lines)
+
+
+def short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""The `ray` backend: slots are actors of a Ray cluster. Ray is imported only here."""

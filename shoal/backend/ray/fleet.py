@@ -1,0 +1,289 @@
+"""The slots' processes: started, followed, replaced when they die, and their shards registered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnschedulableError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.backend.ray.cluster import Node, Share, here, nodes
+from shoal.backend.ray.node.feed import Windows
+from shoal.backend.ray.node.outcomes import Broken, Hello
+from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
+from shoal.backend.ray.node.slot import GROUPS, SlotActor
+from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Fed, Left
+from shoal.core.trial import Samples, TrialId
+
+POLL = 3.0  # seconds between two looks at a cluster's nodes
+TRIES = 3  # times that a slot's process may die while it starts
+
+Then = Callable[[Any], Events]  # what to do about a future that is done
+Post = Callable[[Callable[[], Events]], None]  # have it done at the next moment
+
+
+class Fleet:
+    """All slots of a backend.
+
+    Ray's futures are done in threads of its own. What follows from them is posted, so that it
+    happens in the backend's thread, at its next moment, and comes back as events.
+
+    `on_loss`: what else follows when a slot died or left, asked before its shards are registered
+    elsewhere. `on_news`: what follows when a slot says how far the units of a round are.
+    """
+
+    def __init__(
+        self,
+        setup: SlotSetup,
+        shards: tuple[ShardId, ...],
+        share: Share,
+        copies: int,
+        post: Post,
+        on_loss: Callable[[SlotProcess], Events],
+        on_news: Callable[[SlotProcess, int, Mapping[TrialId, Samples]], Events],
+    ) -> None:
+        self._setup = ray.put(setup)
+        self._windows = Windows(FeederSetup.of(setup), self.follow)
+        self._shards = ShardRegister(shards, copies)
+        self._share = share
+        self.post = post
+        self._on_loss = on_loss
+        self._on_news = on_news
+        self._numbers = count()
+        self._nodes: dict[str, Node] = {}
+        self._limit: int | None = None
+        self._own = False
+        self._assembled = False
+        # When to look for new nodes, by the monotonic clock.
+        self.look_at: float | None = None
+        self.processes: dict[SlotId, SlotProcess] = {}
+
+    @property
+    def ready(self) -> list[SlotProcess]:
+        """The processes that can train."""
+        return [each for each in self.processes.values() if each.slot is not None]
+
+    @property
+    def opening(self) -> bool:
+        """Whether a process is still starting."""
+        return any(process.slot is None for process in self.processes.values())
+
+    @property
+    def coming(self) -> bool:
+        """Whether a slot may join without being asked to.
+
+        One starts, or the cluster may get new nodes.
+        """
+        return self.opening or self.look_at is not None
+
+    def at(self, node: str) -> bool:
+        """Whether there are slots at the node."""
+        return any(process.node == node for process in self.processes.values())
+
+    def is_current(self, process: SlotProcess) -> bool:
+        """Whether the process was not replaced, and its slot has not left."""
+        return self.processes.get(process.id) is process
+
+    def follow(self, ref: Any, then: Then) -> None:
+        """When the reference's value is there, or will never be: post `then` of its future."""
+        ref.future().add_done_callback(lambda future: self.post(partial(then, future)))
+
+    def fed(self) -> list[Fed]:
+        """What the feeders did, all in all, if it is not what was told before."""
+        return self._windows.fed()
+
+    # -- coming --------------------------------------------------------------------------------
+
+    def man(self, limit: int | None, own: bool, elastic: bool) -> None:
+        """Start the slots.
+
+        `limit`: the most; all of them here in a cluster of our `own`. `elastic`: nodes come and go.
+
+        Raises:
+            ValueError: no node has room for one.
+        """
+        self._limit = limit
+        self._own = own
+        if own:
+            self.add(limit or 1)
+        else:
+            self.look()
+
+        self.look_at = None
+        if elastic:
+            self.look_at = monotonic() + POLL
+        if not self.processes:
+            raise ValueError(
+                "no node of the Ray cluster has room for a slot: lower cpus_per_slot or "
+                "gpus_per_slot, or add nodes"
+            )
+
+    def look(self) -> None:
+        """See which nodes are there, and start slots on new ones."""
+        self.look_at = monotonic() + POLL
+        known = self._nodes
+        seen = nodes(self._share)
+        fresh = [
+            node
+            for name, node in seen.items()
+            if name not in known and not self.at(name)
+        ]
+        self._fill(fresh)
+        # Nodes without slots are looked at again: they may be of use later.
+        self._nodes = {
+            name: node for name, node in seen.items() if name in known or self.at(name)
+        }
+
+    def _fill(self, fresh: Sequence[Node]) -> None:
+        """Start slots on these nodes, in turn, until they or the limit are full."""
+        most = max((node.room for node in fresh), default=0)
+        for turn in range(most):
+            for node in fresh:
+                full = self._limit is not None and len(self.processes) >= self._limit
+                if turn < node.room and not full:
+                    self.start(node.id)
+
+    def add(self, n: int) -> Events:
+        """Start so many slots, or as many as there is room for."""
+        if self._own:
+            places = [here()] * n
+        else:
+            places = self._room()[:n]
+        for node in places:
+            self.start(node)
+        return []
+
+    def _room(self) -> list[str]:
+        """The nodes that have room for more slots, once for each."""
+        used = [process.node for process in self.processes.values()]
+        places: list[str] = []
+        for node in nodes(self._share).values():
+            places += [node.id] * (node.room - used.count(node.id))
+        return places
+
+    def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
+        """Start a process there, of a new slot or of one that lost its own."""
+        name = slot or SlotId(f"slot{next(self._numbers)}")
+        self._windows.open(node)
+        actor = _actor(node, self._share).remote(self._setup)
+        process = SlotProcess(name, node, actor, tries)
+        self.processes[name] = process
+        self.follow(process.call("watch", "watch"), partial(self._ended, process))
+        self.follow(process.call("train", "open"), partial(self._opened, process))
+        return name
+
+    def _opened(self, process: SlotProcess, future: Any) -> Events:
+        """The slot is ready, or cannot be."""
+        if not self.is_current(process):
+            return []
+
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.died(process, error)
+
+        hello: Hello | Broken = future.result()
+        if isinstance(hello, Broken):
+            raise hello.error
+
+        process.opened(hello)
+        self._listen(process)
+        if self._assembled:
+            return self._shards.again(self.ready, [process])
+        return []
+
+    def assembled(self) -> tuple[Slot, ...]:
+        """The slots that are ready at the start; from now on others join as they come."""
+        self._assembled = True
+        return self._shards.first(self.ready)
+
+    def _listen(self, process: SlotProcess) -> None:
+        """Ask the slot how far its units are."""
+        self.follow(process.call("news", "news"), partial(self._told, process))
+
+    def _told(self, process: SlotProcess, future: Any) -> Events:
+        """How far the slot's units are."""
+        if not self.is_current(process) or future.exception() is not None:
+            return []
+        self._listen(process)
+        return self._on_news(process, *future.result())
+
+    # -- going ---------------------------------------------------------------------------------
+
+    def _ended(self, process: SlotProcess, future: Any) -> Events:
+        """The slot left in good order, or its process is gone."""
+        error = future.exception()
+        if error is None:
+            return []
+        return self.died(process, error)
+
+    def died(self, process: SlotProcess, error: BaseException) -> Events:
+        """The process is gone; where its node is still there, another one takes its place.
+
+        Raises:
+            OSError: it died while it started, time and again.
+        """
+        if not self.is_current(process):
+            return []
+        del self.processes[process.id]
+        with suppress(Exception):
+            # It may only be out of reach, and holds what the next one needs.
+            ray.kill(process.actor)
+
+        gone = isinstance(error, ActorUnschedulableError)
+        there = not gone and process.node in nodes(self._share)
+        events = self._without(process, died=True)
+        tries = 1
+        if process.slot is None:
+            tries = process.tries + 1
+        if tries > TRIES:
+            raise OSError(f"{process.id} died {TRIES} times while it started: {error}")
+        if there and not process.leaving:
+            self.start(process.node, process.id, tries)
+        return events
+
+    def part(self, process: SlotProcess) -> Events:
+        """Let go of a slot that has nothing left to do."""
+        del self.processes[process.id]
+        if self._limit is not None:
+            self._limit -= 1
+        process.call("control", "leave", False)
+        ray.kill(process.actor)
+        return self._without(process, died=False)
+
+    def _without(self, process: SlotProcess, died: bool) -> Events:
+        """What follows when the slot is gone: nothing, if it was never ready."""
+        if process.slot is None:
+            return []
+        events: Events = [Left(frozenset((process.id,)), died)]
+        events += self._on_loss(process)
+        return events + self._shards.again(self.ready, ())
+
+    def close(self) -> None:
+        """End all processes, and clear the nodes of their copies of the data."""
+        one_each = {process.node: process for process in self.ready}
+        processes = list(self.processes.values())
+        self.processes = {}
+        refs = [process.call("control", "leave", True) for process in one_each.values()]
+        if refs:
+            ray.wait(refs, num_returns=len(refs), timeout=2.0)
+        for process in processes:
+            ray.kill(process.actor)
+
+        self._windows.close()
+
+
+def _actor(node: str, share: Share) -> Any:
+    """What makes a slot's process at the node."""
+    return ray.remote(concurrency_groups=GROUPS)(SlotActor).options(
+        num_cpus=share.cpus,
+        num_gpus=share.gpus,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    )

@@ -1,0 +1,382 @@
+"""Gangs on one slot: one trial, or several that share it.
+
+The slot gets their rounds, and makes them one after another.
+"""
+
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from shoal.backend.course import GangRun, Position, Positions
+from shoal.backend.ray.node.outcomes import Cut, Lost, Outcome, Trained
+from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.backend.ray.states import Work, carries, durable_name
+from shoal.core.cluster import SlotId
+from shoal.core.event import Ended
+from shoal.core.plan import Gang, goes_on, prune
+from shoal.core.trial import TrialId
+from shoal.train.recipe.unit import TrialError, Unit
+
+# Units of a whole-data gang that its slot is given at once, so that it never waits for the driver.
+DEPTH = 2
+
+Outcomes = Mapping[TrialId, Outcome]
+Parcels = dict[TrialId, Any]  # references to states
+Trials = Sequence[TrialId]
+Units = dict[TrialId, Unit]
+Reported = Callable[[SlotProcess, Call, Any], Events]
+
+
+class NextRounds:
+    """What slots are given: the next rounds of their gangs.
+
+    `reported`: what to do when a slot answers.
+    """
+
+    def __init__(self, work: Work, reported: Reported) -> None:
+        self._work = work
+        self._course = work.course
+        self._reported = reported
+        # Trials after the units given out.
+        self._ahead = Positions(
+            work.course.seed, work.course.sizes, work.course.validate_every
+        )
+
+    def fill(self, process: SlotProcess) -> None:
+        """Give the slot its gang's next rounds."""
+        run = process.run
+        assert run is not None, "only of a process at work"
+        depth = DEPTH
+        if carries(run):
+            depth = 1
+        while len(process.calls) < depth and not (process.stopping or process.leaving):
+            trials = self._next(process, run.gang.trials)
+            if not trials:
+                return
+            self._give(process, run, trials)
+
+    def _next(self, process: SlotProcess, trials: Trials) -> Trials:
+        """The trials that make another unit after those given out already."""
+        if not process.calls:
+            return trials
+        if any(not call.dropped.isdisjoint(trials) for call in process.calls):
+            return ()  # such a trial must know first what it goes on from
+        before = process.calls[-1].units
+        return [t for t in trials if t in before and not before[t].last]
+
+    def _give(self, process: SlotProcess, run: GangRun, trials: Trials) -> None:
+        """Give the slot one more round."""
+        parcels: Parcels = {}
+        call = Call(next(self._work.numbers), {}, {})
+        if process.calls:
+            call.units = self._units_after(run, trials, process.calls)
+        else:
+            parcels = self._first(call, process, run, trials)
+
+        # Of many visits: ten times as fast as Ray's own pickling.
+        task = pickle.dumps((call.units, run.gang.fused))
+        results = 1 + len(call.units)
+        report, *states = process.call(
+            "train", "train", call.number, task, parcels, results=results
+        )
+        call.states = dict(zip(call.units, states, strict=True))
+        process.calls.append(call)
+        self._work.fleet.follow(report, partial(self._reported, process, call))
+
+    def _first(
+        self,
+        call: Call,
+        process: SlotProcess,
+        run: GangRun,
+        trials: Trials,
+    ) -> Parcels:
+        """Units that go on from where the trials are; the states that lie in the object store."""
+        carry = carries(run)
+        parcels: Parcels = {}
+        units: Units = {}
+        origins: dict[TrialId, SlotId] = {}
+        for trial in trials:
+            stored = self._work.states.source(trial, process, void=carry)
+            if stored is not None:
+                parcels[trial] = stored.ref
+                origins[trial] = stored.slot
+            name = durable_name(self._work.at(trial))
+            units[trial] = self._course.unit(run, trial, name, carry)
+
+        call.units = units
+        call.origins = origins
+        return parcels
+
+    def _units_after(
+        self, run: GangRun, trials: Trials, calls: Sequence[Call]
+    ) -> Units:
+        """The trials' units after those that these calls give."""
+        units: Units = {}
+        for trial in trials:
+            given = [call.units[trial] for call in calls]
+            self._ahead.positions[trial] = self._position_after(trial, given)
+            units[trial] = self._ahead.unit(run, trial, None, carry=False)
+        return units
+
+    def _position_after(self, trial: TrialId, given: Sequence[Unit]) -> Position:
+        """Where the trial is once these units are made."""
+        at = self._work.at(trial)
+        visits = list(at.visits)
+        samples = at.samples
+        for unit in given:
+            size = self._course.sizes[unit.visit.shard]
+            visits.append(unit.visit._replace(samples=size))
+            samples += size
+        return Position(at.trial, tuple(visits), samples)
+
+
+class OneSlotGangs:
+    """The gangs of one slot each, at work or waiting for it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._course = work.course
+        self._rounds = NextRounds(work, self._reported)
+        # Gangs whose slot or trial is still at work.
+        self.waiting: dict[SlotId, GangRun] = {}
+
+    def at_work(self, process: SlotProcess, number: int) -> Collection[TrialId]:
+        """The trials of that round, if it is the one under way there and counts."""
+        if process.run is None or not process.calls:
+            return ()
+        call = process.calls[0]
+        if call.number != number or call.void:
+            return ()
+        return set(process.run.gang.trials) - call.dropped
+
+    # -- gangs ---------------------------------------------------------------------------------
+
+    def wait(self, gang: Gang) -> None:
+        """Have the gang begin as soon as it can."""
+        slot = _slot_of(gang)
+        if slot in self._work.fleet.processes:
+            self.waiting[slot] = GangRun.of(gang)
+
+    def begin(self) -> None:
+        """Start the gangs that need not wait any more."""
+        for slot, run in list(self.waiting.items()):
+            process = self._work.fleet.processes[slot]
+            over = frozenset(run.gang.trials) - self._work.unfinished
+            rest = prune(run.gang, over)
+            if rest is None:
+                del self.waiting[slot]
+                continue
+            run.gang = rest
+            if self._free(process, rest):
+                del self.waiting[slot]
+                self._work.active.update(rest.trials)
+                process.run = run
+                process.stopping = False
+                self._rounds.fill(process)
+
+    def _free(self, process: SlotProcess, gang: Gang) -> bool:
+        """Whether the slot is ready and idle, and no trial of the gang is at work elsewhere."""
+        if process.slot is None or process.run is not None or process.shares:
+            return False
+        return self._work.active.isdisjoint(gang.trials)
+
+    def shrinks(self, before: Gang, after: Gang) -> bool:
+        """Whether a gang at work only loses lanes.
+
+        If so, what is under way of these comes to nothing, and the others go on.
+        """
+        if not goes_on(before, after) or len(after.slots) > 1:
+            return False
+
+        process = self._process_of(before)
+        if process is None or process.run is None:
+            return False
+
+        process.run.gang = after
+        for trial in set(before.trials) - set(after.trials):
+            self._drop(process, trial)
+            self._work.active.discard(trial)
+            self._work.at(trial).carried = None
+
+        return True
+
+    def stop(self, gang: Gang) -> None:
+        """The round under way is made to its end, but with a quota it is void.
+
+        Those given out after it are called off.
+        """
+        slot = _slot_of(gang)
+        if slot in self.waiting and self.waiting[slot].gang == gang:
+            del self.waiting[slot]
+            return
+
+        process = self._process_of(gang)
+        if process is None or process.stopping:
+            return
+
+        process.stopping = True
+        if gang.quota is None:
+            self.call_off(process)
+        else:
+            _halt(process)
+
+    def _process_of(self, gang: Gang) -> SlotProcess | None:
+        """The process that the gang is at work on, if it is."""
+        process = self._work.fleet.processes.get(_slot_of(gang))
+        if process is None or process.run is None or process.run.gang != gang:
+            return None
+        return process
+
+    def call_off(self, process: SlotProcess) -> None:
+        """Leave out the rounds that have not begun."""
+        for call in process.calls[1:]:
+            process.call_off(call)
+
+    def lose(self, process: SlotProcess) -> tuple[TrialId, ...]:
+        """The slot is gone: the trials that lost a unit there."""
+        self.waiting.pop(process.id, None)
+        trials: tuple[TrialId, ...] = ()
+        if process.run is not None:
+            trials = process.run.gang.trials
+        self._work.active.difference_update(trials)
+        process.run = None
+        process.calls = []
+        return trials
+
+    # -- what comes back -----------------------------------------------------------------------
+
+    def _reported(self, process: SlotProcess, call: Call, future: Any) -> Events:
+        """The slot answered."""
+        settle = partial(self._settled, process, call)
+        return self._work.reported(process, process.calls, call, future, settle)
+
+    def _settled(self, process: SlotProcess, call: Call, outcomes: Outcomes) -> Events:
+        """The round is over; the slot gets the next one, if there is one."""
+        run = process.run
+        assert run is not None, "it has calls"
+        events = self._settle(process, run, call, outcomes)
+        self._rounds.fill(process)
+        if not process.calls:
+            if call.void or not run.over:  # else they went at the round's end
+                self._work.active.difference_update(run.gang.trials)
+            process.run = None
+
+        return events
+
+    def _settle(
+        self, process: SlotProcess, run: GangRun, call: Call, outcomes: Outcomes
+    ) -> Events:
+        """What came of the round's units."""
+        here = _counting(run, call, outcomes)
+        if call.void:
+            return [self._course.abandon(trial) for trial in here]
+
+        events: Events = []
+        failed: dict[TrialId, TrialError] = {}
+        lost: list[TrialId] = []
+        for trial, outcome in here.items():
+            match outcome:
+                case Trained():
+                    events += self._trained(process, call, trial, outcome)
+                case TrialError():
+                    failed[trial] = outcome
+                case Lost():
+                    lost.append(trial)
+
+        events += self._fall(process, failed, lost)
+        if run.left is not None and lost:
+            # The shards of a gang may be wrong for its trial now: the policy decides anew.
+            process.stopping = True
+            return [*events, Ended(run.gang)]
+
+        if any(not isinstance(outcome, Cut | Lost) for outcome in here.values()):
+            events += self._over(process, run, failed, lost)
+        return events
+
+    def _fall(
+        self,
+        process: SlotProcess,
+        failed: Collection[TrialId],
+        lost: Collection[TrialId],
+    ) -> Events:
+        """Units of these trials came to nothing; the lost ones go on from what is durable."""
+        for trial in [*failed, *lost]:
+            self._drop(process, trial)
+            self._work.at(trial).carried = None
+        return [self._course.fall(trial) for trial in lost]
+
+    def _over(
+        self,
+        process: SlotProcess,
+        run: GangRun,
+        failed: Mapping[TrialId, TrialError],
+        lost: Collection[TrialId],
+    ) -> Events:
+        """What ends with the round.
+
+        If the gang is over (it had no room) while other rounds of it are out, these are void.
+        """
+        before = set(run.gang.trials)
+        events = self._course.end_round(run, process.known, failed, lost)
+        self._work.note_ends(events)
+        if not run.over:
+            self._work.active.difference_update(before - set(run.gang.trials))
+            return events
+
+        process.stopping = True
+        out = self._given_out(process)
+        self._work.active.difference_update(before - out)
+        if not out:
+            return events
+
+        # How far the rounds that are out went, nobody knows.
+        _halt(process)
+        rest = prune(run.gang, frozenset(run.gang.trials) - out)
+        run.gang = rest or run.gang
+        fell = [self._course.fall(trial) for trial in sorted(out)]
+        return [*fell, *events]
+
+    def _given_out(self, process: SlotProcess) -> set[TrialId]:
+        """The trials that still have rounds out."""
+        trials: set[TrialId] = set()
+        for call in process.calls:
+            trials |= call.units.keys() - call.dropped
+        return trials & self._work.unfinished
+
+    def _trained(
+        self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained
+    ) -> Events:
+        """The unit was made: its events."""
+        states = self._work.states
+        events = states.trained(process, call, trial, outcome)
+        states.settle((process,), call, trial, outcome)
+        return events
+
+    def _drop(self, process: SlotProcess, trial: TrialId) -> None:
+        """A unit of the trial came to nothing: so will those given to the slot after it."""
+        for call in process.calls:
+            call.dropped.add(trial)
+            if call.dropped.issuperset(call.units):
+                process.call_off(call)
+
+
+def _counting(run: GangRun, call: Call, outcomes: Outcomes) -> Outcomes:
+    """The outcomes of trials that are still in the gang."""
+    counting: dict[TrialId, Outcome] = {}
+    for trial, outcome in outcomes.items():
+        if trial in run.gang.trials and trial not in call.dropped:
+            counting[trial] = outcome
+    return counting
+
+
+def _halt(process: SlotProcess) -> None:
+    """Stop the rounds that are out there: they are void."""
+    for call in process.calls:
+        call.void = True
+        process.halt(call)
+
+
+def _slot_of(gang: Gang) -> SlotId:
+    """The slot of a gang that has one."""
+    return gang.lanes[0].slots[0]

@@ -1,0 +1,156 @@
+"""One copy of the data per node.
+
+The first slot that comes builds the data and writes it to files; the other slots of the node map
+these files. The files hold pickles, so nobody else may write to them: they lie in a folder that
+only this user can enter.
+"""
+
+import getpass
+import mmap
+import os
+import pickle
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO
+
+import cloudpickle
+from filelock import FileLock
+
+from shoal.backend.ray.cluster import own_folder
+from shoal.train.recipe.columns import DataError
+from shoal.train.recipe.data import Data
+
+ALIGN = 64  # bytes: arrays start at cache lines
+OWNER = "owner"  # the file with the id of the process whose end makes a copy of the data useless
+
+
+def place(token: str, node: str, root: str | None = None) -> Path:
+    """Where the data of this run lies on this node.
+
+    `token`: names the run; it cannot be guessed. `root`: a folder for the data of all runs; None:
+    one in the system's temporary folder, named after the user.
+    """
+    base = Path(tempfile.gettempdir()) / f"shoal-{getpass.getuser()}"
+    if root:
+        base = Path(root)
+    return base / f"{token}-{node[:12]}"
+
+
+def prepare(folder: Path, owner: int) -> None:
+    """Make the folder, which is of use as long as the process `owner` lives.
+
+    Folders beside it whose owners are gone are removed.
+
+    Raises:
+        PermissionError: as `own_folder`, of this folder or the one above it.
+    """
+    own_folder(folder.parent)
+    own_folder(folder)
+    if not (folder / OWNER).exists():
+        with _created(folder / OWNER) as file:
+            file.write(str(owner).encode())
+    for other in folder.parent.iterdir():
+        _remove_orphan(other)
+
+
+def _remove_orphan(folder: Path) -> None:
+    """Remove a copy of the data whose owner's process is gone."""
+    try:
+        os.kill(int((folder / OWNER).read_text()), 0)
+    except ProcessLookupError:
+        shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, ValueError):
+        return  # it lives, it is another user's, or this is no such copy
+
+
+def shared(
+    folder: Path, owner: int, build: Callable[[], Data], fingerprint: str
+) -> Data:
+    """The data of this node.
+
+    The first who asks builds it, under a lock, and writes it to files. All later ones map these.
+
+    Raises:
+        DataError: it is not the data that the study was opened with.
+        OSError: it cannot be written (the disk is full, say), or as `prepare`.
+    """
+    prepare(folder, owner)
+    with FileLock(folder / "lock", mode=0o600):
+        data = _shelved(folder)
+        if data is None:
+            data = build()
+            if data.fingerprint == fingerprint:
+                shelve(data, folder)
+
+    if data.fingerprint != fingerprint:
+        raise DataError(
+            f"{platform.node()}: data() gave other data (fingerprint {data.fingerprint[:12]}) than "
+            f"where the study was started ({fingerprint[:12]}): it must give the same on every "
+            "machine and each time; check its files and seeds"
+        )
+    return data
+
+
+def shelve(data: Data, folder: Path) -> None:
+    """Write the data so that `shared` finds it: the arrays to one file, everything else to another.
+
+    Data that cannot be pickled is left out: then each slot builds its own.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        rest = cloudpickle.dumps(data, protocol=5, buffer_callback=buffers.append)
+    except (TypeError, AttributeError, pickle.PicklingError):
+        return
+
+    spans = _write_arrays(folder / "arrays.bin", buffers)
+    part = folder / "data.part"
+    with _created(part) as file:
+        file.write(pickle.dumps((rest, spans)))
+
+    part.replace(folder / "data.pkl")  # from here on the arrays are known to be whole
+
+
+def _write_arrays(
+    path: Path, buffers: Iterable[pickle.PickleBuffer]
+) -> list[tuple[int, int]]:
+    """Write the arrays one after another; where each begins, and its bytes."""
+    spans: list[tuple[int, int]] = []
+    with _created(path) as file:
+        for buffer in buffers:
+            raw = buffer.raw()
+            file.seek(-(-file.tell() // ALIGN) * ALIGN)  # up to a cache line
+            spans.append((file.tell(), raw.nbytes))
+            file.write(raw)
+    return spans
+
+
+def _created(path: Path) -> IO[bytes]:
+    """A new file that only this user can read and write, in place of any that is there."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    return os.fdopen(descriptor, "wb")
+
+
+def _shelved(folder: Path) -> Data | None:
+    """The data that lies in the folder, its arrays mapped; None if there is none."""
+    try:
+        rest, spans = pickle.loads((folder / "data.pkl").read_bytes())
+    except FileNotFoundError:
+        return None
+
+    whole = _mapped(folder / "arrays.bin")
+    buffers = [whole[start : start + length] for start, length in spans]
+    data = pickle.loads(rest, buffers=buffers)
+    assert isinstance(data, Data)
+    return data
+
+
+def _mapped(path: Path) -> memoryview:
+    """The file's bytes, read when they are needed."""
+    if not path.stat().st_size:
+        return memoryview(b"")
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,0 +1,187 @@
+"""How a slot asks its node's window for prepared chunks, and what the windows' feeders did."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.backend.ray.node.feeder import Key
+from shoal.backend.ray.node.process import fetched
+from shoal.backend.ray.node.setup import Feeders, FeederSetup
+from shoal.backend.ray.node.window import COUNTED, MOST, Window
+from shoal.core.event import Event, Fed
+from shoal.core.trial import Samples, Seconds
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+
+Events = list[Event]
+# How to have something called with a future, once the reference's value is there or never will be.
+Follow = Callable[[Any, Callable[[Any], Events]], None]
+
+
+class FeederFeed:
+    """A slot's way to its node's window.
+
+    While there are no feeders it only tells the window what it does, and waits for no answer.
+
+    `ahead`: see `train.stream.Feed`. `waits`: whether there are feeders from the beginning.
+    """
+
+    def __init__(self, window: Any, ahead: Samples, waits: bool) -> None:
+        self.ahead = ahead
+        self._window = window
+        self._name = str(os.getpid())
+        self._waits = waits
+        self._there = waits  # feeders are, by the last answer
+        self._answer: Any = None  # a reference to what the window says
+        self._made: Seconds | None = None
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """The chunk. None if the slot is to make it: no feeders, or they failed or are behind."""
+        try:
+            if self._there:
+                return self._asked(keys, trained)
+            self._there = self._look(keys, trained)
+        except RayError:
+            self._there = self._waits
+        return None
+
+    def _asked(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """What the window answers, once it does."""
+        found = fetched(self._window.chunk.remote(self._name, keys, trained))
+        if found:
+            chunk: Columns = cols.apply(fetched(found[0]), cols.unlaid)
+            return chunk
+        if found is None:
+            self._there = self._waits
+        return None
+
+    def made(self, seconds: Seconds) -> None:
+        """See `train.stream.Feed`."""
+        self._made = seconds
+
+    def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
+        """Tell the window; whether its answer to the call before says that there are feeders."""
+        before = self._answer
+        if before is not None:
+            answered, _ = ray.wait([before], timeout=0)
+            if not answered:
+                return False
+        self._answer = self._window.look.remote(self._name, keys, trained, self._made)
+        self._made = None
+        return before is not None and bool(ray.get(before))
+
+
+def start(setup: FeederSetup, node: str) -> Any:
+    """The node's window; one that dies comes back, without what it held."""
+    options = {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "name": _name(setup.token, node),
+    }
+    return ray.remote(Window).options(**options).remote(setup)
+
+
+def find(token: str, node: str, count: Feeders, ahead: Samples) -> FeederFeed | None:
+    """A slot's way to the window of its node, if that has one."""
+    if not count:
+        return None
+    window = ray.get_actor(_name(token, node))
+    return FeederFeed(window, ahead, waits=count != "auto")
+
+
+class Totals:
+    """What each node's feeders did in this run: a window that came back counts from 0."""
+
+    def __init__(self) -> None:
+        # By node, and process of its window.
+        self._reports: dict[str, dict[int, Fed]] = {}
+
+    def take(self, pid: int, fed: Fed) -> Fed:
+        """The totals, now that this process reported these figures."""
+        reports = self._reports.setdefault(fed.node, {})
+        reports[pid] = fed
+        totals: dict[str, float] = {}
+        for name in COUNTED:
+            figures = [report.figures[name] for report in reports.values()]
+            if name in MOST:
+                totals[name] = max(figures)
+            else:
+                totals[name] = sum(figures)
+
+        totals["feeders"] = fed.figures["feeders"]
+        return Fed(fed.node, totals)
+
+
+class Windows:
+    """The windows of all nodes, as the driver knows them."""
+
+    def __init__(self, setup: FeederSetup, follow: Follow) -> None:
+        self.by_node: dict[str, Any] = {}
+        self._setup = setup
+        self._follow = follow
+        self._totals = Totals()
+        self._said: list[Fed] = []  # by `fed`, last
+
+    def open(self, node: str) -> None:
+        """Start the node's window, before its first slot asks for it."""
+        if self._setup.count and node not in self.by_node:
+            self.by_node[node] = start(self._setup, node)
+            self._hear(node)
+
+    def _hear(self, node: str) -> None:
+        """Ask the window for news."""
+        self._follow(self.by_node[node].news.remote(), partial(self._heard, node))
+
+    def _heard(self, node: str, future: Any) -> Events:
+        """What the node's feeders did so far."""
+        error = future.exception()
+        if not gone(error):
+            self._hear(node)
+        if error is not None:
+            return []
+        return [self._totals.take(*future.result())]
+
+    def fed(self) -> list[Fed]:
+        """What the feeders did, all in all, if it is not what was told before."""
+        before = self._said
+        reports = _fed(self.by_node.values())
+        self._said = [self._totals.take(*report) for report in reports]
+        news = [event for event in self._said if event not in before]
+        return [event for event in news if any(event.figures.values())]
+
+    def close(self) -> None:
+        """End the windows; their feeders end with them."""
+        for window in self.by_node.values():
+            ray.kill(window)
+
+
+def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
+    """What the feeders of each did so far, of those that answer at once, as of `Window.fed`."""
+    refs = [window.fed.remote() for window in windows]
+    if not refs:
+        return []
+
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=2.0)
+    reports: list[tuple[int, Fed]] = []
+    for ref in ready:
+        with suppress(RayError):
+            reports.append(ray.get(ref))
+
+    return reports
+
+
+def gone(error: BaseException | None) -> bool:
+    """Whether a window's error means that it will not come back."""
+    return error is not None and not isinstance(error, ActorUnavailableError)
+
+
+def _name(token: str, node: str) -> str:
+    """The window's, in the cluster."""
+    return f"shoal-feeders-{token}-{node}"

@@ -1,0 +1,200 @@
+"""The feeders of a node, and what the node's slots tell that decides how many there are."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.backend.ray.node.feeder import Feeder, Key
+from shoal.backend.ray.node.setup import FeederSetup
+from shoal.core.trial import Seconds
+from shoal.profile.fleet import feeders_wanted
+
+KNOWN = 5  # chunks to be prepared before their times count for anything
+RECENT = 15  # chunks whose median time counts
+FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not count
+RESTARTS = 10  # of a feeder: one that cannot even start would be started for ever
+TRIES = 3  # feeders that came to nothing, after which no more are started
+
+
+class BackgroundTasks:
+    """Tasks that nobody waits for, kept so that they are not collected before they end."""
+
+    def __init__(self) -> None:
+        self._tasks: set[Any] = set()
+
+    def start(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Run it to its end, whoever is gone meanwhile."""
+        task = asyncio.ensure_future(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+@dataclass(eq=False, slots=True)
+class SlotDemand:
+    """What a slot told of itself last."""
+
+    heard: float = 0.0  # when, by the monotonic clock
+    trained: Seconds | None = None  # seconds of training per sample
+    coming: Sequence[Key] = ()  # the chunks that it will ask for next
+
+
+class FeederDemand:
+    """What the slots of a node ask for, and how fast it is prepared."""
+
+    def __init__(self) -> None:
+        # Seconds per sample prepared, lately, with the feeders that there are now.
+        self.times: deque[Seconds] = deque(maxlen=RECENT)
+        self._slots: dict[str, SlotDemand] = {}
+        self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
+
+    def hear(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> None:
+        """The slot asks for the first of these chunks, and will ask for the others."""
+        demand = self._slots.setdefault(slot, SlotDemand())
+        demand.heard = monotonic()
+        demand.trained = trained or demand.trained
+        demand.coming = keys[1:]
+        self._asked.append(keys[0])
+
+    def coming(self) -> Iterator[Key]:
+        """The chunks that slots will ask for next."""
+        for slot in self._live():
+            yield from slot.coming
+
+    def feeders(self, cpus: int, threads: int) -> int:
+        """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
+
+        `threads`: CPUs that each slot takes itself.
+        """
+        if len(self.times) < KNOWN:
+            return 0
+
+        slots = self._live()
+        train = [slot.trained for slot in slots if slot.trained]
+        if len(train) < len(slots) or len(self._asked) < 2 * len(slots):
+            return 0
+
+        most = max(1, cpus - len(slots) * threads)
+        different = len(set(self._asked)) / len(self._asked)
+        prepare = max(median(self.times), 1e-9)
+        return feeders_wanted(prepare, train, different, most)
+
+    def _live(self) -> list[SlotDemand]:
+        """The slots that asked for something lately."""
+        since = monotonic() - FORGOTTEN
+        return [slot for slot in self._slots.values() if slot.heard > since]
+
+
+class FeederPool:
+    """The feeders of a node.
+
+    With `count` "auto" there are none at first. Then `grow` starts as many as are measured to be
+    needed. `changed`: called when feeders that were started are there, or did not come.
+    """
+
+    def __init__(
+        self,
+        setup: FeederSetup,
+        node: str,
+        demand: FeederDemand,
+        tasks: BackgroundTasks,
+        changed: Callable[[], None],
+    ) -> None:
+        self._setup = setup
+        self._node = node
+        self._demand = demand
+        self._tasks = tasks
+        self._changed = changed
+        self.grows = setup.count == "auto"
+        self._failed = 0  # feeders given up
+        self._coming: list[Any] = []  # started, and not there yet
+        self.feeders: list[Any] = []
+        if setup.count != "auto":
+            self.feeders = [self._new() for _ in range(setup.count)]
+        self.idle = list(self.feeders)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all feeders that were started are there."""
+        return not self._coming
+
+    def take(self, *rather: Any) -> Any:
+        """An idle feeder: the first of these that is, else any."""
+        chosen = self.idle[0]
+        for feeder in rather:
+            if feeder in self.idle:
+                chosen = feeder
+                break
+        self.idle.remove(chosen)
+        return chosen
+
+    def rest(self, feeder: Any) -> None:
+        """The feeder has nothing to do, unless it was lost."""
+        if feeder in self.feeders:
+            self.idle.append(feeder)
+
+    def lose(self, feeder: Any) -> None:
+        """The feeder died more often than chance will have it, or never came to be."""
+        self.feeders.remove(feeder)
+        self._give_up(feeder)
+
+    def grow(self, cpus: int) -> None:
+        """Start feeders if more are needed.
+
+        First one, then as many again as there are, each time measured anew.
+        """
+        if not self.grows or not self.complete or self._failed >= TRIES:
+            return
+
+        needed = self._demand.feeders(cpus, self._setup.threads)
+        more = needed - len(self.feeders)
+        if more <= 0:
+            return
+
+        at_once = min(more, max(1, len(self.feeders)))
+        self._coming = [self._new() for _ in range(at_once)]
+        for feeder in list(self._coming):
+            self._tasks.start(self._greet(feeder))
+
+    def _new(self) -> Any:
+        """A feeder. If it dies it comes back, and is given what it was at again."""
+        feeders = 1
+        if self._setup.count != "auto":
+            feeders = self._setup.count
+        memory = self._setup.data_memory_gb / feeders
+        options = {
+            "num_cpus": 0,
+            "max_restarts": RESTARTS,
+            "max_task_retries": 2,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(
+                self._node, soft=False
+            ),
+        }
+        made = ray.remote(Feeder).options(**options)
+        return made.remote(replace(self._setup, data_memory_gb=memory))
+
+    async def _greet(self, feeder: Any) -> None:
+        """Wait until the feeder is there; until then slots prepare their own data, as before."""
+        try:
+            await feeder.pid.remote()
+            self.feeders.append(feeder)
+            self.idle.append(feeder)
+        except RayError:
+            self._give_up(feeder)
+
+        self._coming.remove(feeder)
+        if self.complete:
+            self._demand.times.clear()
+        self._changed()
+
+    def _give_up(self, feeder: Any) -> None:
+        """End the feeder, lest it comes back with nobody to ask it."""
+        self._failed += 1
+        ray.kill(feeder)

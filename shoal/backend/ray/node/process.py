@@ -1,0 +1,121 @@
+"""What a slot's process does beside training.
+
+What it prints goes to logs, its memory is limited, and its errors travel to the driver.
+"""
+
+import io
+import os
+import pickle
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from shoal.core.cluster import GiB
+from shoal.train.recipe.unit import DeviceLost
+
+# What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond that,
+# it stays in the object store.
+FILL = np.zeros(128 * 1024, dtype=np.uint8)
+
+
+def limit_threads(threads: int) -> None:
+    """Let libraries for arrays use so many threads, if they are imported after this.
+
+    Torch is here already: a station and a feeder's stream tell it by themselves.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+
+
+def limit_space(more: GiB) -> None:
+    """Let this process's address space grow by so much from now on.
+
+    This needs Linux. On other systems nothing happens.
+    """
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return
+    ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
+    size = int(status.read_text().split()[0]) * resource.getpagesize()
+    limit = size + int(more * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def fetched(ref: Any) -> Any:
+    """What lies in the object store.
+
+    If this node's object store itself is gone, so is the slot, and its process ends.
+
+    Raises:
+        RayError: it is nowhere any more.
+    """
+    try:
+        return ray.get(ref)
+    except RayError:
+        raise
+    except OSError:  # a broken pipe: no trial is to blame, nor any disk
+        os._exit(1)
+
+
+class Prints(io.TextIOBase):
+    """A text file that is made when something is written to it.
+
+    What cannot be written is left out: it is not worth a trial.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._files: dict[Path, IO[str]] = {}
+
+    def go_to(self, path: Path | None) -> None:
+        """Write there from now on; None: nowhere."""
+        self._path = path
+
+    def close_all(self) -> None:
+        """What was written is in its files; from now on nothing is."""
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
+        self._path = None
+        self._files = {}
+
+    def writable(self) -> bool:
+        """Always: `print` asks."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Write the text to the file of this moment."""
+        with suppress(OSError):
+            if self._path is not None:
+                self._file(self._path).write(text)
+        return len(text)
+
+    def _file(self, path: Path) -> IO[str]:
+        """The file, opened."""
+        file = self._files.get(path)
+        if file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a", buffering=1)
+            self._files[path] = file
+        return file
+
+
+def portable(error: BaseException) -> BaseException:
+    """The exception, or its text if it cannot be pickled.
+
+    If its device was lost the process ends; another one takes its place.
+    """
+    if isinstance(error, DeviceLost):
+        sys.stdout.write(f"{error}\n")  # to the trial's log
+        os._exit(1)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 whatever its class does when copied
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,62 @@
+"""What the processes of a node have to know of the study."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.core.cluster import GiB
+from shoal.train.slot.setup import StationSetup
+
+# Processes of each node that prepare chunks; "auto": as many as are measured to be needed.
+Feeders = int | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSetup:
+    """What a slot has to know of the study."""
+
+    user: bytes  # (recipe, pace), pickled with their code
+    checkpoints: str  # URL of their folder
+    station: StationSetup  # device and pace are found out by the slot's process
+    gpus: float  # the slot's share of them
+    slot_memory_gb: GiB | None  # of the slot in all
+    fingerprint: str  # of the data
+    token: str  # names this run's copies of the data
+    cache: str | None  # folder for the node's copy of the data
+    logs: str | None  # folder for what the trials' code prints
+    # Processes of each node that prepare chunks for its slots.
+    feeders: Feeders = 0
+    # Of chunks that a node's feeders hold for slots that come later.
+    stream_memory_gb: GiB = 1.0
+    # Samples that feeders prepare before a slot asks for them.
+    stream_samples: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class FeederSetup:
+    """What the feeders of a node have to know of the study."""
+
+    user: bytes  # (recipe, pace), pickled with their code
+    seed: int
+    fingerprint: str  # of the data
+    token: str  # names this run's copies of the data
+    cache: str | None  # folder for the node's copy of the data
+    count: Feeders  # feeders of each node
+    window_gb: GiB  # of chunks held for others
+    # For what `prepare` makes: of all feeders if their number is given, else of each.
+    data_memory_gb: GiB
+    threads: int  # of each slot
+
+    @classmethod
+    def of(cls, slot: SlotSetup) -> "FeederSetup":
+        """The feeders' setup, from a slot's."""
+        return cls(
+            user=slot.user,
+            seed=slot.station.seed,
+            fingerprint=slot.fingerprint,
+            token=slot.token,
+            cache=slot.cache,
+            count=slot.feeders,
+            window_gb=slot.stream_memory_gb,
+            data_memory_gb=slot.station.data_memory_gb,
+            threads=slot.station.threads,
+        )

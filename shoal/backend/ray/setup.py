@@ -1,0 +1,112 @@
+"""The options of the Ray backend."""
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from shoal.backend.ray.node.setup import Feeders, SlotSetup
+from shoal.backend.ray.node.window import SHARE
+from shoal.core.cluster import GiB
+from shoal.core.trial import Seconds
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.pickled import dumps
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
+
+
+@dataclass(frozen=True, slots=True)
+class RaySetup:
+    """How slots of a Ray cluster work for a study.
+
+    Without an `address`, the run takes the cluster that this process has joined already, else it
+    starts one here, with `slots` slots (None: one per GPU; without GPUs, as many as CPUs allow).
+    With an `address`, it takes as many slots as fit the cluster's nodes, which may come and go.
+    """
+
+    checkpoints: str  # URL of their folder, good on every node
+    run: int  # the study's incarnation
+    slots: int | None = None
+    address: str | None = None
+    threads: int = 1  # of each slot
+    cpus_per_slot: float | None = None
+    gpus_per_slot: float | None = None
+    copies: int = 1  # slots that hold each shard
+    since: Seconds = 0.0  # the time of the study at which this run begins
+    metric: str | None = None  # the study's
+    checkpoint_every: Seconds = 30.0  # of a trial's training
+    data_memory_gb: GiB = 2.0  # for prepared chunks, per slot
+    # Per slot, for models at rest there (None: a quarter of the memory). The object store may take
+    # as much again.
+    state_memory_gb: GiB | None = None
+    slot_memory_gb: GiB | None = None  # of each slot, in all
+    pace: Pace | None = None  # see `StationSetup`
+    logs: str | os.PathLike[str] | None = None  # folder for what trials print
+    # Each node's folder for its copy of the data; None: one in the temporary folder.
+    cache: str | os.PathLike[str] | None = None
+    # Processes of each node that prepare chunks once for all its slots; "auto": as many as are
+    # measured to be needed; 0: each slot prepares its own.
+    feeders: Feeders = "auto"
+    stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
+    stream_samples: int = 2048  # that feeders prepare before slots ask for them
+
+    def feeders_for(self, recipe: Recipe) -> Feeders:
+        """The feeders; 0 if the slots have nothing to prepare in common."""
+        prepares = overrides(recipe, "prepare") or overrides(recipe, "augment")
+        if prepares and not recipe.data_keys:
+            return self.feeders
+        return 0
+
+    def resting_gb(self) -> GiB:
+        """What models at rest may take in main memory, per slot."""
+        if self.state_memory_gb is not None:
+            return self.state_memory_gb
+        return resting_memory(self.slots or cpus_here())
+
+    def store_gb(self, recipe: Recipe) -> GiB:
+        """What the object store of a cluster started here should hold."""
+        states = self.resting_gb() * (self.slots or cpus_here())
+        if not self.feeders_for(recipe):
+            return states
+        return states + self.stream_memory_gb / SHARE
+
+    def slot(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> SlotSetup:
+        """What each slot has to know; `gpus`: the slot's share of them."""
+        checkpoints = self.checkpoints
+        if "://" not in checkpoints:
+            checkpoints = os.path.abspath(checkpoints)
+        return SlotSetup(
+            user=dumps((recipe, self.pace)),
+            checkpoints=checkpoints,
+            station=self._station(seed, gpus),
+            gpus=gpus,
+            slot_memory_gb=self.slot_memory_gb,
+            fingerprint=data.fingerprint,
+            token=secrets.token_hex(16),
+            cache=_absolute(self.cache),
+            logs=_absolute(self.logs),
+            feeders=self.feeders_for(recipe),
+            stream_memory_gb=self.stream_memory_gb,
+            stream_samples=self.stream_samples,
+        )
+
+    def _station(self, seed: int, gpus: float) -> StationSetup:
+        """The options of each slot's station."""
+        resting = self.state_memory_gb
+        if not gpus:  # of a GPU the slot takes a part itself
+            resting = self.resting_gb()
+        return StationSetup(
+            seed=seed,
+            run=self.run,
+            threads=self.threads,
+            metric=self.metric,
+            checkpoint_every=self.checkpoint_every,
+            data_memory_gb=self.data_memory_gb,
+            state_memory_gb=resting,
+        )
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+    """The path, good in processes that work in other folders."""
+    if path is None:
+        return None
+    return os.path.abspath(path)

@@ -1,0 +1,226 @@
+"""The slots as the driver sees them: their processes, and the shards registered with them."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shoal.backend.course import GangRun
+from shoal.backend.ray.node.outcomes import Hello
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Event, Joined
+from shoal.core.trial import TrialId
+from shoal.train.recipe.unit import Unit
+
+Events = list[Event]
+Shards = frozenset[ShardId]
+Holders = dict[SlotId, Shards]  # the shards of each slot
+Reading = tuple[SlotId, ShardId]  # a shard, and where it is being read
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A round given to a slot, a unit of each lane of its gang, and not yet reported.
+
+    Ray runs the rounds of a slot in the order of the calls. So a slot may be given a round while
+    it is still at the one before, and `SlotActor.call_off` reaches it in between.
+    """
+
+    number: int
+    units: Mapping[TrialId, Unit]
+    # For units that go on from a state in the object store: the slot that made it.
+    origins: Mapping[TrialId, SlotId]
+    # References to the states that the round returns.
+    states: Mapping[TrialId, Any] = field(default_factory=dict)
+    void: bool = False  # whatever comes of it does not count
+    # Trials whose units came after one that failed: they come to nothing.
+    dropped: set[TrialId] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class SlotProcess:
+    """A slot's process.
+
+    A process that dies is replaced by another one, of the same slot. Whoever holds the old one
+    asks `Fleet.is_current` before it counts on it.
+    """
+
+    id: SlotId
+    node: str
+    actor: Any
+    tries: int = 1
+    slot: Slot | None = None  # once it is ready
+    pid: int = 0
+    meeting: str = ""  # where processes of wide lanes meet
+    run: GangRun | None = None  # the gang at work here alone
+    calls: list[Call] = field(default_factory=list)  # of that gang
+    # Units that it makes together with other slots.
+    shares: list[Call] = field(default_factory=list)
+    stopping: bool = False  # the gang, after the round under way
+    leaving: bool = False  # the slot, after the round under way
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything is under way here."""
+        return bool(self.calls or self.shares)
+
+    @property
+    def known(self) -> Slot:
+        """The slot of a process that is ready."""
+        assert self.slot is not None, "only of a process that is ready"
+        return self.slot
+
+    def call(self, group: str, method: str, *arguments: Any, results: int = 1) -> Any:
+        """A reference to the method's result, or to each of them.
+
+        `group`: the threads that run the method.
+        """
+        remote = getattr(self.actor, method)
+        remote = remote.options(concurrency_group=group, num_returns=results)
+        return remote.remote(*arguments)
+
+    def halt(self, call: Call) -> None:
+        """Stop the round between two of its parts; it is void."""
+        self.call("control", "halt", call.number)
+
+    def call_off(self, call: Call) -> None:
+        """Leave the round out, unless it has begun."""
+        self.call("control", "call_off", call.number)
+
+    def forget(self, trial: TrialId) -> None:
+        """The trial goes on elsewhere."""
+        self.call("train", "forget", trial)
+
+    def opened(self, hello: Hello) -> None:
+        """The process is ready."""
+        self.pid = hello.pid
+        self.meeting = hello.meeting
+        self.slot = Slot(self.id, hello.host, hello.kind, hello.memory)
+
+    def reading(self) -> set[Reading]:
+        """The slot with each shard that a gang of one shard after another reads here."""
+        if self.run is None or self.run.left is None:
+            return set()
+        shards: set[Reading] = set()
+        for call in self.calls:
+            for unit in call.units.values():
+                shards.add((self.id, unit.visit.shard))
+        return shards
+
+
+# -- shards ----------------------------------------------------------------------------------
+
+
+class ShardRegister:
+    """Which slots hold the shards: each of them `copies`, if there are so many."""
+
+    def __init__(self, shards: tuple[ShardId, ...], copies: int) -> None:
+        self._shards = shards
+        self._copies = copies
+
+    def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
+        """Register the shards with the first slots, which then know of them."""
+        names = [process.id for process in ready]
+        return self._give(ready, spread(self._shards, names, self._copies))
+
+    def again(
+        self, ready: Sequence[SlotProcess], fresh: Container[SlotProcess]
+    ) -> Events:
+        """Put every shard at enough slots, evenly; tell what changed, and of `fresh` slots.
+
+        No shard is taken from where it is being read.
+        """
+        held = {process.id: process.known.shards for process in ready}
+        busy = {pair for process in ready for pair in process.reading()}
+        placed = mend(self._shards, held, self._copies, busy)
+        news: list[SlotProcess] = []
+        for process in ready:
+            slot = process.id
+            if process in fresh or placed[slot] != held[slot]:
+                news.append(process)
+
+        if not news:
+            return []
+        return [Joined(self._give(news, placed))]
+
+    def _give(
+        self, processes: Iterable[SlotProcess], placed: Holders
+    ) -> tuple[Slot, ...]:
+        """The slots, with their shards."""
+        slots: list[Slot] = []
+        for process in processes:
+            process.slot = replace(process.known, shards=placed[process.id])
+            slots.append(process.slot)
+        return tuple(slots)
+
+
+def spread(shards: Sequence[ShardId], slots: Sequence[SlotId], copies: int) -> Holders:
+    """Shard i at slots i, i + 1, … modulo their number: the first placing.
+
+    `copies`: slots that hold each shard.
+    """
+    held: dict[SlotId, set[ShardId]] = {slot: set() for slot in slots}
+    for i, shard in enumerate(shards):
+        for k in range(min(copies, len(slots))):
+            held[slots[(i + k) % len(slots)]].add(shard)
+    return _frozen(held)
+
+
+def mend(
+    shards: Sequence[ShardId],
+    held: Holders,
+    copies: int,
+    busy: Set[Reading],
+) -> Holders:
+    """Where the shards go after slots came or went.
+
+    Every shard is at `copies` slots again, if there are so many. Then the shards are spread as
+    evenly as can be without moving those that are `busy`, being read.
+    """
+    new = {slot: set(at) for slot, at in held.items()}
+    for shard in shards:
+        _supply(shard, new, copies)
+
+    move = _move(new, busy)
+    while move is not None:
+        source, target, shard = move
+        new[source].discard(shard)
+        new[target].add(shard)
+        move = _move(new, busy)
+
+    return _frozen(new)
+
+
+def _supply(shard: ShardId, held: dict[SlotId, set[ShardId]], copies: int) -> None:
+    """Have the shard at so many slots, each time at the one that holds fewest."""
+    there = sum(shard in at for at in held.values())
+    for _ in range(min(copies, len(held)) - there):
+        others = [slot for slot in held if shard not in held[slot]]
+        emptiest = min(others, key=lambda slot: len(held[slot]))
+        held[emptiest].add(shard)
+
+
+def _move(
+    held: Mapping[SlotId, Set[ShardId]], busy: Set[Reading]
+) -> tuple[SlotId, SlotId, ShardId] | None:
+    """From which slot to which one a shard should move; None if none should."""
+    if not held:
+        return None
+
+    target = min(held, key=lambda slot: len(held[slot]))
+    for source in sorted(held, key=lambda slot: -len(held[slot])):
+        if len(held[source]) - len(held[target]) < 2:
+            return None
+        free = _free(source, held[source] - held[target], busy)
+        if free:
+            return source, target, max(free)
+
+    return None
+
+
+def _free(slot: SlotId, shards: Iterable[ShardId], busy: Set[Reading]) -> list[ShardId]:
+    """Those of the shards that the slot does not read."""
+    return [shard for shard in shards if (slot, shard) not in busy]
+
+
+def _frozen(held: Mapping[SlotId, Set[ShardId]]) -> Holders:
+    return {slot: frozenset(shards) for slot, shards in held.items()}

@@ -1,0 +1,386 @@
+"""Where the newest states of trials are, and how those that are only in memory become durable."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, cycle
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from shoal.backend.course import GangRun, Position, Positions
+from shoal.backend.ray.cluster import GIB, store_room
+from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.node.outcomes import Broken, Trained
+from shoal.backend.ray.slots import Call, Events, SlotProcess
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.event import Failed, Finished, Joined, Kept
+from shoal.core.trial import Samples, TrialId, Visit
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A trial's newest state lies in the object store."""
+
+    ref: Any
+    size: int  # bytes
+    slot: SlotId  # where it was made
+    number: int  # counts up: the smallest was stored longest ago
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A trial's newest state is in the memory of these slots' processes, and nowhere else.
+
+    In that of the first for certain.
+    """
+
+    processes: tuple[SlotProcess, ...]
+
+    def without(self, process: SlotProcess) -> "Resident":
+        """The state, held by the others."""
+        return Resident(tuple(each for each in self.processes if each is not process))
+
+
+class States:
+    """Where the trials' newest states are, as `Position.carried` says.
+
+    It is `Stored`, `Resident`, or None if the newest state is durable or there is none. `room_gb`:
+    of the object store, for each slot, that states at rest may take.
+    """
+
+    def __init__(self, course: Positions, fleet: Fleet, room_gb: GiB) -> None:
+        self._course = course
+        self._fleet = fleet
+        self._room_gb = room_gb
+        self.active: set[TrialId] = set()  # trials at work
+        self._store = store_room()
+        self._numbers = count()
+        self.saving: set[TrialId] = set()
+        self.moved = 0  # bytes of states that went from slot to slot
+
+    def store(self, trial: TrialId, ref: Any, size: int, slot: SlotId) -> Stored:
+        """A unit made there returned the state."""
+        stored = Stored(ref, size, slot, next(self._numbers))
+        self._course.positions[trial].carried = stored
+        return stored
+
+    def source(self, trial: TrialId, process: SlotProcess, void: bool) -> Stored | None:
+        """What a unit at that process goes on from.
+
+        None: from what is there, or durable, or from nothing. A state that is resident elsewhere,
+        or that is needed again should the unit be `void`, is put into the object store.
+        """
+        carried = self._course.positions[trial].carried
+        if isinstance(carried, Stored):
+            return carried
+        if not isinstance(carried, Resident):
+            return None
+        if process in carried.processes and not void:
+            return None
+
+        holder = carried.processes[0]
+        elsewhere = holder is not process
+        _, ref = holder.call("train", "give", trial, elsewhere, results=2)
+        return self.store(trial, ref, 0, holder.id)
+
+    # -- units that were made -----------------------------------------------------------------
+
+    def trained(
+        self, process: SlotProcess, call: Call, trial: TrialId, outcome: Trained
+    ) -> Events:
+        """The events of a unit that was made."""
+        moved = 0
+        if call.origins.get(trial) != process.id:
+            moved = outcome.fetched
+        self.moved += moved
+        unit = call.units[trial]
+        memory = process.known.memory
+        return self._course.done(unit, outcome.done, outcome.values, moved, memory)
+
+    def settle(
+        self,
+        holders: tuple[SlotProcess, ...],
+        call: Call,
+        trial: TrialId,
+        outcome: Trained,
+    ) -> None:
+        """Note where the trial's state is now. `holders`: whoever made the unit, first of all."""
+        at = self._course.positions[trial]
+        if self._course.met(trial) and outcome.done.kept is not None:
+            at.carried = None
+        elif call.units[trial].carry:
+            self.store(trial, call.states[trial], outcome.size, holders[0].id)
+        else:
+            at.carried = Resident(holders)
+
+    # -- slots that go -------------------------------------------------------------------------
+
+    def lose(self, process: SlotProcess, at_work: Collection[TrialId]) -> Events:
+        """The process is gone.
+
+        The trials at work there lost their units, those resident there what is not durable.
+        """
+        events: Events = []
+        for trial, at in self._course.positions.items():
+            gone = self._lost(at, process)
+            if gone and not is_durable(at):
+                events.append(self._course.fall(trial))
+            elif trial in at_work:
+                events.append(self._course.abandon(trial))
+            if gone:
+                at.carried = None
+
+        return events
+
+    def _lost(self, at: Position, process: SlotProcess) -> bool:
+        """Whether no other process has the state that was in the memory of this one."""
+        carried = at.carried
+        if not isinstance(carried, Resident) or process not in carried.processes:
+            return False
+        if len(carried.processes) == 1:
+            return True
+        at.carried = carried.without(process)
+        return False
+
+    def secure(self, process: SlotProcess) -> Events:
+        """Make durable what is only at this process.
+
+        If it is the last one, what lies in the object store becomes durable, too.
+
+        Raises:
+            RayError: its process died meanwhile.
+            OSError: the storage failed.
+        """
+        events: Events = []
+        for trial in self._only_at(process):
+            try:
+                name = _got(process.call("train", "keep", trial))
+                events.append(self._course.keep(trial, name))
+            except LookupError:  # it was given up here, for another slot had it, too
+                events.append(self._course.fall(trial))
+
+        if self._fleet.ready != [process]:
+            return events
+
+        for trial, at in self._course.positions.items():
+            if isinstance(at.carried, Stored) and not is_durable(at):
+                name = _got(self._save(trial, at, [process]))
+                events.append(self._course.keep(trial, name))
+
+        return events
+
+    def _only_at(self, process: SlotProcess) -> list[TrialId]:
+        """The trials whose newest states are in this process's memory alone."""
+        trials: list[TrialId] = []
+        for trial, at in self._course.positions.items():
+            if is_durable(at) or not isinstance(at.carried, Resident):
+                continue
+            if at.carried.processes == (process,):
+                trials.append(trial)
+        return trials
+
+    # -- the object store ----------------------------------------------------------------------
+
+    def spill(self) -> None:
+        """Make states durable that lie idle in the object store, until the rest has room.
+
+        Those stored longest ago come first.
+        """
+        stored = self._stored()
+        excess = sum(state.size for state, _ in stored) - self._room()
+        if excess <= 0 or not self._fleet.ready:
+            return
+
+        stored.sort(key=lambda item: item[0].number)
+        for state, trial in stored:
+            if excess <= 0:
+                return
+            if trial not in self.active:
+                excess -= state.size
+                self._put_away(trial)
+
+    def _stored(self) -> list[tuple[Stored, TrialId]]:
+        """What lies in the object store, and whose it is."""
+        stored: list[tuple[Stored, TrialId]] = []
+        for trial, at in self._course.positions.items():
+            if isinstance(at.carried, Stored):
+                stored.append((at.carried, trial))
+        return stored
+
+    def _room(self) -> float:
+        """Bytes of the object store that states at rest may take."""
+        return min(self._store, self._room_gb * GIB * len(self._fleet.ready))
+
+    def _put_away(self, trial: TrialId) -> None:
+        """Let the object store forget the state, once it is durable."""
+        at = self._course.positions[trial]
+        if is_durable(at):
+            at.carried = None
+        elif trial not in self.saving:
+            self.saving.add(trial)
+            saved = self._save(trial, at, self._fleet.ready)
+            self._fleet.follow(
+                saved, partial(self._saved, trial, at.visits, at.samples)
+            )
+
+    def _save(
+        self, trial: TrialId, at: Position, processes: Iterable[SlotProcess]
+    ) -> Any:
+        """Have a stored state made durable: by the slot that made it, or another of these."""
+        chosen: SlotProcess | None = None
+        for process in processes:
+            if chosen is None or process.id == at.carried.slot:
+                chosen = process
+        assert chosen is not None, "only where there are slots"
+        parcel = [at.carried.ref]
+        return chosen.call("control", "save", trial, len(at.visits), parcel)
+
+    def _saved(
+        self, trial: TrialId, visits: tuple[Visit, ...], samples: Samples, future: Any
+    ) -> Events:
+        """The state after these visits is durable, or could not be made so."""
+        self.saving.discard(trial)
+        error = future.exception()
+        if isinstance(error, RayTaskError) and not isinstance(error.cause, RayError):
+            raise error.cause
+        if error is not None:
+            return []  # its slot died: if need be, another one is asked
+
+        at = self._course.positions[trial]
+        newer = at.kept is not None and at.kept.visits >= len(visits)
+        if newer or at.visits[: len(visits)] != visits:
+            return []
+
+        at.kept = Kept(trial, len(visits), samples, future.result())
+        if len(at.visits) == len(visits):
+            at.age = 0.0
+            if trial not in self.active:
+                at.carried = None
+
+        return [at.kept]
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def flush(self) -> Events:
+        """Nothing runs any more: make durable what is only in memory."""
+        events: Events = []
+        for trial, ref in self._keeping().items():
+            try:
+                events.append(self._course.keep(trial, _got(ref)))
+            except (RayError, LookupError):
+                continue  # its slot died: what was not durable is trained again
+        return events
+
+    def _keeping(self) -> dict[TrialId, Any]:
+        """The trials whose states the slots now make durable, with references to their names."""
+        refs: dict[TrialId, Any] = {}
+        processes = self._fleet.ready
+        turns = cycle(processes)
+        for trial, at in self._course.positions.items():
+            if not at.visits or is_durable(at):
+                continue
+            if isinstance(at.carried, Resident):
+                refs[trial] = at.carried.processes[0].call("train", "keep", trial)
+            elif isinstance(at.carried, Stored) and processes:
+                refs[trial] = self._save(trial, at, [next(turns)])
+
+        return refs
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all gangs at work share.
+
+    Gangs on one slot and gangs over several wait, stop, lose slots and settle in ways of their own.
+    They meet here: a trial is at work in one gang, and a slot works for one of them, at a time.
+    """
+
+    course: Positions
+    fleet: Fleet
+    states: States
+    # A slot that is to leave has nothing to do any more.
+    depart: Callable[[SlotProcess], Events]
+    # Something came to its end: others may begin.
+    settled: Callable[[], None]
+    # Trials that are not through.
+    unfinished: set[TrialId] = field(default_factory=set)
+    # Of what slots are given.
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def at(self, trial: TrialId) -> Position:
+        """Where the trial stands."""
+        return self.course.positions[trial]
+
+    @property
+    def active(self) -> set[TrialId]:
+        """The trials at work."""
+        return self.states.active
+
+    def note_ends(self, events: Events) -> None:
+        """Note what a round's end says: trials that are through, and slots with less memory."""
+        for event in events:
+            if isinstance(event, Joined):
+                slot = event.slots[0]
+                self.fleet.processes[slot.id].slot = slot
+            elif isinstance(event, Finished | Failed):
+                self.unfinished.discard(event.trial)
+
+    def reported(
+        self,
+        process: SlotProcess,
+        calls: list[Call],
+        call: Call,
+        future: Any,
+        settle: Callable[[Any], Events],
+    ) -> Events:
+        """A slot answered one of its calls, or died: what follows from that.
+
+        Raises:
+            Exception: disk, data or Shoal itself failed, not a trial.
+        """
+        if not self.fleet.is_current(process) or call not in calls:
+            return []
+
+        error = future.exception()
+        if isinstance(error, RayTaskError):
+            raise error.cause
+        if error is not None:
+            return self.fleet.died(process, error)
+
+        calls.remove(call)
+        outcome = future.result()
+        if isinstance(outcome, Broken):
+            raise outcome.error
+
+        events = settle(outcome)
+        if process.leaving and not process.at_work:
+            events += self.depart(process)
+        self.settled()
+        return events
+
+
+def carries(run: GangRun) -> bool:
+    """Whether the trial may go on at another slot after each unit: its state must be returned."""
+    return run.left is not None or run.quota is not None
+
+
+def durable_name(at: Position) -> str | None:
+    """The checkpoint that holds the newest state, if any does."""
+    if at.kept is None or not is_durable(at):
+        return None
+    return at.kept.name
+
+
+def is_durable(at: Position) -> bool:
+    """Whether a checkpoint holds the newest state."""
+    return at.kept is not None and at.kept.visits == len(at.visits)
+
+
+def _got(ref: Any) -> Any:
+    """The reference's value, or what its method raised."""
+    try:
+        return ray.get(ref)
+    except RayTaskError as error:
+        raise error.cause from None

@@ -1,0 +1,1 @@
+"""The `sim` backend: slots, time and training are computed from a profile."""

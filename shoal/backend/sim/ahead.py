@@ -1,0 +1,307 @@
+"""Looking ahead: what a policy would take for the work in view."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
+
+from shoal.backend.sim.sim import Sim
+from shoal.core.check import PlanError
+from shoal.core.event import Entry, Kept
+from shoal.core.plan import Gang, Plan, Proposal
+from shoal.core.ports import Policy
+from shoal.core.profile import Cost, Profile
+from shoal.core.state import State, View
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.engine.journal import Journal
+from shoal.engine.run import Stalled, run
+
+# Seconds that it takes to simulate a unit, and how much more for each trial in view. Measured on a
+# slow core, under a hopping policy.
+PER_UNIT = 1.5e-4
+PER_UNIT_AND_TRIAL = 7e-7
+
+
+def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seconds:
+    """Simulated seconds until the trials in view are done under this policy.
+
+    Infinity: the policy gets stuck. No trial and no slot comes or goes meanwhile. The gangs that
+    run now go on if the policy lets them, with their units from the start.
+    `truth`: the profile that is taken as true; None: what the view believes.
+    """
+    believed = truth
+    if believed is None:
+        believed = view.profile
+    state = _state_of(view)
+    checkpoint_every = inf
+    if not view.shards:
+        checkpoint_every = 0
+    sim = Sim(
+        believed,
+        view.slots.values(),
+        shards=view.shards,
+        checkpoint_every=checkpoint_every,
+        former=(state, 0.0),
+    )
+    end = inf
+
+    def watch(now: Seconds, entries: tuple[Entry, ...], then: State) -> None:
+        """Remember the first time at which no trial has work left."""
+        nonlocal end
+        if not then.trials:
+            end = min(end, now)
+
+    try:
+        run(
+            _Nobody(),
+            _GoingOn(policy, view),
+            sim,
+            lambda then: believed,
+            Journal(),
+            state,
+            watch=[watch],
+        )
+    except (Stalled, PlanError):
+        return inf
+    return end
+
+
+def _state_of(view: View) -> State:
+    """A state in which all that the trials in view have done is durable, and nothing runs."""
+    kept: dict[TrialId, Kept] = {}
+    for trial in view.trials:
+        kept[trial] = Kept(trial, len(view.visits[trial]), view.done[trial])
+    return State(
+        turn=view.turn,
+        shards=view.shards,
+        known=view.known,
+        trials=view.trials,
+        ranked=view.ranked,
+        ended=view.ended,
+        done=view.done,
+        visits=view.visits,
+        pending=view.pending,
+        scores=view.scores,
+        kept=kept,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """`ahead`, estimated if simulating all the work in view would take too long.
+
+    Too long is more than about `most` seconds, or than `part` of the time that the work takes.
+
+    First all trials are made shorter alike, by whole epochs. If that is not enough, some of the
+    trials are simulated, then about half as many, and the line through both results is drawn on.
+    These trials are drawn evenly by the seconds that they have left. There are never fewer than
+    four a slot, and two a slot. If even these are too many, `price` is infinite.
+
+    Pure: what an estimate costs is predicted from the number of units, and never timed.
+    """
+
+    most: Seconds = 0.3
+    part: float = 1e-3
+
+    def price(self, view: View) -> Seconds:
+        """About how many seconds a call will take; infinity: a call would raise."""
+        most = self._most(view)
+        views = _parts(_shorter(view, most), most)
+        if not views:
+            return inf
+        return sum(map(_price, views))
+
+    def __call__(self, view: View, policy: Policy[Any]) -> Seconds:
+        """Seconds until the trials in view are done under this policy: see `ahead`.
+
+        Raises:
+            ValueError: there is more work than the estimate may take; `price` is infinite.
+        """
+        if not _seconds(view):
+            return 0.0  # all is trained, and about to be reported as finished
+        most = self._most(view)
+        short = _shorter(view, most)
+        views = _parts(short, most)
+        if not views:
+            raise ValueError(
+                f"{len(view.trials)} trials on {len(view.slots)} slots are too many"
+                " to simulate: see `price`"
+            )
+        factor = _seconds(view) / (_seconds(short) or 1.0)
+        profile = _Less(view.profile, factor)
+        times = [ahead(part, policy, profile) for part in views]
+        found = times[0]
+        if len(views) > 1 and found < inf:
+            found = _drawn_on(
+                times, [_seconds(part) for part in views], _seconds(short)
+            )
+        return found * factor
+
+    def _most(self, view: View) -> Seconds:
+        """The seconds that the simulations may take."""
+        slots = max(1, len(view.slots))
+        return min(self.most, self.part * _seconds(view) / slots)
+
+
+def _drawn_on(
+    times: Sequence[Seconds], works: Sequence[Seconds], whole: Seconds
+) -> Seconds:
+    """The time that the whole work takes, on a line through the times of two parts of it."""
+    longer, shorter = times
+    some, half = works
+    slope = max(0.0, longer - shorter) / ((some - half) or 1.0)
+    return longer + slope * (whole - some)
+
+
+def _parts(view: View, most: Seconds) -> list[View]:
+    """The views to simulate for at most so many seconds; empty: that is impossible.
+
+    One view with all trials; or one with some of the trials, and one with about half as many.
+    """
+    if _price(view) <= most:
+        return [view]
+
+    def seconds_left(name: TrialId) -> Seconds:
+        return _left(view, name) / view.profile.curve(name, 1)[0]
+
+    names = sorted(view.trials, key=seconds_left)
+    slots = len(view.slots)
+    # In the last round of the trials as many slots stand idle as in that of all trials.
+    odd = len(names) % slots
+    rounds = len(names) // slots // 2
+    while rounds >= 2:
+        some = _some(view, names, odd + rounds * slots * 2)
+        half = _some(view, names, odd + rounds * slots)
+        if _price(some) + _price(half) <= most:
+            return [some, half]
+        rounds //= 2
+    return []
+
+
+def _epoch(view: View, trial: Trial) -> Samples:
+    """The samples in an epoch of the trial; infinity: its data is not divided."""
+    if not view.shards:
+        return inf
+    return sum(view.shards[shard] for shard in trial.shards or view.shards)
+
+
+def _left(view: View, name: TrialId) -> Samples:
+    """The samples that the trial has left."""
+    return max(0.0, view.trials[name].samples - view.done[name])
+
+
+def _price(view: View) -> Seconds:
+    """About how many seconds it takes to simulate all of a view."""
+    units = sum(_units(view, name) for name in view.trials)
+    return units * (PER_UNIT + PER_UNIT_AND_TRIAL * len(view.trials))
+
+
+def _units(view: View, name: TrialId) -> float:
+    """About how many units the trial has left."""
+    if not view.shards:
+        return 1.0
+    trial = view.trials[name]
+    epochs = _left(view, name) / _epoch(view, trial)
+    return float(ceil(epochs * len(trial.shards or view.shards)))
+
+
+def _seconds(view: View) -> Seconds:
+    """The seconds of the work left, one trial after the other on one slot."""
+    return sum(
+        _left(view, name) / view.profile.curve(name, 1)[0] for name in view.trials
+    )
+
+
+def _shorter(view: View, most: Seconds) -> View:
+    """The view with less work, so that simulating it takes at most so many seconds.
+
+    Each trial loses the same part of its epochs, in whole epochs, and keeps one at least. The
+    price may therefore still be higher.
+    """
+    if _price(view) <= most or not view.shards or not most:
+        return view
+    factor = ceil(_price(view) / most)
+    trials: dict[TrialId, Trial] = {}
+    for name, trial in view.trials.items():
+        epoch = _epoch(view, trial)
+        epochs = int(_left(view, name) / epoch + 1e-9)
+        cut = max(0, epochs - max(1, epochs // factor))
+        trials[name] = replace(trial, samples=trial.samples - cut * epoch)
+    return replace(view, trials=trials, known={**view.known, **trials})
+
+
+def _some(view: View, names: Sequence[TrialId], count: int) -> View:
+    """The view with so many of these trials, evenly drawn, and nothing running."""
+    drawn = _drawn_evenly(names, count)
+    trials = {name: trial for name, trial in view.trials.items() if name in drawn}
+    return replace(view, trials=trials, plan=Plan(), busy={}, running={})
+
+
+def _drawn_evenly(names: Sequence[TrialId], count: int) -> set[TrialId]:
+    """So many of the names: the middle one of each of `count` equal parts."""
+    return {names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Less:
+    """The profile for a study that was made shorter by this factor.
+
+    What is paid once a trial costs less by the factor. What a slot's first model costs is left
+    out: it is the same for all policies, and most slots have paid it.
+    """
+
+    inner: Profile
+    factor: float
+
+    def rates(self, gang: Gang) -> Mapping[TrialId, float]:
+        return self.inner.rates(gang)
+
+    def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
+        return self.inner.curve(trial, upto)
+
+    def cost(self, trial: TrialId) -> Cost:
+        cost = self.inner.cost(trial)
+        build = cost.build / self.factor
+        save = cost.save / self.factor
+        return replace(cost, build=build, first=0.0, save=save)
+
+    def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
+        return self.inner.switch(before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class _GoingOn:
+    """The policy, which at first takes what runs in the view `begin` for its own.
+
+    Its memory is None before the first decision, then the inner policy's memory in a tuple.
+    """
+
+    policy: Policy[Any]
+    begin: View
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
+        if memory is None:
+            return self._decide_first(view)
+        plan, inner = self.policy.decide(view, memory[0])
+        if inner is not memory[0]:
+            memory = (inner,)
+        return plan, memory
+
+    def _decide_first(self, view: View) -> tuple[Plan, Any]:
+        began = self.begin
+        then = replace(view, plan=began.plan, busy=began.busy, running=began.running)
+        plan, inner = self.policy.decide(then, self.policy.start())
+        return plan, (inner,)
+
+
+class _Nobody:
+    """A searcher that wants nothing."""
+
+    def start(self) -> None:
+        return None
+
+    def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
+        return Proposal(), None

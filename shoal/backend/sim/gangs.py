@@ -1,0 +1,311 @@
+"""Gangs at work in virtual time: which units begin, which go on, and what follows their ends."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from shoal.backend.sim.timetable import Timetable
+from shoal.backend.sim.units import SimulatedUnits
+from shoal.backend.sim.virtual import (
+    TICK,
+    BuiltModels,
+    Leaving,
+    SimulatedGang,
+    SimulatedTrial,
+    UnitAtWork,
+    UnitsOfTrials,
+)
+from shoal.core.cluster import SlotId
+from shoal.core.event import Ended, Event, Failed, Finished
+from shoal.core.plan import Gang, Lane, prune
+from shoal.core.profile import Profile
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.core.visits import EPS, is_met
+
+Fault = Callable[[Trial, int], str | None]
+Trials = frozenset[TrialId]
+Slots = frozenset[SlotId]
+NONE: UnitsOfTrials = {}
+
+
+class SimulatedGangs:
+    """The gangs of a simulation.
+
+    `positions`: how far each trial is. `time`: the units under way. `fault`: why a trial's
+    next unit fails, given the trial and its visits so far; None: it does not fail.
+
+    A gang that is stopped completes its visits under way, and occupies its slots until then.
+    """
+
+    def __init__(
+        self, truth: Profile, units: SimulatedUnits, fault: Fault, now: Seconds
+    ) -> None:
+        self.truth = truth
+        self.units = units
+        self.fault = fault
+        self.time = Timetable(now)
+        self.positions: dict[TrialId, SimulatedTrial] = {}
+        # The gangs that run as planned, and those that were stopped or wait to start.
+        self.runs: dict[Gang, SimulatedGang] = {}
+        self.leaving = Leaving()
+        self._built = BuiltModels()
+
+    def _at_work(self) -> list[SimulatedGang]:
+        """The gangs that run as planned, and those that complete their last visits."""
+        return [*self.runs.values(), *self.leaving.runs]
+
+    def change(self, before: Gang | None, after: Gang | None) -> None:
+        """Start a gang, stop one, or turn one into another: see `Backend.change`."""
+        self.leaving.withdraw(before)
+        old = None
+        if before is not None:
+            old = self.runs.pop(before, None)
+        if old is not None and (after is None or self.leaving.holds(after.trials)):
+            self._leave(old, old.units)
+            old = None
+        if after is not None:
+            self._turn(before, old, after)
+
+    def _turn(
+        self, before: Gang | None, old: SimulatedGang | None, after: Gang
+    ) -> None:
+        """Start a gang, at once or when its slots and trials are free.
+
+        Units of the `old` gang may go on in it; None: `before` has left already.
+        """
+        run = self._run_of(after)
+        carried = NONE
+        if old is not None:
+            carried = self._carry(old, run)
+        wait = max(0.0, self.leaving.free_at(after, self.time.now) - self.time.now)
+        if carried:
+            self._start(run, carried, self.truth.switch(before, after) + wait)
+        elif wait > 0:
+            self.leaving.waiting.append(after)
+        else:
+            self._start_afresh(run)
+
+    def _run_of(self, gang: Gang) -> SimulatedGang:
+        """The gang at its beginning, not yet at work."""
+        return SimulatedGang.of(gang, self.truth.rates(gang))
+
+    def _start_afresh(self, run: SimulatedGang) -> None:
+        """Each lane begins a unit, once the slowest lane has built and loaded what it needs."""
+        waits = [self._entry(run.gang, lane) for lane in run.gang.lanes]
+        self._start(run, NONE, max(waits))
+
+    def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
+        """Each lane begins a unit, or goes on with the one that it brings along."""
+        for lane in run.gang.lanes:
+            if lane.trial in carried:
+                self.time.schedule(run, carried[lane.trial], wait)
+            elif not self.positions[lane.trial].over:
+                self._begin(run, lane, wait)
+        if run.units:
+            self.runs[run.gang] = run
+
+    def _entry(self, gang: Gang, lane: Lane) -> Seconds:
+        """Seconds until a lane can train.
+
+        Its model is built at each of its slots, and its state is loaded if that lies elsewhere.
+        """
+        position = self.positions[lane.trial]
+        cost = self.truth.cost(lane.trial)
+        wait = 0.0
+        for slot in lane.slots:
+            wait = max(wait, self._built.build(lane.trial, slot, cost))
+        is_here = set(lane.slots) <= set(position.at)
+        if position.samples > 0 and not is_here:
+            wait += self.truth.switch(None, gang)
+        return wait
+
+    def _leave(self, run: SimulatedGang, units: UnitsOfTrials) -> None:
+        """These lanes stop: their visits under way are completed, all else is dropped."""
+        for unit in units.values():
+            unit.version = 0
+        late = _to_complete(run, units, self.time.now)
+        left = run.leaving_part(late)
+        if left is not None:
+            self.leaving.runs.append(left)
+            for unit in late.values():
+                self.time.schedule(left, unit)
+
+    def _carry(self, old: SimulatedGang, run: SimulatedGang) -> UnitsOfTrials:
+        """Take over the units that go on in the new gang. The other lanes leave.
+
+        A unit goes on if its trial is in both gangs and both read the same.
+        """
+        staying: UnitsOfTrials = {}
+        parting: UnitsOfTrials = {}
+        same = old.is_same_stream(run)
+        for trial, unit in old.units.items():
+            units = parting
+            if same and trial in run.stream:
+                units = staying
+            units[trial] = unit
+        self._leave(old, parting)
+        for trial, unit in staying.items():
+            run.take_over(old, trial, unit)
+        for lane in run.gang.lanes:
+            if lane.trial in staying:
+                self.positions[lane.trial].at = lane.slots
+        return staying
+
+    def start_waiting(self) -> None:
+        """Start the gangs whose slots and trials have become free."""
+        for gang in self.leaving.ready(self.time.now):
+            self._start_afresh(self._run_of(gang))
+
+    def _begin(self, run: SimulatedGang, lane: Lane, wait: Seconds = 0.0) -> None:
+        """The lane's next unit begins now, after this wait."""
+        position = self.positions[lane.trial]
+        position.at = lane.slots
+        unit = self.units.next_of(run, position, self.time.now)
+        run.units[lane.trial] = unit
+        self.time.schedule(run, unit, wait)
+
+    def finished(self) -> list[Event]:
+        """What the units report that end now."""
+        events: list[Event] = []
+        while ending := self.time.take():
+            unit, run = ending
+            events += self._finish(run, unit)
+        return events
+
+    def _finish(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
+        """A unit is at its end."""
+        position = unit.position
+        trial = position.trial
+        unit.version = 0
+        del run.units[trial.id]
+        why = self.fault(trial, len(position.visits))
+        if why is not None:
+            position.over = True
+            return [Failed(trial.id, why), *self.shrink(run, _only(trial.id))]
+        made = self.time.complete(unit)
+        events = self.units.reported(unit, made)
+        run.take(trial.id, unit.size)
+        position.over = is_met(trial, position.samples)
+        return events + self._go_on(run, position)
+
+    def _go_on(self, run: SimulatedGang, position: SimulatedTrial) -> list[Event]:
+        """What follows for a lane that has completed a unit, and for its gang."""
+        trial = position.trial.id
+        events: list[Event] = []
+        goes_on = False
+        if run.leaving:
+            self.shrink(run, _only(trial))
+        elif run.is_over():
+            del self.runs[run.gang]
+            events.append(Ended(run.gang))
+        else:
+            goes_on = True
+        if position.over:
+            self.leaving.shrink(_only(trial))
+            events.append(Finished(trial))
+        if goes_on:
+            events += self._next(run, position)
+        return events
+
+    def _next(self, run: SimulatedGang, position: SimulatedTrial) -> list[Event]:
+        """What a lane does next in a gang that goes on: leave, begin a unit, or nothing."""
+        trial = position.trial.id
+        if position.over:
+            return self.shrink(run, _only(trial))
+        if run.room(trial) > EPS:
+            lane = next(lane for lane in run.gang.lanes if lane.trial == trial)
+            self._begin(run, lane)
+        return []
+
+    def shrink(
+        self,
+        run: SimulatedGang,
+        trials: Trials = frozenset(),
+        slots: Slots = frozenset(),
+    ) -> list[Event]:
+        """Lanes or slots leave a gang. The rest goes on at another rate, or is over."""
+        old = run.gang
+        rest = prune(old, trials, slots)
+        self._drop(run)
+        if rest is None:
+            run.forget(old.trials)
+            return []
+        run.forget(set(old.trials).difference(rest.trials))
+        wait = 0.0
+        if slots:
+            wait = self.truth.switch(old, rest)
+        return self._go_on_as(run, rest, wait)
+
+    def _go_on_as(self, run: SimulatedGang, rest: Gang, wait: Seconds) -> list[Event]:
+        """What is left of a gang goes on after this wait, unless it has nothing left to read."""
+        run.gang = rest
+        run.rates = self.truth.rates(rest)
+        if run.leaving:
+            self.leaving.runs.append(run)
+        elif run.is_over():
+            return [Ended(rest)]
+        else:
+            self.runs[rest] = run
+        for unit in run.units.values():
+            self.time.schedule(run, unit, wait)
+        return []
+
+    def _drop(self, run: SimulatedGang) -> None:
+        """The gang is at work no more."""
+        if run.leaving:
+            self.leaving.runs.remove(run)
+        else:
+            del self.runs[run.gang]
+
+    def lose(self, slots: Slots) -> list[Event]:
+        """These slots are gone, with the models and the states on them."""
+        events: list[Event] = []
+        for slot in slots:
+            self._built.lose(slot)
+        self.leaving.shrink(slots=slots)
+        for run in self._at_work():
+            if not slots.isdisjoint(run.gang.slots):
+                events += self.shrink(run, slots=slots)
+        return events + _lose_states(self.positions.values(), slots)
+
+    def fail(self, trial: TrialId) -> list[Event]:
+        """The trial trains no more."""
+        self.positions[trial].over = True
+        self.leaving.shrink(_only(trial))
+        for run in self._at_work():
+            if trial in run.gang.trials:
+                return self.shrink(run, _only(trial))
+        return []
+
+
+def _only(trial: TrialId) -> Trials:
+    return frozenset((trial,))
+
+
+def _to_complete(
+    run: SimulatedGang, units: Mapping[TrialId, UnitAtWork], now: Seconds
+) -> UnitsOfTrials:
+    """The units with a visit that began before now; none in a gang with a quota."""
+    if run.gang.quota is not None:
+        return {}
+    return {trial: unit for trial, unit in units.items() if _is_amid(unit, now)}
+
+
+def _is_amid(unit: UnitAtWork, now: Seconds) -> bool:
+    """Whether the unit visits a shard, and began before now."""
+    return unit.visit is not None and unit.begun < now - TICK
+
+
+def _lose_states(positions: Iterable[SimulatedTrial], slots: Slots) -> list[Event]:
+    """Trials whose newest state was on these slots alone fall back to their durable one."""
+    events: list[Event] = []
+    for position in positions:
+        if slots.isdisjoint(position.at):
+            continue
+        position.at = _without(position.at, slots)
+        if not position.at and position.is_ahead():
+            events.append(position.fall())
+    return events
+
+
+def _without(at: tuple[SlotId, ...], slots: Slots) -> tuple[SlotId, ...]:
+    """These slots, but for those that are gone."""
+    return tuple(slot for slot in at if slot not in slots)

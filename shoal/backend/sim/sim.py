@@ -1,0 +1,212 @@
+"""Virtual time: what a study would do, from a profile taken as the truth."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
+
+from shoal.backend.sim.gangs import SimulatedGangs
+from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
+from shoal.backend.sim.virtual import (
+    TICK,
+    SimulatedTrial,
+)
+from shoal.core.cluster import ShardId, Slot
+from shoal.core.event import (
+    Event,
+    Failed,
+    Joined,
+    Left,
+)
+from shoal.core.plan import Gang
+from shoal.core.ports import Moment
+from shoal.core.profile import Profile
+from shoal.core.state import State, durable
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
+from shoal.core.visits import is_met
+
+Truth = Profile | Callable[[Mapping[TrialId, Trial]], Profile]
+
+
+class Sim:
+    """Slots that train in no time at all, and say when they would have.
+
+    `truth`: a profile; or a function that makes one for a mapping of trials, to which trials are
+    added as they are submitted (`Table(…).of`).
+    `slots`: those that are there from the beginning.
+    `script`: what happens by itself, as (time, event). The events may be `Joined`, `Left`,
+    `Commanded`, `Failed` and `Retired`.
+    `shards`: the samples of each. None: the data is not divided; progress counts as it is made,
+    there are no visits, and a gang that is stopped stops at once.
+    `recipe`: what trials score, when they are validated and when they fail.
+    `former`: the state and the time of the study, if it is resumed.
+
+    As on the real backends, a gang that is stopped completes its visits under way, and occupies
+    its slots until then. A unit of a gang with a quota is void if it is cut, and so is a unit that
+    a loss of slots cuts. A trial's newest state lies at the slots of its last unit, and is lost
+    with them. A trial's first unit at a slot costs `build`, and `first` if it is the slot's first
+    unit at all. A unit whose trial's state lies elsewhere costs `switch`.
+    """
+
+    def __init__(
+        self,
+        truth: Truth,
+        slots: Iterable[Slot] = (),
+        script: Iterable[tuple[Seconds, Event]] = (),
+        *,
+        shards: Mapping[ShardId, int] | None = None,
+        seed: int = 0,
+        checkpoint_every: Seconds = 30.0,
+        recipe: SimulatedRecipe = SimulatedRecipe(),
+        former: tuple[State, Seconds] = (State(), 0.0),
+    ) -> None:
+        self.known: dict[TrialId, Trial] = {}
+        if callable(truth):
+            truth = truth(self.known)
+        state, since = former
+        self.shards = dict(shards or {})
+        units = SimulatedUnits(
+            truth=truth,
+            shards=self.shards,
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            recipe=recipe,
+            signatures=set(state.figures),
+        )
+        self._gangs = SimulatedGangs(truth, units, recipe.fault, since)
+        self._state = state
+        self._wake_at: Seconds | None = None
+        # What is still to happen by itself, the soonest first.
+        self._script: list[tuple[Seconds, Event]] = []
+        if slots:
+            self._script.append((since, Joined(tuple(slots))))
+        for at, event in script:
+            self._script.append((max(at, since), event))
+        self._script.sort(key=lambda happening: happening[0])
+
+    @property
+    def now(self) -> Seconds:
+        """The time in the simulation."""
+        return self._gangs.time.now
+
+    @property
+    def truth(self) -> Profile:
+        """What trials cost. Another one counts from the next change of a gang."""
+        return self._gangs.truth
+
+    @truth.setter
+    def truth(self, truth: Profile) -> None:
+        self._gangs.truth = truth
+
+    # -- what the engine asks --------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Have this happen at the next moment, which is now."""
+        self._script.insert(0, (self.now, event))
+
+    def submit(self, trial: Trial) -> None:
+        """See `Backend.submit`."""
+        position = self._position(trial)
+        position.trial = trial
+        self.known[trial.id] = trial
+        position.over = is_met(trial, position.samples)
+
+    def _position(self, trial: Trial) -> SimulatedTrial:
+        """Where the trial is; a new one is where it begins."""
+        positions = self._gangs.positions
+        if trial.id not in positions:
+            positions[trial.id] = self._first(trial)
+        return positions[trial.id]
+
+    def _first(self, trial: Trial) -> SimulatedTrial:
+        """Where a trial begins that this simulation does not know yet."""
+        stored = self._state.kept.get(trial.id)
+        kept = durable(stored)
+        visits = self._state.visits.get(trial.id, ())[: kept[0]]
+        if stored is None and trial.start is not None:
+            visits, kept = self._begun(*trial.start)
+        measured = trial.id in self._state.signature
+        return SimulatedTrial(trial, visits, kept[1], kept, measured=measured)
+
+    def _begun(
+        self, parent: TrialId, visits: int
+    ) -> tuple[tuple[Visit, ...], tuple[int, Samples]]:
+        """The visits and the durable state of a trial that starts from another's."""
+        if parent not in self._gangs.positions:
+            self.submit(self._state.known[parent])
+        position = self._gangs.positions[parent]
+        assert position.kept[0] == visits, (
+            f"a trial starts from {parent} after {visits} visits,"
+            f" but durable is {position.kept}"
+        )
+        return position.visits[:visits], position.kept
+
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        """See `Backend.wake`. Slots come only by the script, so `until` means nothing here."""
+        self._wake_at = at
+
+    def change(self, before: Gang | None, after: Gang | None) -> None:
+        """See `Backend.change`."""
+        self._gangs.change(before, after)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def moments(self) -> Iterator[Moment]:
+        """See `Backend.moments`."""
+        yield self.now, tuple(self._scripted())
+        while True:
+            at = self._next()
+            if at == inf or self._is_done():
+                events = self._flush()
+                if not events:
+                    return
+                yield self.now, tuple(events)
+                continue
+            self._gangs.time.now = max(self.now, at)
+            if self._wake_at is not None and self._wake_at <= self.now:
+                self._wake_at = None
+            yield self.now, tuple(self._happened())
+
+    def _next(self) -> Seconds:
+        """When something happens next, if nobody intervenes; infinity: never."""
+        times = [self._gangs.time.next_end()]
+        if self._script:
+            times.append(self._script[0][0])
+        if self._wake_at is not None:
+            times.append(self._wake_at)
+        return min(times)
+
+    def _is_done(self) -> bool:
+        """Whether no gang is at work, nobody wants to be woken, and all trials are over."""
+        if self._gangs.runs or self._gangs.leaving or self._wake_at is not None:
+            return False
+        return all(position.over for position in self._gangs.positions.values())
+
+    def _flush(self) -> list[Event]:
+        """Nothing will happen any more: make durable what is not."""
+        positions = self._gangs.positions.values()
+        return [
+            position.keep()
+            for position in positions
+            if position.at and position.is_ahead() and not position.over
+        ]
+
+    def _happened(self) -> list[Event]:
+        """What happens now."""
+        gangs = self._gangs
+        events = gangs.finished()
+        if not self.shards:
+            events += gangs.time.progress(gangs.runs.values())
+        events += self._scripted()
+        gangs.start_waiting()
+        return events
+
+    def _scripted(self) -> list[Event]:
+        """What the script has for now, and what follows from it."""
+        events: list[Event] = []
+        while self._script and self._script[0][0] <= self.now + TICK:
+            event = self._script.pop(0)[1]
+            events.append(event)
+            if isinstance(event, Left):
+                events += self._gangs.lose(event.slots)
+            elif isinstance(event, Failed) and event.trial in self._gangs.positions:
+                events += self._gangs.fail(event.trial)
+        return events

@@ -1,0 +1,199 @@
+"""What a simulated unit is, and what it reports when it is done."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from zlib import crc32
+
+from shoal.backend.sim.virtual import (
+    SimulatedGang,
+    SimulatedTrial,
+    UnitAtWork,
+    learning_curve,
+)
+from shoal.core.cluster import ShardId
+from shoal.core.event import Advanced, Evaluated, Event, Measured, Sum
+from shoal.core.profile import Profile
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.core.visits import is_met, is_scored, next_visit
+
+# (configuration, epochs) -> metrics
+Curve = Callable[[Mapping[str, Value], float], Mapping[str, float]]
+# (trial, visits so far) -> why its next unit fails; None: it does not fail
+Fault = Callable[[Trial, int], str | None]
+
+
+def no_fault(trial: Trial, visits: int) -> None:
+    """Nothing fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRecipe:
+    """What the recipe of a real study decides, beside how long things take.
+
+    `curve`: the metrics of an evaluation, of (configuration, epochs).
+    `fault`: why a trial's next unit fails, of (trial, visits so far); None: it does not fail.
+    `validate_every`: epochs between two evaluations.
+    """
+
+    curve: Curve = learning_curve
+    fault: Fault = no_fault
+    validate_every: int = 1
+
+
+@dataclass(eq=False, slots=True)
+class SimulatedUnits:
+    """Makes the units of a study. The fields mean what the arguments of `Sim` mean.
+
+    `signatures`: those whose costs were reported; more are added.
+    """
+
+    truth: Profile
+    shards: Mapping[ShardId, int]
+    seed: int
+    checkpoint_every: Seconds
+    recipe: SimulatedRecipe
+    signatures: set[str] = field(default_factory=set)
+
+    # -- before --------------------------------------------------------------------------------
+
+    def next_of(
+        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
+    ) -> UnitAtWork:
+        """The trial's next unit in this gang."""
+        if self.shards:
+            return self._visit(run, position, now)
+        return self._stretch(run, position, now)
+
+    def _visit(
+        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
+    ) -> UnitAtWork:
+        """One pass over a shard: the gang's next one, or the one that the trial's order says."""
+        trial = position.trial
+        shards = trial.shards or frozenset(self.shards)
+        chosen = run.next_shard(trial.id)
+        visit = next_visit(self.seed, position.visits, shards, chosen)
+        size = self.shards[visit.shard]
+
+        count = len(position.visits) + 1
+        last = is_met(trial, position.samples + size)
+        scored = is_scored(count, len(shards), self.recipe.validate_every, last)
+        due = 0.0
+        if not last:
+            due = max(0.0, self.checkpoint_every - position.age)
+        unit = self._unit(position, size, scored, due, now)
+        unit.visit = visit._replace(samples=size)
+        return unit
+
+    def _stretch(
+        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
+    ) -> UnitAtWork:
+        """A unit of data that is not divided.
+
+        It goes up to the trial's end, to its quota's end, or to the next durable state.
+        """
+        trial = position.trial
+        left = min(trial.samples - position.samples, run.room(trial.id))
+        pause = inf
+        if self.checkpoint_every > 0:
+            pause = self.checkpoint_every - position.age
+        size = min(left, max(pause, 1.0) * run.rates[trial.id])
+
+        last = is_met(trial, position.samples + size)
+        due = inf
+        if last or size < left:
+            due = 0.0
+        return self._unit(position, size, last, due, now)
+
+    def _unit(
+        self,
+        position: SimulatedTrial,
+        size: Samples,
+        scored: bool,
+        due: Seconds,
+        now: Seconds,
+    ) -> UnitAtWork:
+        cost = self.truth.cost(position.trial.id)
+        evaluate = None
+        if scored:
+            evaluate = cost.evaluate
+        return UnitAtWork(
+            position=position,
+            visit=None,
+            size=size,
+            left=size,
+            since=now,
+            ready=now,
+            evaluate=evaluate,
+            save=cost.save,
+            due=due,
+            begun=now,
+        )
+
+    # -- after ---------------------------------------------------------------------------------
+
+    def reported(self, unit: UnitAtWork, made: Samples) -> list[Event]:
+        """Complete a unit; returns what it reports: Advanced, Measured, Evaluated, Kept.
+
+        `made`: the samples that were not yet reported.
+        """
+        position = unit.position
+        trial = position.trial
+        position.age += unit.trained
+        visits = self._count_visit(unit)
+        epoch = self._epoch(position)
+        metrics = self.recipe.curve(trial.config, epoch)
+        values = _loss_of(trial, metrics, unit.size)
+        spent = {trial.id: unit.spent()}
+        events: list[Event] = [Advanced({trial.id: made}, values, visits, spent)]
+        if not position.measured:
+            position.measured = True
+            events.append(self._measured(trial))
+        if unit.evaluate is not None:
+            events.append(Evaluated(trial.id, epoch, metrics))
+        if unit.saves:
+            events.append(position.keep())
+        return events
+
+    def _count_visit(self, unit: UnitAtWork) -> dict[TrialId, tuple[Visit, ...]]:
+        """Count the unit's visit; samples of data that is not divided were counted already."""
+        position = unit.position
+        if unit.visit is None:
+            return {}
+        position.visits += (unit.visit,)
+        position.samples += unit.size
+        return {position.trial.id: (unit.visit,)}
+
+    def _epoch(self, position: SimulatedTrial) -> float:
+        """The epochs that a trial has made; without shards, each sample counts as one."""
+        if not self.shards:
+            return position.samples
+        shards = position.trial.shards or self.shards
+        return len(position.visits) / len(shards)
+
+    def _measured(self, trial: Trial) -> Measured:
+        """What a real backend would have measured. Equal configurations have equal signatures."""
+        text = repr(sorted(trial.config.items()))
+        signature = f"{crc32(text.encode()):08x}"
+        if signature in self.signatures:
+            return Measured(trial.id, signature, {})
+        self.signatures.add(signature)
+        cost = self.truth.cost(trial.id)
+        figures = {
+            "rate": self.truth.curve(trial.id, 1)[0],
+            "memory": cost.memory,
+            "build": cost.build,
+            "save": cost.save,
+            "evaluate": cost.evaluate,
+        }
+        return Measured(trial.id, signature, figures)
+
+
+def _loss_of(
+    trial: Trial, metrics: Mapping[str, float], size: Samples
+) -> dict[TrialId, dict[str, Sum]]:
+    """The training loss over so many samples, if the metrics have one."""
+    if "loss" not in metrics:
+        return {}
+    total = metrics["loss"] * size
+    return {trial.id: {"loss": (total, float(size))}}

@@ -1,0 +1,302 @@
+"""What a simulation keeps of each trial, of each lane and gang at work, and of each slot.
+
+All of it changes as the simulation goes on, and is private to `Sim`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import exp, inf
+from zlib import crc32
+
+from shoal.core.cluster import ShardId, SlotId
+from shoal.core.event import Fell, Kept
+from shoal.core.plan import Gang, prune
+from shoal.core.profile import Cost
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.core.visits import EPS
+
+TICK = 1e-9  # seconds within which things happen at once
+
+Trials = frozenset[TrialId]
+Slots = frozenset[SlotId]
+Shards = list[ShardId]
+
+
+def learning_curve(config: Mapping[str, Value], epochs: float) -> Mapping[str, float]:
+    """Made-up metrics after so many epochs: accuracy rises smoothly, and loss falls.
+
+    The level that accuracy comes to, and its pace, are drawn from the configuration.
+    """
+    drawn = crc32(repr(sorted(config.items())).encode())
+    best = 0.6 + 0.4 * (drawn % 1009) / 1009
+    pace = 1.0 + 4.0 * (drawn % 503) / 503
+    accuracy = best * (1.0 - exp(-epochs / pace))
+    return {"accuracy": accuracy, "loss": 2.0 * (1.0 - accuracy)}
+
+
+@dataclass(slots=True)
+class SimulatedTrial:
+    """How far a trial is."""
+
+    trial: Trial
+    visits: tuple[Visit, ...] = ()
+    samples: Samples = 0.0
+    # The visits and the samples of the durable state, and the seconds of training since.
+    kept: tuple[int, Samples] = (0, 0.0)
+    age: Seconds = 0.0
+    # The slots that hold the newest state; none: it is durable, or there is none yet.
+    at: tuple[SlotId, ...] = ()
+    # Nothing is left to do, or the trial failed.
+    over: bool = False
+    # Its costs were reported.
+    measured: bool = False
+
+    def is_ahead(self) -> bool:
+        """Whether the trial has done more than is durable."""
+        return self.kept != (len(self.visits), self.samples)
+
+    def keep(self) -> Kept:
+        """Make the newest state durable."""
+        visits = len(self.visits)
+        self.kept = visits, self.samples
+        self.age = 0.0
+        name = f"{self.trial.id}/{visits:06d}.sim"
+        return Kept(self.trial.id, visits, self.samples, name)
+
+    def fall(self) -> Fell:
+        """The newest state is lost: go back to the durable one."""
+        visits, samples = self.kept
+        self.visits = self.visits[:visits]
+        self.samples = samples
+        self.age = 0.0
+        self.at = ()
+        return Fell(self.trial.id, visits, samples)
+
+
+@dataclass(slots=True, eq=False)
+class UnitAtWork:
+    """A lane's unit: a wait (switch, build), then training, then a tail (evaluation, save).
+
+    `visit`: the visit that it will have been; None: the data is not divided, and progress counts
+    as it is made. `size`: the samples of the unit. `due`: the seconds of training after which a
+    durable state is due; 0: one is due in any case; infinity: none is.
+    """
+
+    position: SimulatedTrial
+    visit: Visit | None
+    size: Samples
+    # The samples that are left at the time `since`.
+    left: Samples
+    since: Seconds
+    # The time at which the wait ends.
+    ready: Seconds
+    # What an evaluation takes; None: there is none.
+    evaluate: Seconds | None
+    save: Seconds
+    due: Seconds
+    begun: Seconds = 0.0
+    rate: float = 1.0
+    waited: Seconds = 0.0
+    trained: Seconds = 0.0
+    trains_until: Seconds = 0.0
+    end: Seconds = inf
+    # The number of the latest `end`; 0: the unit is not at work.
+    version: int = 0
+
+    def advance(self, now: Seconds) -> Samples:
+        """Train up to `now`; returns the samples made."""
+        span = min(now, self.trains_until) - max(self.since, self.ready)
+        self.since = now
+        if span <= 0 or self.left <= 0:
+            return 0.0
+        made = self.left
+        if now < self.trains_until - TICK:
+            made = min(self.left, span * self.rate)
+        self.left -= made
+        self.trained += span
+        return made
+
+    def schedule(self, now: Seconds, rate: float, wait: Seconds = 0.0) -> None:
+        """From `now` on the unit goes at this rate, after this further wait.
+
+        It must have been advanced up to now. The tail is not changed any more once it has begun.
+        """
+        self.since = now
+        self.rate = rate
+        in_tail = self.left <= 0 and self.trained > 0
+        if in_tail:
+            return
+        self.ready = max(self.ready, now) + wait
+        self.waited += wait
+        self.trains_until = self.ready + self.left / rate
+        self.end = self.trains_until + (self.evaluate or 0.0) + self._saving()
+
+    @property
+    def saves(self) -> bool:
+        """Whether a durable state is written at the unit's end."""
+        return self.trained + self.left / self.rate >= self.due - TICK
+
+    def _saving(self) -> Seconds:
+        """The seconds of writing a durable state at the unit's end."""
+        if self.saves:
+            return self.save
+        return 0.0
+
+    def spent(self) -> dict[str, Seconds]:
+        """Where the unit's seconds went, once it is at its end."""
+        parts = {
+            "switch": self.waited,
+            "train": self.trained,
+            "evaluate": self.evaluate or 0.0,
+            "save": self._saving(),
+        }
+        return {name: seconds for name, seconds in parts.items() if seconds}
+
+
+UnitsOfTrials = dict[TrialId, UnitAtWork]
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedGang:
+    """A gang at work.
+
+    `rates`: samples/s of each lane. `left`: the shards that each lane has yet to visit; None: each
+    visits what comes next in its own order. `stream`: the samples that each lane took.
+    """
+
+    gang: Gang
+    rates: Mapping[TrialId, float]
+    left: dict[TrialId, Shards] | None
+    stream: dict[TrialId, Samples]
+    # The unit under way of each lane.
+    units: UnitsOfTrials = field(default_factory=dict)
+    # The gang was stopped, and only completes the visits under way.
+    leaving: bool = False
+
+    @classmethod
+    def of(cls, gang: Gang, rates: Mapping[TrialId, float]) -> "SimulatedGang":
+        """The gang at its beginning."""
+        left = None
+        if gang.shards:
+            left = {trial: list(gang.shards) for trial in gang.trials}
+        return cls(gang, rates, left, dict.fromkeys(gang.trials, 0.0))
+
+    def room(self, trial: TrialId) -> Samples:
+        """What is left of the lane's quota; 0 also once the lane has seen all its shards."""
+        if self.left is not None and not self.left[trial]:
+            return 0.0
+        if self.gang.quota is None:
+            return inf
+        return max(0.0, self.gang.quota - self.stream[trial])
+
+    def is_over(self) -> bool:
+        """Whether no lane has anything left to read."""
+        return all(self.room(trial) <= EPS for trial in self.gang.trials)
+
+    def next_shard(self, trial: TrialId) -> ShardId | None:
+        """The shard that the lane visits next; None: the trial goes by its own order."""
+        if self.left is None:
+            return None
+        return self.left[trial][0]
+
+    def take(self, trial: TrialId, size: Samples) -> None:
+        """The lane has completed a unit of this size."""
+        self.stream[trial] += size
+        if self.left is not None:
+            self.left[trial].pop(0)
+
+    def take_over(self, old: "SimulatedGang", trial: TrialId, unit: UnitAtWork) -> None:
+        """The trial goes on in this gang as it was in the old one, with its unit under way."""
+        self.units[trial] = unit
+        self.stream[trial] = old.stream[trial]
+        if self.left is not None and old.left is not None:
+            self.left[trial] = old.left[trial]
+
+    def forget(self, trials: Iterable[TrialId]) -> None:
+        """Drop the units of these trials."""
+        for trial in trials:
+            unit = self.units.pop(trial, None)
+            if unit is not None:
+                unit.version = 0
+
+    def leaving_part(self, late: UnitsOfTrials) -> "SimulatedGang | None":
+        """The lanes of these units, as a gang that only completes them; None: no lane."""
+        others = frozenset(self.gang.trials) - late.keys()
+        gang = prune(self.gang, others)
+        if gang is None:
+            return None
+        stream = dict.fromkeys(late, 0.0)
+        return SimulatedGang(gang, self.rates, None, stream, late, leaving=True)
+
+    def is_same_stream(self, other: "SimulatedGang") -> bool:
+        """Whether both gangs read the same, so that a unit may go on in the other one."""
+        if self.gang.shards != other.gang.shards:
+            return False
+        return self.gang.quota == other.gang.quota
+
+
+class BuiltModels:
+    """Which models were built at each slot."""
+
+    def __init__(self) -> None:
+        self._trials: dict[SlotId, set[TrialId]] = {}
+
+    def build(self, trial: TrialId, slot: SlotId, cost: Cost) -> Seconds:
+        """Build the trial's model at the slot; returns the seconds that this takes."""
+        built = self._trials.setdefault(slot, set())
+        if trial in built:
+            return 0.0
+        seconds = cost.build
+        if not built:
+            seconds += cost.first
+        built.add(trial)
+        return seconds
+
+    def lose(self, slot: SlotId) -> None:
+        """The slot is gone, with all models that were built there."""
+        self._trials.pop(slot, None)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Gangs that were stopped, and gangs that wait for them.
+
+    `runs`: stopped gangs, which complete the visits under way. `waiting`: gangs to be started,
+    which wait for their slots or their trials.
+    """
+
+    runs: list[SimulatedGang] = field(default_factory=list)
+    waiting: list[Gang] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.waiting)
+
+    def free_at(self, gang: Gang, now: Seconds) -> Seconds:
+        """When the gang's slots and trials will be free; now, if they are."""
+        slots = gang.slots
+        trials = frozenset(gang.trials)
+        ends: list[Seconds] = []
+        for run in self.runs:
+            apart = slots.isdisjoint(run.gang.slots) and trials.isdisjoint(run.units)
+            if not apart:
+                ends += [unit.end for unit in run.units.values()]
+        return max(ends, default=now)
+
+    def holds(self, trials: Iterable[TrialId]) -> bool:
+        """Whether one of these trials is still at a unit of a stopped gang."""
+        return any(not run.units.keys().isdisjoint(trials) for run in self.runs)
+
+    def ready(self, now: Seconds) -> list[Gang]:
+        """Take the gangs out that need not wait any more."""
+        found = [gang for gang in self.waiting if self.free_at(gang, now) <= now]
+        self.waiting = [gang for gang in self.waiting if gang not in found]
+        return found
+
+    def withdraw(self, gang: Gang | None) -> None:
+        """This gang need not start any more."""
+        self.waiting = [each for each in self.waiting if each != gang]
+
+    def shrink(self, trials: Trials = frozenset(), slots: Slots = frozenset()) -> None:
+        """The gangs that wait go on without these trials and slots."""
+        rests = [prune(gang, trials, slots) for gang in self.waiting]
+        self.waiting = [rest for rest in rests if rest is not None]

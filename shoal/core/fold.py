@@ -1,0 +1,400 @@
+"""The fold: from a journal's entries to the state of the study.
+
+Folding is pure. Replaying a journal therefore rebuilds the state of the run that wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any
+
+from shoal.core.cluster import ShardId, SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Evaluated,
+    Failed,
+    Fed,
+    Fell,
+    Finished,
+    Joined,
+    Kept,
+    Left,
+    Measured,
+    Opened,
+    Planned,
+    Remembered,
+    Retired,
+    Submitted,
+)
+from shoal.core.overlay import writable
+from shoal.core.plan import Gang, prune
+from shoal.core.state import State, durable, epoch_of
+from shoal.core.trial import Trial, TrialId, Visit, priority_of
+
+Table = Mapping[Any, Any]
+WritableTable = MutableMapping[Any, Any]
+Trials = frozenset[TrialId]
+Slots = frozenset[SlotId]
+NONE: frozenset[Any] = frozenset()
+
+# After so many strikes policies let a trial run alone. Company never gives it more strikes.
+STRIKES_OF_COMPANY = 2
+
+
+def step(state: State, entry: Entry) -> State:
+    """The state after one more entry."""
+    return fold(state, (entry,))
+
+
+def fold(state: State, entries: Iterable[Entry]) -> State:
+    """The state after these entries, which are applied in order.
+
+    The given state stays as it is. A table that changes is copied once, however many of the
+    entries change it.
+    """
+    draft = _Draft(state)
+    changed: list[TrialId] = []
+    for entry in entries:
+        apply = _FOLDS[type(entry)]
+        apply(draft, entry)
+        changed += _trials_of(entry)
+    if changed:
+        draft.scalars["news"] = state.news.after(changed)
+    return draft.done()
+
+
+def _trials_of(entry: Entry) -> Iterable[TrialId]:
+    """The trials that an entry is about."""
+    if isinstance(entry, Advanced):
+        return entry.samples.keys() | entry.visits.keys()
+    if isinstance(entry, Submitted):
+        return (entry.trial.id,)
+    trial: TrialId | None = getattr(entry, "trial", None)
+    if trial is None:
+        return ()
+    return (trial,)
+
+
+_STATE_FIELDS = tuple(f.name for f in fields(State) if f.init)
+_values_of: Callable[[State], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
+
+
+class _Draft:
+    """A state in the making, over a `base` that stays as it is.
+
+    A table is named like its field of `State`. It is copied when it is first written to.
+    """
+
+    __slots__ = ("base", "fresh", "scalars")
+
+    def __init__(self, base: State) -> None:
+        self.base = base
+        # The tables that were copied, by name.
+        self.fresh: dict[str, WritableTable] = {}
+        # New values of the fields that are no tables, by name.
+        self.scalars: dict[str, Any] = {}
+
+    def read(self, name: str) -> Table:
+        """The table as it is now, only to be read."""
+        fresh = self.fresh.get(name)
+        if fresh is not None:
+            return fresh
+        table: Table = getattr(self.base, name)
+        return table
+
+    def write(self, name: str) -> WritableTable:
+        """The table as it is now, to be written to."""
+        fresh = self.fresh
+        if name not in fresh:
+            fresh[name] = writable(getattr(self.base, name))
+        return fresh[name]
+
+    def done(self) -> State:
+        """The new state. The draft must not be used afterwards."""
+        changes: dict[str, Any] = {**self.fresh, **self.scalars}
+        if not changes:
+            return self.base
+        values: list[Any] = list(map(changes.get, _STATE_FIELDS, _values_of(self.base)))
+        state = State(*values)
+        if "gangs" not in changes:
+            state.take_plan(self.base)
+        return state
+
+    # -- gangs: the tables `gangs`, `busy` and `running` change together -------------------------
+
+    def start(self, gang: Gang) -> None:
+        """The gang runs from now on."""
+        self.write("gangs")[gang] = None
+        busy = self.write("busy")
+        running = self.write("running")
+        for lane in gang.lanes:
+            running[lane.trial] = gang
+            busy.update(dict.fromkeys(lane.slots, gang))
+
+    def stop(self, gang: Gang) -> None:
+        """The gang runs no more. Nothing changes if it does not run."""
+        if gang not in self.read("gangs"):
+            return
+        del self.write("gangs")[gang]
+        busy = self.write("busy")
+        running = self.write("running")
+        for lane in gang.lanes:
+            running.pop(lane.trial, None)
+            for slot in lane.slots:
+                busy.pop(slot, None)
+
+    def shrink(self, gang: Gang, trials: Trials = NONE, slots: Slots = NONE) -> None:
+        """The gang goes on without these trials and slots, or stops if no lane is left."""
+        self.stop(gang)
+        rest = prune(gang, trials, slots)
+        if rest is not None:
+            self.start(rest)
+
+    # -- trials ----------------------------------------------------------------------------------
+
+    def end(self, trial: TrialId, how: str) -> None:
+        """The trial has no work left. Nothing changes if it had none before."""
+        if trial not in self.read("trials"):
+            return
+        del self.write("trials")[trial]
+        self.forget("ranked", trial)
+        self.write("ended")[trial] = how
+        gang = self.read("running").get(trial)
+        if gang is not None:
+            self.shrink(gang, trials=frozenset((trial,)))
+
+    def forget(self, name: str, key: TrialId) -> None:
+        """Take the key out of a table. The table is not copied if it lacks the key."""
+        if key in self.read(name):
+            del self.write(name)[key]
+
+    def set_priority(self, trial: TrialId, priority: float) -> None:
+        """Rank the trial, unless its priority is 1 like that of most."""
+        if priority == 1.0:
+            self.forget("ranked", trial)
+        else:
+            self.write("ranked")[trial] = priority
+
+    def set_visits(self, trial: TrialId, visits: tuple[Visit, ...]) -> None:
+        """The trial has made these visits; this gives the shards that are pending too."""
+        self.write("visits")[trial] = visits
+        shards: frozenset[ShardId] = self.read("known")[trial].shards
+        if not shards:
+            return
+        count = len(shards)
+        before = epoch_of(visits, count) * count  # visits of the complete epochs
+        seen = [visit.shard for visit in visits[before:]]
+        self.write("pending")[trial] = shards.difference(seen)
+
+
+# -- what each kind of entry changes -------------------------------------------------------------
+
+
+def _opened(draft: _Draft, entry: Opened) -> None:
+    draft.scalars["run"] = entry.run
+    draft.scalars["shards"] = entry.shards
+    draft.scalars["stopped"] = None
+    for name in ("slots", "gangs", "busy", "running"):
+        draft.fresh[name] = {}
+
+
+def _submitted(draft: _Draft, entry: Submitted) -> None:
+    trial = entry.trial
+    former = draft.read("known").get(trial.id)
+    how = draft.read("ended").get(trial.id)
+    if former is not None and how == "finished" and trial.samples <= former.samples:
+        return  # it has trained that far already
+    draft.write("known")[trial.id] = trial
+    draft.write("trials")[trial.id] = trial
+    draft.set_priority(trial.id, priority_of(trial))
+    draft.forget("ended", trial.id)
+    if former is None:
+        _begin(draft, trial)
+
+
+def _begin(draft: _Draft, trial: Trial) -> None:
+    """The first entries of a new trial in the tables."""
+    draft.write("done")[trial.id] = 0.0
+    draft.write("scores")[trial.id] = ()
+    draft.write("pending")[trial.id] = frozenset()
+    draft.set_visits(trial.id, ())
+    if trial.start is not None:
+        _begin_from(draft, trial, *trial.start)
+
+
+def _begin_from(draft: _Draft, trial: Trial, parent: TrialId, visits: int) -> None:
+    """Give a new trial the first visits of its parent, and the parent's checkpoint.
+
+    That checkpoint is the trial's durable state until it has one of its own.
+    """
+    kept = draft.read("kept").get(parent)
+    other = draft.read("known").get(parent)
+    found = "unknown"
+    if other is not None:
+        found = f"durable after {durable(kept)[0]} visits"
+    same_shards = other is not None and other.shards == trial.shards
+    if kept is None or kept.visits != visits or not same_shards:
+        raise ValueError(
+            f"trial {trial.id} starts from {parent} after {visits} visits"
+            f" to the same shards, but {parent} is {found}:"
+            " start from a trial that is finished, after all its visits"
+        )
+    draft.set_visits(trial.id, draft.read("visits")[parent][:visits])
+    draft.write("done")[trial.id] = kept.samples
+    draft.write("kept")[trial.id] = replace(kept, trial=trial.id)
+
+
+def _advanced(draft: _Draft, entry: Advanced) -> None:
+    """Samples and visits add up."""
+    known = draft.read("known")
+    done = draft.write("done")
+    for trial, samples in entry.samples.items():
+        if trial in known:
+            done[trial] += samples
+    for trial, visits in entry.visits.items():
+        if trial in known:
+            former = draft.read("visits")[trial]
+            draft.set_visits(trial, former + visits)
+
+
+def _kept(draft: _Draft, entry: Kept) -> None:
+    if entry.trial not in draft.read("known"):
+        return
+    draft.write("kept")[entry.trial] = entry
+    draft.forget("strikes", entry.trial)
+    draft.forget("strikes_of_slots", entry.trial)
+
+
+def _fell(draft: _Draft, entry: Fell) -> None:
+    trial = entry.trial
+    known = draft.read("known")
+    if trial not in known:
+        return
+    draft.write("done")[trial] = entry.samples
+    visits = draft.read("visits")[trial][: entry.visits]
+    draft.set_visits(trial, visits)
+    shards = len(known[trial].shards)
+    if shards:
+        _drop_scores(draft, trial, len(visits) / shards)
+
+
+def _drop_scores(draft: _Draft, trial: TrialId, reached: float) -> None:
+    """Drop evaluations after the epoch that the trial fell back to: they will come again."""
+    scores = draft.write("scores")
+    scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
+
+
+def _evaluated(draft: _Draft, entry: Evaluated) -> None:
+    if entry.trial not in draft.read("known"):
+        return
+    scores = draft.write("scores")
+    scores[entry.trial] += ((entry.epoch, entry.values),)
+
+
+def _measured(draft: _Draft, entry: Measured) -> None:
+    draft.write("signature")[entry.trial] = entry.signature
+    if not entry.figures:
+        return
+    figures = draft.write("figures")
+    former = figures.get(entry.signature, {})
+    figures[entry.signature] = {**former, **entry.figures}
+
+
+def _joined(draft: _Draft, entry: Joined) -> None:
+    slots = draft.write("slots")
+    for slot in entry.slots:
+        slots[slot.id] = slot
+
+
+def _left(draft: _Draft, entry: Left) -> None:
+    """Gangs go on with the slots that they still have."""
+    slots = draft.write("slots")
+    busy = draft.read("busy")
+    hit = {busy[slot] for slot in entry.slots if slot in busy}
+    for slot in entry.slots:
+        slots.pop(slot, None)
+    for gang in hit:
+        if entry.died:
+            _strike_lanes(draft, gang, entry.slots)
+        draft.shrink(gang, slots=entry.slots)
+
+
+def _strike_lanes(draft: _Draft, gang: Gang, died: frozenset[SlotId]) -> None:
+    """Count a strike for each trial that lost all its slots: with one left, it goes on."""
+    for lane in gang.lanes:
+        if not died.issuperset(lane.slots):
+            continue
+        for name in ("strikes", "strikes_of_slots"):
+            strikes = draft.write(name)
+            strikes[lane.trial] = strikes.get(lane.trial, 0) + 1
+
+
+def _ended(draft: _Draft, entry: Ended) -> None:
+    draft.stop(entry.gang)
+    if not entry.why:
+        return
+    strikes = draft.write("strikes")
+    for trial in entry.gang.trials:
+        so_far = strikes.get(trial, 0)
+        more = min(so_far + 1, STRIKES_OF_COMPANY)
+        strikes[trial] = max(so_far, more)
+
+
+def _planned(draft: _Draft, entry: Planned) -> None:
+    for gang in entry.stop:
+        draft.stop(gang)
+    for gang in entry.start:
+        draft.start(gang)
+    turn = draft.scalars.get("turn", draft.base.turn)
+    draft.scalars["turn"] = turn + 1
+
+
+def _remembered(draft: _Draft, entry: Remembered) -> None:
+    draft.write("memory")[entry.who] = entry.memory
+
+
+def _commanded(draft: _Draft, entry: Commanded) -> None:
+    if entry.what == "stop":
+        draft.scalars["stopped"] = entry.why
+
+
+def _retired(draft: _Draft, entry: Retired) -> None:
+    draft.end(entry.trial, "retired")
+
+
+def _finished(draft: _Draft, entry: Finished) -> None:
+    draft.end(entry.trial, "finished")
+
+
+def _failed(draft: _Draft, entry: Failed) -> None:
+    draft.end(entry.trial, f"failed: {entry.why}")
+
+
+def _fed(draft: _Draft, entry: Fed) -> None:
+    """Only the report uses it."""
+
+
+_FOLDS: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
+    Opened: _opened,
+    Submitted: _submitted,
+    Retired: _retired,
+    Advanced: _advanced,
+    Kept: _kept,
+    Fell: _fell,
+    Evaluated: _evaluated,
+    Measured: _measured,
+    Ended: _ended,
+    Finished: _finished,
+    Failed: _failed,
+    Joined: _joined,
+    Left: _left,
+    Fed: _fed,
+    Planned: _planned,
+    Remembered: _remembered,
+    Commanded: _commanded,
+}

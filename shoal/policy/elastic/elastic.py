@@ -1,0 +1,345 @@
+"""Elastic trials on slots that come and go: the best widths for the next while, at each event.
+
+Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes",
+2021, section 3, solved exactly over counts (see `knapsack`). Nothing migrates: shrinking
+trials release slots, growing ones take free ones. As a policy is asked at every moment, completions
+are decided upon at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf, isfinite
+from operator import attrgetter
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, Trial, TrialId, priority_of
+from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack
+from shoal.policy.elastic.spatial import Spatial
+from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains
+
+Objective = Literal["throughput", "efficiency", "priority"]
+# From a trial and its samples/s at widths 1, 2, … to its objective per second at these widths.
+Own = Callable[[Trial, Sequence[float]], Sequence[float]]
+Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
+Widths = tuple[int, int]  # the fewest and the most slots that a trial can have
+
+PLACEMENTS = ("index", "spatial")
+SPARE = SlotId("\0")  # stands for any slot more
+LEAST = 1e-3  # of the horizon: what a change costs at least, so that it is made for a gain only
+Held = tuple[SlotId, ...]  # the slots of a trial
+Cohorts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """As many slots for each trial as gain most within `horizon` seconds, less what changing costs.
+
+    `up`, `down`: seconds that a trial's slots stand still when it grows or shrinks; as the profile
+    says if not given. `admit`: at most so many trials at a time, first come first served.
+    `objective`: "throughput" in samples/s; "efficiency", that over the trial's rate on one slot;
+    "priority", the latter times the trial's priority; or a function of a trial and its rates.
+    `placement`: "index", the free slots in the order in which they joined; "spatial", those likely
+    to leave together for one trial; or a `Spatial`.
+
+    Raises:
+        ValueError: a horizon, cost, admit, objective or placement that cannot be.
+    """
+
+    horizon: Seconds = 120.0
+    up: Seconds | None = None
+    down: Seconds | None = None
+    admit: int | None = None
+    objective: Objective | Own = "throughput"
+    placement: Literal["index", "spatial"] | Spatial = "index"
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.horizon) and self.horizon > 0):
+            raise ValueError(
+                f"elastic's horizon must be > 0 seconds; got {self.horizon!r}"
+            )
+        _check_cost("up", self.up)
+        _check_cost("down", self.down)
+        if self.admit is not None and self.admit < 1:
+            raise ValueError(
+                f"elastic must admit 1 trial or more, or None for all; got {self.admit!r}"
+            )
+        known = get_args(Objective)
+        if not callable(self.objective) and self.objective not in known:
+            raise ValueError(
+                f"elastic's objective is one of {', '.join(known)} or a function; "
+                f"got {self.objective!r}"
+            )
+        if not isinstance(self.placement, Spatial) and self.placement not in PLACEMENTS:
+            raise ValueError(
+                "elastic's placement is index, spatial or a Spatial; "
+                f"got {self.placement!r}"
+            )
+
+    @property
+    def _spatial(self) -> Spatial | None:
+        """How slots are placed; None if by index."""
+        if isinstance(self.placement, Spatial):
+            return self.placement
+        if self.placement == "spatial":
+            return Spatial()
+        return None
+
+    def start(self) -> dict[str, int]:
+        return {}
+
+    def decide(self, view: View, memory: dict[str, int]) -> tuple[Plan, dict[str, int]]:
+        spatial = self._spatial
+        cohorts: dict[str, int] = {}
+        if spatial is not None and spatial.by_cohort:
+            cohorts = _cohorts(view, memory)
+        claims = wanted(self, view, self._counts)
+        if not claims:
+            return view.plan, cohorts
+        return plan_of(view, _moved(view, claims, spatial, cohorts)), cohorts
+
+    def _counts(self, asked: "Problem") -> Counts:
+        gain = gains(asked.curve, asked.held, asked.up, asked.down, self.horizon)
+        return best_counts(gain, asked.free)
+
+
+def _check_cost(name: str, cost: Seconds | None) -> None:
+    """Raise ValueError unless the cost of growing or shrinking can be one."""
+    if cost is not None and not (isfinite(cost) and cost >= 0):
+        raise ValueError(
+            f"elastic's {name} must be >= 0 seconds, or None for the profile's; got {cost!r}"
+        )
+
+
+def _moved(
+    view: View,
+    claims: Sequence[Claim],
+    spatial: Spatial | None,
+    cohorts: Cohorts,
+) -> Moved:
+    """The slots of each trial that gets more or fewer."""
+    free = free_slots(view)
+    if spatial is None:
+        return by_index(claims, free, view.slots)
+    return by_rack(claims, free, view.slots, spatial, cohorts)
+
+
+def free_slots(view: View) -> list[SlotId]:
+    """The slots at which nothing runs."""
+    return [slot for slot in view.slots if slot not in view.busy]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an allocation is decided from: a row of each table for each trial."""
+
+    trials: tuple[TrialId, ...]
+    lanes: tuple[Held, ...]  # what they hold
+    curve: Table
+    held: Counts
+    up: Table
+    down: Table
+    free: int  # slots to be shared out, those held included
+    needs: tuple[float, ...]  # memory, GiB
+
+
+def problem(rule: Elastic, view: View) -> Problem | None:
+    """The allocation to be decided now; None where no trial can run."""
+    lanes = dict(_eligible(view, rule.admit))
+    if not lanes:
+        return None
+    room = _room(view, lanes)
+    needs = _needs(view, lanes)
+    widths = _widths(view, needs, room)
+    if max(most for _, most in widths.values()) < 1:
+        return None
+
+    held = np.array([len(lane) for lane in lanes.values()])
+    curve = _curves(rule, view, widths, int(held.max()))
+    up, down = _costs(rule, view, lanes)
+    slots = tuple(lanes.values())
+    memory = tuple(needs.values())
+    return Problem(tuple(lanes), slots, curve, held, up, down, room, memory)
+
+
+def _room(view: View, lanes: Lanes) -> int:
+    """How many slots are to be shared out: those without work, and those of these trials."""
+    unused = len(view.slots) - len(view.busy)
+    return unused + sum(map(len, lanes.values()))
+
+
+def _least_memory(view: View) -> GiB:
+    """The memory of the smallest slot."""
+    return min(map(attrgetter("memory"), view.slots.values()), default=inf)
+
+
+def _needs(view: View, trials: Iterable[TrialId]) -> dict[TrialId, GiB]:
+    """The memory of each trial; 0 where no slot's memory is limited."""
+    if _least_memory(view) == inf:
+        return dict.fromkeys(trials, 0.0)
+    return {trial: view.profile.cost(trial).memory for trial in trials}
+
+
+def _widths(
+    view: View, needs: Mapping[TrialId, GiB], room: int
+) -> dict[TrialId, Widths]:
+    """How many of `room` slots each trial can have: as it may, on slots with memory enough."""
+    least = _least_memory(view)
+    widths = {}
+    for name, need in needs.items():
+        fewest, most = view.trials[name].widths
+        fitting = room
+        if need > least:
+            fitting = sum(slot.memory >= need for slot in view.slots.values())
+        widths[name] = (fewest, min(most, room, fitting))
+    return widths
+
+
+def _curves(
+    rule: Elastic, view: View, widths: Mapping[TrialId, Widths], held: int
+) -> Table:
+    """O_j(n) of the paper: a row for each trial, a column for each count from 0 on.
+
+    `held`: the most slots that any trial has now; there is a column for it.
+    """
+    widest = max(most for _, most in widths.values())
+    curve = np.full((len(widths), max(widest, held) + 1), FORBIDDEN)
+    curve[:, 0] = 0.0
+    for row, (name, (fewest, most)) in zip(curve, widths.items(), strict=True):
+        if fewest <= most:
+            row[fewest : most + 1] = _scored(rule, view, name, most)[fewest - 1 :]
+    return curve
+
+
+def wanted(
+    rule: Elastic, view: View, solve: Callable[[Problem], Counts]
+) -> list[Claim]:
+    """How many slots each trial should have, where that is a change for any; else nothing."""
+    asked = problem(rule, view)
+    if asked is None:
+        return []
+    counts = solve(asked)
+    if (counts == asked.held).all():
+        return []
+    kinds = _kinds(asked.curve)
+    claims = []
+    for j, trial in enumerate(asked.trials):
+        fewest = view.trials[trial].widths[0]
+        count = int(counts[j])
+        need = asked.needs[j]
+        claims.append(Claim(trial, asked.lanes[j], count, need, fewest, kinds[j]))
+    return claims
+
+
+def _kinds(curve: Table) -> list[int]:
+    """A number for each trial; trials with equal curves have the same."""
+    numbers: dict[bytes, int] = {}
+    return [numbers.setdefault(row.tobytes(), len(numbers)) for row in curve]
+
+
+def plan_of(view: View, moved: Moved) -> Plan:
+    """What runs now, with these trials on these slots (none: stopped)."""
+    before = map(view.running.get, moved)
+    return Plan(view.plan.gangs.difference(before).union(_begun(view, moved)))
+
+
+def _begun(view: View, moved: Moved) -> Iterator[Gang]:
+    """The gangs of these trials on their new slots, without those that are stopped."""
+    for trial, slots in moved.items():
+        if slots:
+            yield _gang(view, trial, slots)
+
+
+def _eligible(view: View, admit: int | None) -> Iterator[tuple[TrialId, Held]]:
+    """The trials admitted that are free to change, with the slots they hold."""
+    for name in islice(view.trials, admit):
+        slots = _free_to_change(view.running.get(name))
+        if slots is not None:
+            yield name, slots
+
+
+def _free_to_change(gang: Gang | None) -> Held | None:
+    """The slots of the trial that runs in this gang; None if it may not change.
+
+    Without a gang the trial waits, and holds no slot.
+    """
+    if gang is None:
+        return ()
+    if gang.quota is None and len(gang.lanes) == 1:
+        return gang.lanes[0].slots
+    return None
+
+
+def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[float]:
+    """Objective per second at widths 1 … most."""
+    trial = view.trials[name]
+    rates = view.profile.curve(name, most)
+    if rule.objective == "throughput":
+        return rates
+    if callable(rule.objective):
+        return rule.objective(trial, rates)
+    return _relative(rates, _weight(rule, trial))
+
+
+def _relative(rates: Sequence[float], weight: float) -> Sequence[float]:
+    """The rates against that of one slot, times the weight."""
+    return [weight * rate / rates[0] for rate in rates]
+
+
+def _weight(rule: Elastic, trial: Trial) -> float:
+    """The trial's priority where the objective asks for it, else 1."""
+    if rule.objective == "priority":
+        return priority_of(trial)
+    return 1.0
+
+
+def _costs(rule: Elastic, view: View, lanes: Lanes) -> tuple[Table, Table]:
+    """Seconds to grow and to shrink, for each trial; at least a little of the horizon.
+
+    A cost of 0 was mostly never measured. Believed, it would let equal trials change places for
+    nothing. What a trial that holds no slot is charged does not matter: its present rate is 0.
+    """
+    up = [_growing(rule, view, *lane) for lane in lanes.items()]
+    down = [_shrinking(rule, view, *lane) for lane in lanes.items()]
+    least = LEAST * rule.horizon
+    return np.maximum(up, least), np.maximum(down, least)
+
+
+def _switch(view: View, name: TrialId, slots: Held) -> Seconds:
+    """Seconds that a trial's change to these slots costs; 0 for one that does not run."""
+    gang = view.running.get(name)
+    if gang is None:
+        return 0.0
+    return view.profile.switch(gang, _gang(view, name, slots))
+
+
+def _growing(rule: Elastic, view: View, name: TrialId, held: Held) -> Seconds:
+    """Seconds that one slot more costs the trial: the policy's, else the profile's."""
+    if rule.up is not None:
+        return rule.up
+    return _switch(view, name, (*held, SPARE))
+
+
+def _gang(view: View, name: TrialId, slots: Held) -> Gang:
+    """The trial alone on these slots, from now on."""
+    return Gang((Lane(name, slots),), since=view.turn)
+
+
+def _shrinking(rule: Elastic, view: View, name: TrialId, held: Held) -> Seconds:
+    """Seconds that one slot fewer costs the trial: the policy's, else the profile's."""
+    if rule.down is not None:
+        return rule.down
+    if len(held) < 2:
+        return 0.0
+    return _switch(view, name, held[:-1])
+
+
+def _cohorts(view: View, memory: Mapping[str, int]) -> dict[str, int]:
+    """The turn at which each slot was first seen since it joined."""
+    return {name: memory.get(name, view.turn) for name in view.slots}

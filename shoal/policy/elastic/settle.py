@@ -1,0 +1,251 @@
+"""From how many slots to which: what shrinks releases, what grows takes; nothing migrates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.core.cluster import GiB, Slot, SlotId
+from shoal.core.trial import TrialId
+from shoal.policy.elastic.spatial import Near, Spatial, Stock, exposure, release, take
+
+Moved = dict[TrialId, tuple[SlotId, ...]]
+Known = Mapping[SlotId, Slot]
+Slots = Sequence[SlotId]
+Held = tuple[SlotId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A trial, the slots it holds, and how many it should have.
+
+    Trials of one `kind` gain alike from each count. `fewest`: slots that it needs to run.
+    """
+
+    trial: TrialId
+    held: Held
+    count: int
+    need: GiB = 0.0
+    fewest: int = 1
+    kind: int = 0
+
+    @property
+    def more(self) -> int:
+        """How many slots it should take; below 0, how many it should release."""
+        return self.count - len(self.held)
+
+    @property
+    def stays(self) -> bool:
+        """Whether the trial runs, and neither grows nor shrinks."""
+        return bool(self.held) and self.more == 0
+
+
+Claims = Sequence[Claim]
+
+
+def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
+    """The newest slots of a trial go first; free ones are taken in the order given.
+
+    The neediest trials choose first. Where too few slots are big enough, a trial takes those, or
+    waits if they are fewer than it can run on.
+    """
+    moved: Moved = {}
+    pool = list(free)
+    for claim in _shrinking(claims):
+        moved[claim.trial] = claim.held[: claim.count]
+        pool += claim.held[claim.count :]
+
+    for claim in sorted(_growing(claims), key=lambda c: -c.need):
+        new = _taken(claim, pool, slots)
+        pool = _without(pool, new)
+        if new:
+            moved[claim.trial] = (*claim.held, *new)
+    return moved
+
+
+def _growing(claims: Claims) -> Claims:
+    """The claims of trials that should have more slots than they hold."""
+    return [claim for claim in claims if claim.more > 0]
+
+
+def _shrinking(claims: Claims) -> Claims:
+    """The claims of trials that should have fewer slots than they hold."""
+    return [claim for claim in claims if claim.more < 0]
+
+
+def _taken(claim: Claim, pool: Slots, slots: Known) -> Slots:
+    """The first slots of the pool that hold the trial.
+
+    None if it could not run on what it has then.
+    """
+    if claim.need == 0.0:
+        return pool[: claim.more]
+    found = _big_enough(claim.need, pool, slots)[: claim.more]
+    if len(claim.held) + len(found) < claim.fewest:
+        return []
+    return found
+
+
+def _big_enough(need: GiB, pool: Slots, slots: Known) -> Slots:
+    """The slots of the pool with so much memory."""
+    return [slot for slot in pool if slots[slot].memory >= need]
+
+
+def _without(pool: list[SlotId], taken: Slots) -> list[SlotId]:
+    """The slots of the pool that are not taken; quick where those are its first ones."""
+    count = len(taken)
+    if pool[:count] == taken:
+        return pool[count:]
+    gone = set(taken)
+    return [slot for slot in pool if slot not in gone]
+
+
+# -- by rack
+
+
+def by_rack(
+    claims: Claims,
+    free: Slots,
+    slots: Known,
+    spatial: Spatial,
+    cohorts: Mapping[str, int],
+) -> Moved:
+    """Slots that are likely to leave together serve one trial (see `spatial`).
+
+    Where some slot is too small for some trial, slots are shared out by index.
+    """
+    biggest = max(claim.need for claim in claims)
+    if any(slot.memory < biggest for slot in slots.values()):
+        return by_index(claims, free, slots)
+    yard = _Yard(free, _classes(claims, free, slots, spatial, cohorts), spatial)
+    moved: Moved = {}
+    for claim in _shrinking(claims):
+        moved[claim.trial] = yard.shrunk(claim)
+    for claim in sorted(yard.fairly(claims), key=lambda c: -c.count):
+        moved[claim.trial] = yard.grown(claim)
+    return moved
+
+
+Class = tuple[float, int]  # a rack, and the turn at which slots there joined
+
+
+def _classes(
+    claims: Claims,
+    free: Slots,
+    slots: Known,
+    spatial: Spatial,
+    cohorts: Mapping[str, int],
+) -> dict[SlotId, Class]:
+    """The class of each slot that is free or may change hands."""
+    classes = {}
+    for slot in (*free, *_concerned(claims)):
+        rack = spatial.position(slots[slot].node)
+        classes[slot] = (rack, cohorts.get(slot, 0))
+    return classes
+
+
+class _Yard:
+    """The slots by class, and how near the classes are. Free ones are handed out and taken back."""
+
+    def __init__(
+        self, free: Slots, classes: Mapping[SlotId, Class], spatial: Spatial
+    ) -> None:
+        self.free = list(free)
+        known = sorted(set(classes.values()))
+        number = {key: i for i, key in enumerate(known)}
+        self.kind = {slot: number[key] for slot, key in classes.items()}
+        racks = np.array([rack for rack, _ in known], float)
+        joined = np.array([turn for _, turn in known])
+        self.near: Near = spatial.near(racks, joined)
+
+    def shrunk(self, claim: Claim) -> Held:
+        """The slots that the trial keeps; the others become free."""
+        wish = release(self.stock(claim.held), -claim.more, self.near)
+        going = self._pick(claim.held, wish)
+        self.free += sorted(going)
+        return tuple(slot for slot in claim.held if slot not in going)
+
+    def grown(self, claim: Claim) -> Held:
+        """The trial's slots with those that it takes of the free ones."""
+        own = self.stock(claim.held)
+        wish = take(own, self.stock(self.free), claim.more, self.near)
+        new = self._pick(self.free, wish)
+        self.free = [slot for slot in self.free if slot not in new]
+        return (*claim.held, *sorted(new))
+
+    def stock(self, slots: Slots) -> Stock:
+        """How many of these slots are of each class."""
+        kinds = [self.kind[slot] for slot in slots]
+        return np.bincount(np.array(kinds, np.int64), minlength=len(self.near))
+
+    def _pick(self, slots: Slots, wish: Stock) -> set[SlotId]:
+        """So many of each class, the first ones of those given."""
+        left = wish.tolist()
+        picked = set()
+        for slot in slots:
+            kind = self.kind[slot]
+            if left[kind] > 0:
+                left[kind] -= 1
+                picked.add(slot)
+        return picked
+
+    def fairly(self, claims: Claims) -> Claims:
+        """The claims that grow.
+
+        Of trials that gain alike the better placed grows, and the other stays.
+        """
+        stay = _staying(claims)
+        stock = self.stock(self.free)
+        grown = []
+        for claim in _growing(claims):
+            rivals = stay.get(_alike(claim), [])
+            best = claim
+            if claim.held:
+                best = self._best_placed([claim, *rivals], stock, claim.more)
+            if best is not claim:
+                rivals.remove(best)
+                rivals.append(replace(claim, count=len(claim.held)))
+                best = replace(best, count=claim.count)
+            grown.append(best)
+        return grown
+
+    def _best_placed(self, claims: Claims, stock: Stock, more: int) -> Claim:
+        """The claim whose slots would be interrupted least with so many more of the stock.
+
+        Of equals the first.
+        """
+
+        def harm(claim: Claim) -> float:
+            return exposure(self.stock(claim.held), stock, more, self.near)
+
+        if len(claims) == 1:
+            return claims[0]
+        return min(claims, key=harm)
+
+
+Alike = tuple[int, int]
+ByAlike = dict[Alike, list[Claim]]
+
+
+def _alike(claim: Claim) -> Alike:
+    """Equal for trials that gain alike and hold as many slots."""
+    return claim.kind, len(claim.held)
+
+
+def _staying(claims: Claims) -> ByAlike:
+    """The claims of running trials that neither grow nor shrink, by what makes them alike."""
+    stay: ByAlike = {}
+    for claim in claims:
+        if claim.stays:
+            stay.setdefault(_alike(claim), []).append(claim)
+    return stay
+
+
+def _concerned(claims: Claims) -> list[SlotId]:
+    """The slots of trials that grow or shrink, or that might grow instead of another."""
+    growing = {_alike(claim) for claim in _growing(claims)}
+    found: list[SlotId] = []
+    for claim in claims:
+        if claim.more != 0 or _alike(claim) in growing:
+            found += claim.held
+    return found

@@ -1,0 +1,48 @@
+"""The gain table of BFTrainer: what trials gain from each count of slots, less what changes cost.
+
+Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes",
+2021, section 3.4. Rows are trials (the paper's Trainers j), columns are counts (its N_j).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+FORBIDDEN = -1e30  # gain of a count that a trial cannot have
+EXACT = 1e-12  # what counts as equal, against the size of the optimum
+
+
+def gains(curve: Table, held: Counts, up: Table, down: Table, horizon: float) -> Table:
+    """Equation (16): T_fwd * O_j(N_j) - O_j(C_j) * R_j for each trial j and each count N_j.
+
+    R_j is the cost of rescaling (eq. 13). It is charged at the present rate, so a start is free.
+
+    Args:
+        curve: O_j(n), objective per second of trial j on n slots: 0 at n = 0, FORBIDDEN where the
+            trial cannot run.
+        held: C_j, the slots that each trial has now, perhaps too few to run.
+        up: R_j^up, seconds that a trial's slots stand still when it grows.
+        down: R_j^dw, the same when it shrinks.
+        horizon: T_fwd, seconds.
+    """
+    trials = np.arange(len(held))
+    n = np.arange(curve.shape[1])
+    present = np.minimum(held, curve.shape[1] - 1)
+    rate = np.maximum(curve[trials, present], 0.0)
+
+    table = curve * horizon
+    before = held[:, None]
+    table -= np.where(n > before, (up * rate)[:, None], 0.0)
+    table -= np.where(n < before, (down * rate)[:, None], 0.0)
+
+    np.maximum(table, FORBIDDEN, out=table)
+    table[curve <= FORBIDDEN] = FORBIDDEN
+    return table
+
+
+def value(gain: Table, counts: Counts) -> float:
+    """The sum of what these counts gain."""
+    trials = np.arange(len(counts))
+    return float(gain[trials, counts].sum())

@@ -1,0 +1,252 @@
+"""Hops as planned: each trial's order of shards follows a simulated best schedule. Ours.
+
+The order is fixed when the trial is first seen. What a trial learns depends on its order of shards
+alone, so orders outlive lost slots and new measurements: an interrupted run equals the undisturbed
+one. Only where a visit is made follows events.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.plan import solo
+from shoal.core.state import View, epoch_of
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.hop.openshop import best, candidates, settled
+from shoal.policy.hop.replicas import quota
+from shoal.policy.hop.shop import Flags, Floats, Shop, ShopSchedule
+from shoal.policy.idle import fits
+
+Step = Sequence[Any]  # a planned visit: (shard, slot, start)
+Order = Sequence[Step]  # of one trial, in one epoch
+Orders = Mapping[str, Order]  # JSON-able
+Shards = frozenset[ShardId]
+Holder = tuple[SlotId, Shards]
+ABSENT = SlotId("")  # stands for the holder of a shard that lies nowhere yet
+Trials = Sequence[TrialId]
+Slots = Sequence[Slot]
+ByShards = dict[Shards, list[TrialId]]
+Choice = tuple[Slot, TrialId, ShardId]
+
+
+class Head(NamedTuple):
+    """What a trial does next; of several the smallest goes first.
+
+    `number`: the trial's place among those that wait.
+    """
+
+    epoch: int
+    start: Seconds
+    number: int
+    trial: TrialId
+    shard: ShardId
+
+
+# -- what idle slots take
+
+
+def by_order(
+    view: View, slots: Slots, trials: Trials, orders: Orders
+) -> Iterator[Choice]:
+    """Each idle slot takes the trial that is due there.
+
+    It is one of the earliest epoch, and of those the one that was planned first.
+    A trial whose planned slot is away, or holds the shard no more, takes any other that does.
+    """
+    lines = _lines(view, slots, trials, orders)
+    taken: set[TrialId] = set()
+    for slot in sorted(slots, key=lambda s: len(lines[s.id])):
+        for head in sorted(lines[slot.id]):
+            if head.trial not in taken and fits(view, head.trial, slot):
+                taken.add(head.trial)
+                yield slot, head.trial, head.shard
+                break
+
+
+def _lines(
+    view: View, slots: Slots, trials: Trials, orders: Orders
+) -> dict[SlotId, list[Head]]:
+    """For each idle slot, the trials that may begin their next visit there."""
+    lines: dict[SlotId, list[Head]] = {slot.id: [] for slot in slots}
+    for number, trial in enumerate(trials):
+        if not view.pending[trial]:
+            continue
+        head, planned = _head(view, number, trial, orders[trial])
+        for place in _places(view, slots, head, planned):
+            if place in lines:
+                lines[place].append(head)
+    return lines
+
+
+def planned_shards(orders: Orders, trial: TrialId) -> Sequence[ShardId] | None:
+    """The trial's shards in the order planned; None: it has no order yet."""
+    if trial not in orders:
+        return None
+    return tuple(visit[0] for visit in orders[trial])
+
+
+def _head(view: View, number: int, trial: TrialId, order: Order) -> tuple[Head, SlotId]:
+    """What the trial does next, and the slot where that is planned."""
+    shard, slot, start = _next(view, trial, order)
+    epoch = epoch_of(view.visits[trial], len(order))
+    return Head(epoch, start, number, trial, shard), slot
+
+
+def _places(view: View, slots: Slots, head: Head, planned: SlotId) -> list[SlotId]:
+    """The planned slot; if that cannot serve the visit, any of these that hold the shard."""
+    if _serves(view, head.trial, head.shard, planned):
+        return [planned]
+    return [slot.id for slot in slots if head.shard in slot.shards]
+
+
+def _next(view: View, trial: TrialId, order: Order) -> Step:
+    """The visit that is due; else the first in order whose shard is pending."""
+    pending = view.pending[trial]
+    due = order[len(view.visits[trial]) % len(order)]
+    if due[0] in pending:
+        return due
+    return next(visit for visit in order if visit[0] in pending)
+
+
+def _serves(view: View, trial: TrialId, shard: ShardId, slot: SlotId) -> bool:
+    """Whether this slot is here, holds the shard and fits the trial."""
+    found = view.slots.get(slot)
+    if found is None or shard not in found.shards:
+        return False
+    return fits(view, trial, found)
+
+
+# -- the orders
+
+
+def order_all(view: View, orders: Orders) -> Orders:
+    """The orders, with one for every trial that had none; the same object when all have one.
+
+    Newcomers are planned together, beside those at work. A shard that lies nowhere is planned as if
+    a slot of its own had it.
+    """
+    if view.trials.keys() <= orders.keys():
+        return orders
+    fresh = _newcomers(view, orders)
+    if not fresh:
+        return orders
+    made: dict[str, list[Step]] = {}
+    for trial, order in orders.items():
+        made[str(trial)] = [list(visit) for visit in order]
+    for shards in sorted(map(sorted, fresh)):
+        made.update(_planned(view, fresh[frozenset(shards)], shards))
+    return made
+
+
+def _newcomers(view: View, orders: Orders) -> ByShards:
+    """The trials without an order whose data is divided, by their shards."""
+    fresh: ByShards = defaultdict(list)
+    for name, trial in view.trials.items():
+        if name not in orders and trial.shards:
+            fresh[trial.shards].append(name)
+    return fresh
+
+
+def _planned(
+    view: View, trials: Trials, shards: Sequence[ShardId]
+) -> dict[str, list[Step]]:
+    """An order for each of these trials, from one schedule for all."""
+    seconds, slots = _seconds(view, trials, shards)
+    schedule, visited = _scheduled(seconds)
+    orders: dict[str, list[Step]] = {str(t): [] for t in trials}
+    for unit in schedule.units:
+        order = orders[trials[unit.trial]]
+        for q in visited[unit.shard]:
+            order.append([shards[q], slots[unit.slot], unit.start])
+    return orders
+
+
+def _scheduled(seconds: Floats) -> tuple[ShopSchedule, list[list[int]]]:
+    """A schedule for these times, and which shards each shard of it stands for, by number."""
+    holders: Flags = np.asarray(np.isfinite(seconds).any(axis=0))
+    if _one_holder_each(holders):
+        return _each_at_home(seconds, holders)
+    schedule = quota(Shop(seconds)).schedule
+    return schedule, [[q] for q in range(len(holders))]
+
+
+def _one_holder_each(holders: Flags) -> bool:
+    """Whether every shard lies at one slot only."""
+    return bool((holders.sum(axis=1) == 1).all())
+
+
+def _each_at_home(
+    seconds: Floats, holders: Flags
+) -> tuple[ShopSchedule, list[list[int]]]:
+    """An open shop of the slots, and the shards that each unit of it visits.
+
+    A slot's several shards are one unit there.
+    """
+    homes = sorted(set(holders.argmax(axis=1).tolist()))
+    visited = [np.flatnonzero(holders[:, home]).tolist() for home in homes]
+    times = _at_home(seconds, homes, visited)
+    plans = (settled(times, plan) for plan in candidates(times))
+    chosen = best(times, plans).schedule
+    units = tuple(unit._replace(slot=homes[unit.slot]) for unit in chosen.units)
+    return ShopSchedule(units), visited
+
+
+def _at_home(
+    seconds: Floats, homes: Sequence[int], visited: Sequence[list[int]]
+) -> list[list[Seconds]]:
+    """For each trial, the seconds of its unit at each of these slots."""
+    columns = []
+    for home, shards in zip(homes, visited, strict=True):
+        columns.append(seconds[:, shards, home].sum(axis=1))
+    times: list[list[Seconds]] = np.stack(columns, axis=1).tolist()
+    return times
+
+
+def _seconds(
+    view: View, trials: Trials, shards: Sequence[ShardId]
+) -> tuple[Floats, list[SlotId]]:
+    """(trials, shards, slots): seconds of each pass; and the slots.
+
+    Infinite where the slot does not hold the shard.
+    """
+    holders = _holders(view, shards)
+    sizes = [view.shards[shard] for shard in shards]
+    table = np.full((len(trials), len(shards), len(holders)), inf)
+    for column, (name, held) in enumerate(holders):
+        rates = [_rate(view, trial, name) for trial in trials]
+        for place, shard in enumerate(shards):
+            if shard in held:
+                table[:, place, column] = sizes[place] / np.array(rates)
+    return table, [name for name, _ in holders]
+
+
+def _holders(view: View, shards: Sequence[ShardId]) -> list[Holder]:
+    """The slots that hold any of these shards, and which.
+
+    At the end an absent slot for each shard that lies nowhere.
+    """
+    holders = _present_holders(view, shards)
+    found = frozenset().union(*(held for _, held in holders))
+    lost = [shard for shard in shards if shard not in found]
+    return holders + [(ABSENT, frozenset([shard])) for shard in lost]
+
+
+def _present_holders(view: View, shards: Sequence[ShardId]) -> list[Holder]:
+    """The slots that hold any of these shards, and which."""
+    holders = []
+    for name, slot in sorted(view.slots.items()):
+        held = slot.shards.intersection(shards)
+        if held:
+            holders.append((name, held))
+    return holders
+
+
+def _rate(view: View, trial: TrialId, slot: SlotId) -> float:
+    """Samples/s of the trial at this slot; at an absent one, those at a slot of speed 1."""
+    if slot == ABSENT:
+        return view.profile.curve(trial, 1)[0]
+    return view.profile.rates(solo(trial, slot, view.turn))[trial]

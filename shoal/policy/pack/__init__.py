@@ -1,0 +1,1 @@
+"""Policies that put several models on one slot: Pack (Liu et al., 2020)."""

@@ -1,0 +1,103 @@
+"""Which trials can be together on a slot, how fast they are then, and whether they gain by it."""
+
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
+from math import inf
+from typing import Any, TypeVar
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.plan import Gang, Lane
+from shoal.core.profile import Profile
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+
+K = TypeVar("K")
+Together = list[TrialId]  # trials that share a slot
+Packs = list[Together]
+GAIN = 0.02  # trials are packed if that saves so much of their time
+ALONE = 2  # strikes: a trial that brought slots down so often goes alone
+Trials = Sequence[TrialId]
+
+
+def by_key(trials: Trials, key: Callable[[TrialId], K]) -> dict[K, Together]:
+    """The trials with equal keys together, in the order given."""
+    found: dict[K, Together] = {}
+    for trial in trials:
+        found.setdefault(key(trial), []).append(trial)
+    return found
+
+
+def state(view: View, trial: TrialId) -> tuple[Any, ...]:
+    """Equal for trials that can go on together."""
+    known = view.trials[trial]
+    made = len(view.visits[trial])
+    return made, view.pending[trial], known.shards, known.widths
+
+
+def must_be_alone(view: View, trial: TrialId) -> bool:
+    """Whether the trial brought several slots down."""
+    return view.strikes.get(trial, 0) >= ALONE
+
+
+def form(view: View, trial: TrialId) -> Hashable:
+    """Equal for trials that may train in one fused step; None: nothing is known."""
+    return view.profile.cost(trial).form
+
+
+def gains(view: View, trials: Trials, fuse: bool) -> bool:
+    """Whether the trials are faster together on one slot than one after the other."""
+    slot = next(iter(view.slots), None)
+    if slot is None:
+        return False
+    together = seconds_together(view.profile, slot, trials, fuse)
+    return together < _seconds_in_turn(view.profile, trials) * (1 - GAIN)
+
+
+def _seconds_in_turn(profile: Profile, trials: Trials) -> Seconds:
+    """Seconds for a sample of each of the trials, one after the other on one slot."""
+    return sum(1.0 / profile.curve(trial, 1)[0] for trial in trials)
+
+
+def seconds_together(
+    profile: Profile, slot: SlotId, trials: Trials, fuse: bool
+) -> Seconds:
+    """Seconds per sample of the trials together on one slot."""
+    gang = on_one_slot(slot, trials, fuse)
+    return 1.0 / min(profile.rates(gang).values())
+
+
+def on_one_slot(slot: SlotId, trials: Trials, fuse: bool, since: int = 0) -> Gang:
+    """The trials as a gang on one slot; with `fuse` several are fused."""
+    lanes = tuple(Lane(trial, (slot,)) for trial in trials)
+    return Gang(lanes, fused=fuse and len(trials) > 1, since=since)
+
+
+# -- memory
+
+
+def smallest_memory(view: View) -> GiB:
+    """The memory of the smallest slot: a pack may come to any."""
+    return min((slot.memory for slot in view.slots.values()), default=inf)
+
+
+def have_room(view: View, trials: Trials, room: GiB) -> bool:
+    """Whether the trials need no more than this together."""
+    return room == inf or sum(_needs(view, trials)) <= room
+
+
+def parts_with_room(view: View, pack: Trials, room: GiB) -> Packs:
+    """The pack in as few parts as have room, in order."""
+    if have_room(view, pack, room):
+        return [[*pack]]
+    needs = _needs(view, pack)
+    cuts = [0]
+    for at in range(1, len(pack)):
+        if sum(needs[cuts[-1] : at + 1]) > room:
+            cuts.append(at)
+    cuts.append(len(pack))
+    return [[*pack[start:end]] for start, end in pairwise(cuts)]
+
+
+def _needs(view: View, trials: Trials) -> list[GiB]:
+    """The memory of each trial."""
+    return [view.profile.cost(trial).memory for trial in trials]

@@ -1,0 +1,156 @@
+"""What one decision asks of the profile about packs, each question once."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.cluster import GiB, Slot, SlotId
+from shoal.core.plan import Gang
+from shoal.core.profile import Cost
+from shoal.core.state import View
+from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.policy.pack.company import GAIN, on_one_slot
+
+# A slot, and the numbers of trials that share it.
+Company = tuple[SlotId, tuple[int, ...]]
+Trials = Sequence[TrialId]
+Rates = Mapping[TrialId, float]  # samples/s
+Left = Mapping[TrialId, Samples]
+
+THROUGH = 1e-6  # a trial is through once it has this part of a stretch's samples left
+
+
+@dataclass(slots=True)
+class Figures:
+    """Speeds, spans and costs of trials and of packs of them, as the view's profile has them.
+
+    Trials with as much left to train that the profile does not tell apart have the same `number`,
+    and packs of the same numbers the same figures: thousands of trials that differ in nothing but
+    their learning rate are asked about once.
+    """
+
+    view: View
+    fuse: bool
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _number: dict[TrialId, int] = field(default_factory=dict)
+    _cost: dict[TrialId, Cost] = field(default_factory=dict)
+    _rate: dict[TrialId, float] = field(default_factory=dict)
+    _speeds: dict[Company, float] = field(default_factory=dict)
+    _spans: dict[Company, Seconds] = field(default_factory=dict)
+
+    def gang(self, slot: Slot, trials: Trials) -> Gang:
+        """The trials as a new gang on this slot."""
+        return on_one_slot(slot.id, trials, self.fuse, self.view.turn)
+
+    # -- of one trial
+
+    def left(self, trial: TrialId) -> Samples:
+        """Samples that the trial has yet to train."""
+        return self.view.trials[trial].samples - self.view.done[trial]
+
+    def alone(self, trial: TrialId) -> Seconds:
+        """Seconds until the trial is through, if it has a slot to itself."""
+        return self.left(trial) / self.rate(trial)
+
+    def rate(self, trial: TrialId) -> float:
+        """Samples/s of the trial alone on one slot."""
+        if trial not in self._rate:
+            self._rate[trial] = self.view.profile.curve(trial, 1)[0]
+        return self._rate[trial]
+
+    def cost(self, trial: TrialId) -> Cost:
+        """Memory, and what it takes to build, evaluate and save the trial."""
+        if trial not in self._cost:
+            self._cost[trial] = self.view.profile.cost(trial)
+        return self._cost[trial]
+
+    def memory(self, trial: TrialId) -> GiB:
+        """GiB that the trial needs."""
+        return self.cost(trial).memory
+
+    def form(self, trial: TrialId) -> Hashable:
+        """Equal for trials that may train in one fused step; None: nothing is known."""
+        return self.cost(trial).form
+
+    def number(self, trial: TrialId) -> int:
+        """Equal for trials with equal figures."""
+        if trial not in self._number:
+            self._number[trial] = self._number_anew(trial)
+        return self._number[trial]
+
+    def _number_anew(self, trial: TrialId) -> int:
+        """The number of the trial's figures: the next one where they are new."""
+        figures = (self.left(trial), self.rate(trial), self.cost(trial))
+        return self._numbers.setdefault(figures, len(self._numbers))
+
+    # -- of a pack
+
+    def company(self, slot: Slot, trials: Trials) -> Company:
+        """Equal for packs with equal figures."""
+        return slot.id, tuple(sorted(map(self.number, trials)))
+
+    def speed(self, slot: Slot, trials: Trials) -> float:
+        """Work that the trials do together on the slot, in trials alone.
+
+        2.0 is as much as two slots do.
+        """
+        key = self.company(slot, trials)
+        if key not in self._speeds:
+            self._speeds[key] = self.work(self._rates(slot, trials))
+        return self._speeds[key]
+
+    def _rates(self, slot: Slot, trials: Trials) -> Rates:
+        """Samples/s of each trial when they share the slot."""
+        return self.view.profile.rates(self.gang(slot, trials))
+
+    def work(self, rates: Rates) -> float:
+        """What lanes at these rates do, each against what it would do alone."""
+        return sum(rate / self.rate(trial) for trial, rate in rates.items())
+
+    def gains(self, slot: Slot, trials: Trials) -> bool:
+        """Whether the trials are faster together than one after the other."""
+        return self.speed(slot, trials) > 1 + GAIN
+
+    def span(self, slot: Slot, trials: Trials) -> Seconds:
+        """How long the pack takes, all of it: whoever is through leaves, and the others go on."""
+        return self.span_of(self.company(slot, trials), slot, trials)
+
+    def span_of(self, key: Company, slot: Slot, trials: Trials) -> Seconds:
+        """As `span`, with the key at hand."""
+        if key not in self._spans:
+            self._spans[key] = self._stretches(slot, trials)
+        return self._spans[key]
+
+    def _stretches(self, slot: Slot, trials: Trials) -> Seconds:
+        """The sum of the stretches from one lane's end to the next one's.
+
+        What it costs to go on without the lane counts as well.
+        """
+        profile = self.view.profile
+        gang = self.gang(slot, trials)
+        left: Left = {trial: self.left(trial) for trial in trials}
+        spent = 0.0
+        while True:
+            rates = profile.rates(gang)
+            first = _seconds_to_first(left, rates)
+            spent += first
+            left = _after(first, left, rates)
+            if not left:
+                return spent
+            rest = self.gang(slot, list(left))
+            spent += profile.switch(gang, rest)
+            gang = rest
+
+
+def _seconds_to_first(left: Left, rates: Rates) -> Seconds:
+    """How long until the first of the trials is through."""
+    return min(samples / rates[trial] for trial, samples in left.items())
+
+
+def _after(seconds: Seconds, left: Left, rates: Rates) -> Left:
+    """What each trial has left so many seconds later, without those that are through."""
+    rest = {}
+    for trial, before in left.items():
+        samples = before - seconds * rates[trial]
+        if samples > THROUGH * before:
+            rest[trial] = samples
+    return rest

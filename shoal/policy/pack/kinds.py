@@ -1,0 +1,134 @@
+"""Which waiting trials may share a slot: equal in what must be, and faster together than apart."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+from shoal.core.cluster import Slot
+from shoal.core.state import View
+from shoal.core.trial import TrialId, Value
+from shoal.policy.pack.company import by_key, must_be_alone
+from shoal.policy.pack.figures import Figures
+
+KINDS = 64  # of one graph, with different figures, that a trial is compared with
+NEAR = 4  # of these kinds, the nearest in configuration
+Kind = list[TrialId]
+Graph = tuple[Value, ...]  # values in a configuration that make the model's graph
+Trials = Sequence[TrialId]
+Names = Sequence[str]
+
+
+def graph(view: View, trial: TrialId, same: Names) -> Graph:
+    """Equal for trials that may share a slot; `same`: the names that tell, in a configuration."""
+    if must_be_alone(view, trial):
+        return (trial,)
+    config = view.trials[trial].config
+    return tuple(config.get(name) for name in same)
+
+
+def distance(one: Mapping[str, Value], other: Mapping[str, Value]) -> int:
+    """In how many values the configurations differ: what is much alike gains most by company."""
+    return sum(1 for name, value in other.items() if one.get(name) != value)
+
+
+def alike(figures: Figures, trials: Trials, same: Names) -> list[Kind]:
+    """The trials in kinds by their graphs alone."""
+    kinds = by_key(trials, lambda trial: graph(figures.view, trial, same))
+    return list(kinds.values())
+
+
+def gaining(figures: Figures, trials: Trials, same: Names, most: int) -> list[Kind]:
+    """The trials in kinds such that each gains with the first of its kind.
+
+    Trials of one form are of one kind also where two of them gain nothing together, if as many as
+    may be packed (`most`) do.
+    """
+    crowds = _crowds(figures, trials, most)
+    graphs: dict[Graph, _Kinds] = {}
+    for trial in trials:
+        of = graph(figures.view, trial, same)
+        kinds = graphs.setdefault(of, _Kinds(figures))
+        kinds.add(trial, crowded=figures.form(trial) in crowds)
+    return [kind for kinds in graphs.values() for kind in kinds.all]
+
+
+def _crowds(figures: Figures, trials: Trials, most: int) -> set[Hashable]:
+    """Forms of which as many as may be packed go faster together."""
+    if not figures.fuse:
+        return set()
+    forms: dict[Hashable, list[TrialId]] = {}
+    for trial in trials:
+        forms.setdefault(figures.form(trial), []).append(trial)
+    forms.pop(None, None)
+
+    slot = any_slot(figures.view)
+    crowds = set()
+    for form, alike in forms.items():
+        if len(alike) > 2 and figures.gains(slot, alike[:most]):
+            crowds.add(form)
+    return crowds
+
+
+@dataclass(slots=True)
+class _Kinds:
+    """The kinds of one graph.
+
+    `by_form`: the first kind whose first trial has that form; `by_number`: whose first trial has
+    these figures. More kinds with the same figures exist only where two such trials gain nothing.
+    """
+
+    figures: Figures
+    all: list[Kind] = field(default_factory=list)
+    by_form: dict[Hashable, Kind] = field(default_factory=dict)
+    by_number: dict[int, Kind] = field(default_factory=dict)
+
+    def add(self, trial: TrialId, crowded: bool) -> None:
+        """Put the trial into the first kind that it suits, or into a new one."""
+        kind = self._of_form(trial) if crowded else None
+        if kind is None:
+            kind = self._with_gain(trial)
+        if kind is None:
+            kind = self._new(trial)
+        kind.append(trial)
+
+    def _of_form(self, trial: TrialId) -> Kind | None:
+        """The first kind with a trial of this form at its head."""
+        return self.by_form.get(self.figures.form(trial))
+
+    def _new(self, trial: TrialId) -> Kind:
+        """An empty kind for this trial to be the first of."""
+        kind: Kind = []
+        self.all.append(kind)
+        self.by_form.setdefault(self.figures.form(trial), kind)
+        self._number(trial, kind)
+        return kind
+
+    def _number(self, trial: TrialId, kind: Kind) -> None:
+        """Note the new kind by its first trial's number, unless there are many already."""
+        if len(self.by_number) < KINDS:
+            self.by_number.setdefault(self.figures.number(trial), kind)
+
+    def _with_gain(self, trial: TrialId) -> Kind | None:
+        """Of the nearest kinds, the first whose first trial gains by this one's company."""
+        slot = any_slot(self.figures.view)
+        for kind in self._nearest(trial):
+            if self.figures.gains(slot, (kind[0], trial)):
+                return kind
+        return None
+
+    def _nearest(self, trial: TrialId) -> list[Kind]:
+        """The few kinds whose first trials have the most similar configurations."""
+        kinds = list(self.by_number.values())
+        if len(kinds) < 2:
+            return kinds
+        return nsmallest(NEAR, kinds, key=lambda kind: self._far(kind, trial))
+
+    def _far(self, kind: Kind, trial: TrialId) -> int:
+        """How far the trial's configuration is from that of the kind's first trial."""
+        trials = self.figures.view.trials
+        return distance(trials[kind[0]].config, trials[trial].config)
+
+
+def any_slot(view: View) -> Slot:
+    """Some slot, for questions to the profile whose answer is the same for all."""
+    return next(iter(view.slots.values()))

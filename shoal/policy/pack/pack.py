@@ -1,0 +1,293 @@
+"""Packing: several trials on one slot, over one stream of data.
+
+Liu et al., "Understanding and Optimizing Packed Neural Network Training for Hyper-Parameter
+Tuning", 2020, section 5; the groupings are in `policy.pack.grouping`. Ours: exact grouping by
+length, company across rungs and brackets, and lanes that are filled again when a trial ends.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import ceil, inf
+from typing import Literal, get_args
+
+from shoal.core.cluster import GiB, Slot
+from shoal.core.plan import Gang, Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.idle import fits, idle_slots, idle_trials
+from shoal.policy.pack.company import GAIN
+from shoal.policy.pack.division import SOME, CostOf, cheapest
+from shoal.policy.pack.figures import Figures
+from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
+from shoal.policy.pack.kinds import Kind, alike, gaining
+from shoal.policy.pack.places import Levels, places
+from shoal.policy.pack.refill import Refill, has_room
+
+WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
+Group = list[TrialId]
+Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
+Trials = Sequence[TrialId]
+Packs = Sequence[Group]
+Slots = Sequence[Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A free slot takes a pack of waiting trials that fit its memory together.
+
+    `grouping`: "contiguous" is the cheapest by the profile, and packs only what gains by it;
+    "nearest" (kNN), "random" and "batch_size" are the paper's, and fill the memory. `most`: trials
+    in a pack. `same`: names in the configuration that make the model's graph; trials that differ in
+    one are not packed. `batch`: the name of the batch size. `refill`: a trial that waits joins a
+    running pack that has room, where the profile says that all together then go faster. `fuse`:
+    lanes of one graph may train in one step (equal to rounding). `levels`, of "nearest": the values
+    that each name may have in the search space, by which distances are counted (what it leaves
+    out: the values that the study has); `within`: members are no further from the one drawn (None:
+    as far as the memory reaches).
+
+    The pack that takes longest goes first. Packs are no larger than it takes to give every idle
+    slot one. A trial that brought two slots down runs alone.
+
+    Raises:
+        ValueError: no such grouping, or packs of less than one.
+    """
+
+    grouping: Grouping = "contiguous"
+    most: int = 32
+    same: Sequence[str] = ()
+    batch: str = "batch_size"
+    refill: bool = True
+    fuse: bool = False
+    seed: int = 0
+    levels: Levels = field(default_factory=dict, hash=False)
+    within: float | None = None
+
+    def __post_init__(self) -> None:
+        known = get_args(Grouping)
+        if self.grouping not in known:
+            raise ValueError(
+                f"a pack's grouping is one of {', '.join(known)}; got {self.grouping!r}"
+            )
+        self._check_numbers()
+        object.__setattr__(self, "same", tuple(self.same))
+
+    def _check_numbers(self) -> None:
+        """Raise ValueError unless `most` and `within` can be."""
+        if self.most < 1:
+            raise ValueError(f"a pack has at least one trial; got most={self.most!r}")
+        if self.within is not None and not self.within >= 0:
+            raise ValueError(
+                f"a distance must be >= 0, or None; got within={self.within!r}"
+            )
+
+    def start(self) -> str:
+        return ""
+
+    def decide(self, view: View, memory: str) -> tuple[Plan, str]:
+        slots = idle_slots(view)
+        if not slots and not self._may_refill(view):
+            return view.plan, memory
+        waits = idle_trials(view, WINDOW + self.most * len(slots))
+        if not waits:
+            return view.plan, memory
+
+        figures = Figures(view, self.fuse)
+        behind = max(0, len(view.trials) - len(view.running) - len(waits))
+        refill = Refill(figures, self.most, self.same, behind)
+        if not slots:
+            seen = refill.digest()
+            if seen == memory:  # nothing changed since nobody was found to join
+                return view.plan, memory
+            memory = seen
+
+        started = _PacksForIdle(view, self, figures, behind)
+        gangs = self._gangs(started, refill, slots, waits)
+        return _plan(view, gangs), memory
+
+    def _gangs(
+        self, started: "_PacksForIdle", refill: Refill, slots: Slots, waits: Trials
+    ) -> set[Gang]:
+        """What runs now, packs on the idle slots, and packs that others join."""
+        gangs = set(started.view.plan.gangs)
+        for slot, pack in started.on_idle(slots, waits):
+            gangs.add(started.figures.gang(slot, pack))
+            waits = _without(waits, pack)
+        if self.refill:
+            for before, after in refill.joined(gangs, waits):
+                gangs.remove(before)
+                gangs.add(after)
+        return gangs
+
+    def _may_refill(self, view: View) -> bool:
+        """Whether a running pack may have more trials."""
+        return self.refill and any(has_room(g, self.most) for g in view.plan.gangs)
+
+
+def _plan(view: View, gangs: set[Gang]) -> Plan:
+    """The plan with these gangs; that of now itself where they are the same."""
+    if gangs == view.plan.gangs:
+        return view.plan
+    return Plan(frozenset(gangs))
+
+
+def _without(trials: Trials, pack: Trials) -> Group:
+    """The trials that are not in the pack."""
+    taken = set(pack)
+    return [trial for trial in trials if trial not in taken]
+
+
+@dataclass(slots=True)
+class _PacksForIdle:
+    """One decision: packs for idle slots. `behind`: how many trials wait beside those given."""
+
+    view: View
+    rule: Pack
+    figures: Figures
+    behind: int
+
+    def on_idle(self, slots: Slots, waits: Trials) -> Iterator[tuple[Slot, Group]]:
+        """A pack for each idle slot; slots with the most memory choose first."""
+        left = list(waits)
+        slots = sorted(slots, key=lambda slot: (-slot.memory, slot.id))
+        for number, slot in enumerate(slots):
+            here = [trial for trial in left if fits(self.view, trial, slot)]
+            if here:
+                pack = self._pack(slot, here, len(slots) - number)
+                left = _without(left, pack)
+                yield slot, pack
+
+    def _pack(self, slot: Slot, trials: Trials, idle: int) -> Group:
+        """The pack of these trials that this slot takes; `idle`: slots without work."""
+        waiting = len(trials) + self.behind
+        most = min(self.rule.most, ceil(waiting / idle))
+        packs = self._packs(slot, trials, most)
+        chosen = self._fair(slot, packs, waiting, idle)
+        while self._memory(chosen) > slot.memory:  # by a rounding error
+            chosen.pop()
+        return chosen
+
+    def _memory(self, pack: Group) -> GiB:
+        """What the pack needs."""
+        return sum(map(self.figures.memory, pack))
+
+    def _packs(self, slot: Slot, trials: Trials, most: int) -> Packs:
+        """The trials in packs; of very many, only those of them that are to run next."""
+        same = self.rule.same
+        if self.rule.grouping != "contiguous":
+            kinds = alike(self.figures, trials, same)
+            return _chained(self._as_in_the_paper(slot, kind, most) for kind in kinds)
+        kinds = gaining(self.figures, trials, same, self.rule.most)
+        if len(trials) > SOME:
+            return self._longest(slot, kinds, most)
+        return _chained(self._cheapest(slot, kind, most) for kind in kinds)
+
+    # -- the cheapest packs
+
+    def _longest(self, slot: Slot, kinds: Sequence[Kind], most: int) -> Packs:
+        """Packs of the longest trials, of the kind that has the most work."""
+        kind = max(kinds, key=self._work)
+        order = sorted(kind, key=lambda t: (self._steps(t), self.figures.number(t)))
+        return self._cheapest(slot, order[-2 * most :], most)
+
+    def _work(self, kind: Kind) -> Seconds:
+        """Seconds of all trials of the kind, one after the other."""
+        return sum(map(self.figures.alone, kind))
+
+    def _cheapest(self, slot: Slot, trials: Trials, most: int) -> Packs:
+        """The trials in packs that take least in all, sorted by steps to go."""
+        members = [Member(self.figures.memory(t), self._steps(t)) for t in trials]
+        span = self._span(slot, trials)
+        groups = cheapest(members, slot.memory, most, span)
+        return [[trials[i] for i in group] for group in groups]
+
+    def _span(self, slot: Slot, trials: Trials) -> CostOf:
+        """How long a group of these trials takes, by their numbers in the sequence.
+
+        It is asked some thousand times in a decision, so the key of a group is made from numbers at
+        hand.
+        """
+        numbers = [self.figures.number(trial) for trial in trials]
+        equal = len(set(numbers)) == 1
+
+        def span(group: Sequence[int]) -> Seconds:
+            company = numbers[: len(group)]
+            if not equal:
+                company = sorted([numbers[i] for i in group])
+            key = slot.id, tuple(company)
+            return self.figures.span_of(key, slot, [trials[i] for i in group])
+
+        return span
+
+    # -- the paper's packs
+
+    def _as_in_the_paper(self, slot: Slot, trials: Trials, most: int) -> Packs:
+        """Section 5.3: kNN, random, or only equal batch sizes."""
+        if self.rule.grouping == "nearest":
+            groups = self._nearest(slot, trials, most)
+        elif self.rule.grouping == "random":
+            members = [Member(self.figures.memory(trial)) for trial in trials]
+            groups = at_random(members, slot.memory, most, self._seed)
+        else:
+            members = [Member(self.figures.memory(t), self._batch(t)) for t in trials]
+            groups = equal_length(members, slot.memory, most)
+        return [[trials[i] for i in group] for group in groups]
+
+    def _nearest(self, slot: Slot, trials: Trials, most: int) -> Groups:
+        """kNN by the distance of configurations."""
+        configs = [self.view.trials[trial].config for trial in trials]
+        others = (trial.config for trial in self.view.known.values())
+        members = []
+        for i, place in enumerate(places(configs, self.rule.levels, others)):
+            members.append(Member(self.figures.memory(trials[i]), place=place))
+        within = inf
+        if self.rule.within is not None:
+            within = self.rule.within
+        return nearest(members, slot.memory, most, self._seed, within)
+
+    @property
+    def _seed(self) -> tuple[int, int]:
+        """What this decision's draws depend on."""
+        return self.rule.seed, self.view.turn
+
+    # -- which one runs
+
+    def _fair(self, slot: Slot, packs: Packs, waiting: int, idle: int) -> Group:
+        """The pack that takes longest, without what would keep it at work when nobody else is.
+
+        `waiting`: how many trials wait, those in no pack included. `idle`: slots without work.
+        """
+        spans = [self.figures.span(slot, pack) for pack in packs]
+        chosen = packs[spans.index(max(spans))]
+        if idle < 2 or self.rule.grouping != "contiguous":
+            return chosen
+        share = sum(spans) * (waiting / sum(map(len, packs))) / idle
+        return self._shortened(slot, chosen, share)
+
+    def _shortened(self, slot: Slot, pack: Group, share: Seconds) -> Group:
+        """The pack without its shortest trials, until it takes about its share of the time.
+
+        It may take as long as its longest trial alone.
+        """
+        longest = max(self.figures.span(slot, [trial]) for trial in pack)
+        fair = max(share, longest) * (1 + GAIN)
+        while len(pack) > 1 and self.figures.span(slot, pack) > fair:
+            shortest = min(pack, key=self.figures.left)
+            pack = [trial for trial in pack if trial != shortest]
+        return pack
+
+    def _batch(self, trial: TrialId) -> float:
+        """The trial's batch size; 1 where its configuration does not say."""
+        batch = self.view.trials[trial].config.get(self.rule.batch, 1)
+        if isinstance(batch, (int, float)) and batch > 0:
+            return float(batch)
+        return 1.0
+
+    def _steps(self, trial: TrialId) -> float:
+        """Steps that the trial has to go."""
+        return self.figures.left(trial) / self._batch(trial)
+
+
+def _chained(packs: Iterable[Packs]) -> Packs:
+    """The packs of all kinds."""
+    return list(chain.from_iterable(packs))

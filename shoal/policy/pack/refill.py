@@ -1,0 +1,185 @@
+"""Who joins a running pack when it has room."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from heapq import nsmallest
+from math import ceil, inf
+
+from shoal.core.cluster import Slot
+from shoal.core.plan import Gang
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.pack.figures import Figures
+from shoal.policy.pack.kinds import distance, graph
+
+JOINING = 16  # waiting trials nearest in configuration, that may join a pack
+EPS = 1e-6  # of a pack's speed: what counts as no gain
+Trials = Sequence[TrialId]
+PacksOf = Mapping[Gang, Trials]
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """`most`: trials in a pack; `same`: names of what must be equal, as in `Pack`.
+
+    `behind`: how many trials wait beside those given; they are taken to be like these.
+    """
+
+    figures: Figures
+    most: int
+    same: Sequence[str]
+    behind: int
+
+    def digest(self) -> str:
+        """A few letters that change with what decides who joins: memories are journalled."""
+        view = self.figures.view
+        speeds = [self._speeds(gang) for gang in in_order(view.plan.gangs)]
+        seen = (len(view.trials), len(view.known), speeds)
+        return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
+
+    def _speeds(self, gang: Gang) -> tuple[Trials, list[float]]:
+        """The gang's trials, and their samples/s, the slowest first."""
+        rates = self.figures.view.profile.rates(gang)
+        return gang.trials, sorted(rates.values())
+
+    def joined(
+        self, gangs: Collection[Gang], waits: Trials
+    ) -> Iterator[tuple[Gang, Gang]]:
+        """Packs before and after others joined them; who has the most left joins first."""
+        left = sorted(waits, key=lambda trial: -self.figures.left(trial))
+        packs = {gang: gang.trials for gang in in_order(gangs) if len(gang.slots) == 1}
+        for gang in list(packs):
+            if not has_room(gang, self.most):
+                continue
+            lanes = self._with_more(self._slot(gang), gang, left, packs)
+            if len(lanes) > len(gang.lanes):
+                packs[gang] = tuple(lanes)
+                left = [trial for trial in left if trial not in lanes]
+                yield gang, self.figures.gang(self._slot(gang), lanes)
+
+    def _slot(self, gang: Gang) -> Slot:
+        """The one slot of the gang."""
+        (name,) = gang.slots
+        return self.figures.view.slots[name]
+
+    def _with_more(
+        self, slot: Slot, gang: Gang, waits: Trials, packs: PacksOf
+    ) -> list[TrialId]:
+        """The pack's trials and those that join it: one by one, then all of its form at once."""
+        lanes = list(gang.trials)
+        first = lanes[0]
+        suits = self._suiting(first, waits)
+        most = self._share(first, packs, self._estimate(suits, waits))
+        if len(lanes) >= most:
+            return lanes
+        near = self._nearest(first, suits)
+        for trial in near:
+            if len(lanes) < most and self._gains(slot, gang, lanes, [trial]):
+                lanes.append(trial)
+        crowd = self._crowd(lanes, near, most)
+        if len(crowd) > 1 and self._gains(slot, gang, lanes, crowd):
+            lanes += crowd
+        return lanes
+
+    def _crowd(self, lanes: Trials, near: Trials, most: int) -> list[TrialId]:
+        """As many trials of the pack's form as it has room for, without those that are in it."""
+        others = [trial for trial in near if trial not in lanes]
+        places = max(0, most - len(lanes))
+        return self._of_form(lanes[0], others)[:places]
+
+    def _estimate(self, suits: Trials, waits: Trials) -> float:
+        """How many trials wait that suit, those that were not looked at included."""
+        return len(suits) * (1 + self.behind / max(1, len(waits)))
+
+    def _of_form(self, first: TrialId, trials: Trials) -> list[TrialId]:
+        """The trials of the same known form as the first."""
+        form = self.figures.form(first)
+        if form is None:
+            return []
+        return [trial for trial in trials if self.figures.form(trial) == form]
+
+    def _suiting(self, first: TrialId, waits: Trials) -> list[TrialId]:
+        """Those that may share a slot with this trial."""
+        view = self.figures.view
+        wanted = graph(view, first, self.same)
+        suits = []
+        for trial in waits:
+            fewest = view.trials[trial].widths[0]
+            if fewest == 1 and graph(view, trial, self.same) == wanted:
+                suits.append(trial)
+        return suits
+
+    def _nearest(self, first: TrialId, suits: Trials) -> list[TrialId]:
+        """The few most like it in configuration, in the order given."""
+        trials = self.figures.view.trials
+        mine = trials[first].config
+
+        def far(trial: TrialId) -> int:
+            return distance(mine, trials[trial].config)
+
+        chosen = set(nsmallest(JOINING, suits, key=far))
+        return [trial for trial in suits if trial in chosen]
+
+    def _share(self, first: TrialId, packs: PacksOf, waiting: float) -> int:
+        """How many one pack may have, that no slot with others of its form stands idle for it."""
+        peers = self._peers(first, packs)
+        all_of_form = sum(map(len, peers)) + waiting
+        return min(self.most, ceil(all_of_form / max(1, len(peers))))
+
+    def _peers(self, first: TrialId, packs: PacksOf) -> list[Trials]:
+        """The packs whose first trial has this trial's form."""
+        form = self.figures.form(first)
+        return [pack for pack in packs.values() if self.figures.form(pack[0]) == form]
+
+    def _gains(self, slot: Slot, runs: Gang, lanes: Trials, joining: Trials) -> bool:
+        """Whether they fit, and the pack does more with them until the first of all is through.
+
+        What it costs to take them in (the paper's eq. 4) counts, and each sample weighs what it
+        takes its trial alone. `runs`: what runs now; `lanes`: with those that join already.
+        """
+        figures = self.figures
+        together = [*lanes, *joining]
+        if not self._have_room(slot, together):
+            return False
+        more = figures.gang(slot, together)
+        rates = figures.view.profile.rates(more)
+        before = figures.speed(slot, lanes) * (1 + EPS)
+        after = figures.work(rates)
+        if after <= before:
+            return False
+        seconds = self._to_first_end(rates)
+        lost = self._lost(runs, figures.gang(slot, lanes), more)
+        return after * seconds > before * (seconds + lost)
+
+    def _to_first_end(self, rates: Mapping[TrialId, float]) -> Seconds:
+        """How long it takes at these rates until the first trial is through."""
+        left = self.figures.left
+        return min(left(trial) / rate for trial, rate in rates.items())
+
+    def _have_room(self, slot: Slot, trials: Trials) -> bool:
+        """Whether the slot's memory holds the trials together."""
+        if slot.memory == inf:
+            return True
+        return sum(map(self.figures.memory, trials)) <= slot.memory
+
+    def _lost(self, runs: Gang, fewer: Gang, more: Gang) -> Seconds:
+        """What it costs to go from `fewer` trials to `more`; the slot runs `runs` now."""
+        profile = self.figures.view.profile
+        lost = profile.switch(runs, more)
+        if len(fewer.lanes) > len(runs.lanes):
+            lost -= profile.switch(runs, fewer)  # some join already, and pay for that
+        return lost
+
+
+def has_room(gang: Gang, most: int) -> bool:
+    """Whether the gang is a pack of fewer trials than it may have.
+
+    A pack trains over the whole data set, on one slot.
+    """
+    whole = gang.quota is None and not gang.shards
+    return whole and len(gang.lanes) < most and len(gang.slots) == 1
+
+
+def in_order(gangs: Collection[Gang]) -> list[Gang]:
+    """The oldest gangs first."""
+    return sorted(gangs, key=lambda gang: (gang.since, gang.trials))

@@ -1,0 +1,4 @@
+"""Policies that choose how many slots a trial has.
+
+After Capes et al. (2019) and FLEET (Guan et al., 2020).
+"""

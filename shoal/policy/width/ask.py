@@ -1,0 +1,178 @@
+"""What trials of changeable width ask for.
+
+The widths they may have, how fast they would go at each, and how much they have left.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.plan import Gang
+from shoal.core.state import View
+from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.policy.idle import queue
+
+Widths = Mapping[TrialId, int]
+Rung = dict[TrialId, int]  # for each trial, the place of its width among its rungs
+A_LITTLE: Samples = 1e-9  # left of a trial that should have ended
+# The widths to consider, from the fewest and the most slots that a trial may have.
+Rungs = Callable[[int, int], tuple[int, ...]]
+# What a trial has left to train.
+Left = Callable[[View, TrialId], Samples]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one trial asks for.
+
+    `left`: samples. `widths`: its rungs, rising. `rates`: samples/s at each of them. `held`: the
+    slots that it has now.
+    """
+
+    trial: TrialId
+    left: Samples
+    widths: tuple[int, ...]
+    rates: tuple[float, ...]
+    held: int = 0
+
+    @property
+    def least(self) -> int:
+        """The fewest slots with which it runs."""
+        return self.widths[0]
+
+    def seconds(self, rung: int = 0) -> Seconds:
+        """Time to its end at this rung."""
+        return self.left / self.rates[rung]
+
+    def seconds_at(self, width: int) -> Seconds:
+        """Time to its end with so many slots, which are one of its widths."""
+        return self.seconds(self.widths.index(width))
+
+    def step(self, rung: int) -> int:
+        """Slots that the rung after this one takes in addition."""
+        return self.widths[rung + 1] - self.widths[rung]
+
+    def helps(self, rung: int) -> bool:
+        """There is a rung after this one, and it is faster."""
+        above = rung + 1
+        if above == len(self.widths):
+            return False
+        return self.rates[above] > self.rates[rung]
+
+
+@lru_cache(maxsize=1024)
+def powers_of_two(fewest: int, most: int) -> tuple[int, ...]:
+    """1, 2, 4 … within the limits; the fewest where there is none."""
+    found = []
+    width = 1
+    while width <= most:
+        if width >= fewest:
+            found.append(width)
+        width *= 2
+    return tuple(found) or (fewest,)
+
+
+def all_widths(fewest: int, most: int) -> tuple[int, ...]:
+    """Each width within the limits."""
+    return tuple(range(fewest, most + 1))
+
+
+def left_of(view: View, trial: TrialId) -> Samples:
+    """What it has yet to train, as its `samples` say; a little where it should have ended."""
+    asked = view.trials[trial].samples
+    return max(asked - view.done[trial], A_LITTLE)
+
+
+def ends_by_itself(gang: Gang | None) -> bool:
+    """Whether the gang trains a fixed number of samples, so that its slots come free anyway."""
+    return gang is not None and gang.quota is not None
+
+
+def room(view: View) -> int:
+    """Slots that can be shared out: all but the slots of units that end by themselves."""
+    count = 0
+    for slot in view.slots:
+        if not ends_by_itself(view.busy.get(slot)):
+            count += 1
+    return count
+
+
+def asks(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
+    """What each trial asks for that could run here.
+
+    Trials of higher priority come first, and else those that came first. Left out: trials in a unit
+    that ends by itself, and those that need more slots, or bigger ones, than there are.
+    """
+    capacity = room(view)
+    sizes = _limiting_sizes(view)
+
+    found = []
+    for name in queue(view):
+        if ends_by_itself(view.running.get(name)):
+            continue
+        fewest, most = view.trials[name].widths
+        most = min(most, capacity)
+        if sizes:
+            most = min(most, _large_enough(view, name, sizes))
+        if fewest <= most:
+            widths = rungs(fewest, most)
+            found.append(_ask(view, name, widths, left(view, name)))
+    return found
+
+
+def _limiting_sizes(view: View) -> list[GiB]:
+    """The memory of all slots, rising; empty where memory is no limit."""
+    sizes = sorted(slot.memory for slot in view.slots.values())
+    if sizes and sizes[0] < inf:
+        return sizes
+    return []
+
+
+def _large_enough(view: View, trial: TrialId, sizes: Sequence[GiB]) -> int:
+    """How many slots have the memory that the trial needs, by their sizes, rising."""
+    needed = view.profile.cost(trial).memory
+    too_small = bisect_left(sizes, needed)
+    return len(sizes) - too_small
+
+
+def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> Ask:
+    """What this trial asks for, at these widths."""
+    curve = view.profile.curve(trial, widths[-1])
+    if len(curve) == len(widths):  # all widths from 1 on
+        rates = tuple(curve)
+    else:
+        rates = tuple(curve[width - 1] for width in widths)
+    return Ask(trial, left, widths, rates, _held(view, trial))
+
+
+def _held(view: View, trial: TrialId) -> int:
+    """The slots that the trial's lane has now."""
+    gang = view.running.get(trial)
+    if gang is None:
+        return 0
+    return len(slots_of(gang, trial))
+
+
+def slots_of(gang: Gang, trial: TrialId) -> tuple[SlotId, ...]:
+    """The slots of the trial's lane in its gang."""
+    lane = next(lane for lane in gang.lanes if lane.trial == trial)
+    return lane.slots
+
+
+def admitted(wanting: list[Ask], capacity: int) -> list[Ask]:
+    """The trials that run at their fewest slots, in the order given.
+
+    One that does not fit lets the next ones pass.
+    """
+    taken = []
+    for ask in wanting:
+        if ask.least > capacity:
+            continue
+        capacity -= ask.least
+        taken.append(ask)
+        if capacity == 0:
+            break
+    return taken

@@ -1,0 +1,186 @@
+"""Widths of data-parallel trials, changed as trials come and go.
+
+By marginal gain, exactly, or fixed.
+
+Capes et al. 2019, section 4: minimise the sum of the seconds left over widths that fit the
+cluster. `climb` over powers of two is the paper's doubling heuristic (eq. 6). Over all widths it is
+Optimus' greedy +1, which stops where one slot more does not help though several would.
+`best_widths` is the optimum of the same objective.
+"""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.core.plan import Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.width.ask import (
+    Ask,
+    Rungs,
+    Widths,
+    admitted,
+    all_widths,
+    asks,
+    powers_of_two,
+    room,
+)
+from shoal.policy.width.foretell import left_by
+from shoal.policy.width.place import place
+
+Rule = Literal["doubling", "plus-one", "exact"]
+
+
+def climb(wanting: list[Ask], capacity: int) -> dict[TrialId, int]:
+    """The fewest slots for all, then step by step to where a slot saves most seconds (eq. 6).
+
+    If not all trials fit, the first ones get the slots.
+    """
+    taken = admitted(wanting, capacity)
+    free = capacity - sum(ask.least for ask in taken)
+    rungs = [0] * len(taken)
+
+    heap = [(_saved(ask, 0), i) for i, ask in enumerate(taken) if ask.helps(0)]
+    heapify(heap)
+    while heap and free:
+        _, i = heappop(heap)
+        step = taken[i].step(rungs[i])
+        if step > free:
+            continue
+        free -= step
+        rungs[i] += 1
+        if taken[i].helps(rungs[i]):
+            heappush(heap, (_saved(taken[i], rungs[i]), i))
+    return {ask.trial: ask.widths[rung] for ask, rung in zip(taken, rungs, strict=True)}
+
+
+def _saved(ask: Ask, rung: int) -> float:
+    """Seconds that each slot of the next step saves, negated for the heap (eq. 6)."""
+    return (ask.seconds(rung + 1) - ask.seconds(rung)) / ask.step(rung)
+
+
+def best_widths(wanting: list[Ask], capacity: int) -> dict[TrialId, int]:
+    """The widths with the least sum of seconds left, by a dynamic program over the slots.
+
+    If not all trials fit, the first ones get the slots, as in `climb`.
+    """
+    taken = admitted(wanting, capacity)
+    best = np.zeros(capacity + 1)  # sum of seconds with so many slots at most
+    chosen = []
+    for ask in taken:
+        best, rungs = _with_one_more(best, ask)
+        chosen.append(rungs)
+
+    left = capacity
+    widths = {}
+    for ask, rungs in zip(reversed(taken), reversed(chosen), strict=True):
+        width = ask.widths[rungs[left]]
+        widths[ask.trial] = width
+        left -= width
+    return {ask.trial: widths[ask.trial] for ask in taken}
+
+
+def _with_one_more(best: np.ndarray, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
+    """For each number of slots: the least sum of seconds with this trial, and its rung there."""
+    total = np.full(len(best), np.inf)
+    rungs = np.zeros(len(best), int)
+    for rung, width in enumerate(ask.widths):
+        if width >= len(best):
+            continue
+        value = best[: len(best) - width] + ask.seconds(rung)
+        better = value < total[width:]
+        total[width:][better] = value[better]
+        rungs[width:][better] = rung
+    return total, rungs
+
+
+@dataclass(frozen=True, slots=True)
+class Doubling:
+    """All trials run, and their widths follow what one slot more would save.
+
+    If there are more trials than slots, the first to come run. `rule`: "doubling" (the paper's
+    precomputed strategy), "plus-one" (Optimus) or "exact". `every`: ask again after so many seconds
+    at the latest, since the gains change while trials train; None: when trials or slots come and
+    go. `foretell`: a metric, from whose scores so far what trials have left is foretold; None: as
+    much as they were asked to train.
+
+    Raises:
+        ValueError: no such rule, or an interval that is not positive.
+    """
+
+    rule: Rule = "doubling"
+    every: Seconds | None = None
+    foretell: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(Rule):
+            listed = ", ".join(get_args(Rule))
+            raise ValueError(f"doubling's rule is one of {listed}; got {self.rule!r}")
+        check_interval(self.every)
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+        return placed(view, self._widths(view), self.every), memory
+
+    def _rungs(self) -> Rungs:
+        """The widths that the rule considers."""
+        if self.rule == "plus-one":
+            return all_widths
+        return powers_of_two
+
+    def _widths(self, view: View) -> Widths:
+        """The widths by the rule."""
+        wanting = asks(view, self._rungs(), left_by(self.foretell))
+        if self.rule == "exact":
+            return best_widths(wanting, room(view))
+        return climb(wanting, room(view))
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """First come, first served, each trial at the same fixed width.
+
+    A trial that does not allow this width has the nearest one that it allows.
+
+    Raises:
+        ValueError: width below 1.
+    """
+
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"a width must be >= 1 slot; got {self.slots!r}")
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+        taken = admitted(asks(view, self._rungs), room(view))
+        return place(view, {ask.trial: ask.least for ask in taken}), memory
+
+    def _rungs(self, fewest: int, most: int) -> tuple[int, ...]:
+        """The fixed width, or the nearest one within the limits."""
+        return (min(max(self.slots, fewest), most),)
+
+
+def check_interval(seconds: Seconds | None) -> None:
+    """Raise ValueError unless it is positive, or None."""
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"an interval must be > 0 seconds, or None; got {seconds!r}")
+
+
+def placed(view: View, widths: Widths, every: Seconds | None) -> Plan:
+    """Each trial on so many slots, to be thought over after so many seconds."""
+    return again(view, place(view, widths), every)
+
+
+def again(view: View, plan: Plan, every: Seconds | None) -> Plan:
+    """The plan, to be thought over after so many seconds while there is work."""
+    if every is None or not view.trials:
+        return plan
+    return Plan(plan.gangs, view.now + every)

@@ -1,0 +1,134 @@
+"""Doubling for trials whose speeds are not known: each is first run at every width for a while.
+
+Capes et al. 2019, section 7, the exploratory strategy: a new trial is given 8 slots for ten
+minutes, and runs for 2.5 minutes at each of 1, 2, 4 and 8. What it does there is training, too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from shoal.core.plan import Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.width.ask import Ask, asks, powers_of_two, room
+from shoal.policy.width.doubling import climb
+from shoal.policy.width.place import place
+
+Stamp = Sequence[float]  # time, samples done by then, and the width begun (0: none)
+Seen = Sequence[Stamp]
+Stamps = list[Stamp]
+SOON: Seconds = 1e-6  # a wake-up that is early by less is on time
+
+
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """Each new trial explores its widths; the others share what is left.
+
+    New trials go first, in the order in which they came. All the while a trial explores, it holds
+    the slots of its greatest width.
+    The others share what is left by `doubling.climb`, at the rates seen. Where slots join later,
+    the widths that they allow are explored then. A trial for which there is no room to go on
+    exploring shares at the widths that it has explored.
+
+    `seconds`: for all widths together. `most`: greatest width to explore. Its memory are the times
+    and samples at which each trial began each width.
+
+    Raises:
+        ValueError: seconds not positive, or most below 1.
+    """
+
+    seconds: Seconds = 600.0
+    most: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0 or self.most < 1:
+            given = f"{self.seconds!r}, {self.most!r}"
+            raise ValueError(f"exploring needs seconds > 0 and most >= 1; got {given}")
+
+    def start(self) -> dict[TrialId, Any]:
+        return {}
+
+    def decide(
+        self, view: View, memory: Mapping[TrialId, Any]
+    ) -> tuple[Plan, dict[TrialId, Any]]:
+        free = room(view)
+        known: list[Ask] = []
+        widths: dict[TrialId, int] = {}
+        wakes: list[Seconds] = []
+        stamps: dict[TrialId, Stamps] = {}
+        for ask in asks(view, self._rungs):
+            seen = self._next(view, ask, _readable(memory.get(ask.trial, [])))
+            begun, _, width = seen[-1]
+            if width and ask.widths[-1] <= free:
+                free -= ask.widths[-1]
+                widths[ask.trial] = int(width)
+                wakes.append(begun + self._share(ask))
+            else:
+                seen = _broken_off(seen)  # there is no room to go on exploring
+                known += _explored(ask, seen)
+            stamps[ask.trial] = seen
+        widths |= climb(known, free)
+        return Plan(place(view, widths).gangs, min(wakes, default=None)), stamps
+
+    def _rungs(self, fewest: int, most: int) -> tuple[int, ...]:
+        return powers_of_two(fewest, max(fewest, min(most, self.most)))
+
+    def _share(self, ask: Ask) -> Seconds:
+        return self.seconds / len(ask.widths)
+
+    def _next(self, view: View, ask: Ask, seen: Stamps) -> Stamps:
+        """With a further stamp if a width is to be begun, or its time is over."""
+        now = 0
+        if seen:
+            now = int(seen[-1][2])
+        if now in ask.widths and view.now < seen[-1][0] + self._share(ask) - SOON:
+            return seen
+        if now and now not in ask.widths:  # it was begun with more slots than there are
+            seen = _broken_off(seen)
+
+        done = {*_rates(ask, seen), now}
+        following = next((width for width in ask.widths if width not in done), 0)
+        if not following and seen and not seen[-1][2]:
+            return seen
+        return [*seen, [view.now, view.done[ask.trial], following]]
+
+
+def _broken_off(seen: Stamps) -> Stamps:
+    """The stamps, in which the width begun last does not count."""
+    time, samples, width = seen[-1]
+    if not width:
+        return seen
+    return [*seen[:-1], [time, samples, 0]]
+
+
+def _explored(ask: Ask, seen: Seen) -> list[Ask]:
+    """The trial at the widths that it explored, if there are any, at the rates that it had."""
+    rates = _rates(ask, seen)
+    if not rates:
+        return []
+    return [replace(ask, widths=tuple(rates), rates=tuple(rates.values()))]
+
+
+def _rates(ask: Ask, seen: Seen) -> dict[int, float]:
+    """Samples/s at each width explored; as believed where nothing was trained."""
+    made: dict[int, float] = {}
+    for begun, end in pairwise(seen):
+        if begun[2] and end[0] > begun[0]:
+            made[int(begun[2])] = (end[1] - begun[1]) / (end[0] - begun[0])
+
+    rates = {}
+    for width, believed in zip(ask.widths, ask.rates, strict=True):
+        if width in made:
+            rates[width] = believed
+            if made[width] > 0:
+                rates[width] = made[width]
+    return rates
+
+
+def _readable(stamps: Seen) -> Stamps:
+    """The stamps; none of those that older journals hold without widths: the trial begins anew."""
+    if any(len(stamp) != 3 for stamp in stamps):
+        return []
+    return list(stamps)

@@ -1,0 +1,298 @@
+"""Flotillas: trials of unlike speed advance together over one stream, at about the same pace.
+
+Each trial has as many slots as even out the paces. Guan et al., "FLEET", MLSys 2020, algorithms
+1-2; placing is algorithm 3, `place.assign`. `Rounds` is the framework that FLEET compares with
+(Pittman et al., SC'18).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.core.cluster import SlotId
+from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.state import View
+from shoal.core.trial import TrialId
+from shoal.policy.width.ask import Ask, Widths, all_widths, asks
+from shoal.policy.width.place import assign, seats, to_share
+
+Scope = Literal["global", "local"]
+Rungs = dict[
+    TrialId, int
+]  # for each trial, the place of its width among those it may have
+NEAR = 20 / 176  # the paper's 20 images/s, of its fastest model's rate
+
+
+def create_flotilla(
+    wanting: Sequence[Ask],
+    capacity: int,
+    delta: float | None = None,
+    guard: bool = True,
+) -> dict[TrialId, int]:
+    """Trials with about the pace of the fastest one, and their slots (FLEET, algorithm 2).
+
+    They are in the order in which they were taken in. `delta`: samples/s by which paces may differ
+    (None: the paper's share of the fastest one). Slots that are left over go to the slowest trial;
+    with `guard` only where one more makes it faster, without it (as printed) in any case.
+    """
+    able = [ask for ask in wanting if ask.least <= capacity]
+    if not able:
+        return {}
+    fast = max(able, key=lambda ask: ask.rates[0])
+    pace = fast.rates[0]
+    near = delta
+    if near is None:
+        near = NEAR * pace
+
+    rungs: Rungs = {fast.trial: 0}
+    free = capacity - fast.least
+    by_name = {ask.trial: ask for ask in able}
+    nearest = {ask.trial: _Nearest.of(ask, pace) for ask in able if ask is not fast}
+    while nearest and free > 0:
+        gap, trial, rung = _best(nearest.values(), free)
+        if trial is None or gap > near:
+            break
+        rungs[trial] = rung
+        free -= by_name[trial].widths[rung]
+        del nearest[trial]
+
+    _left_over([by_name[trial] for trial in rungs], rungs, free, guard)
+    return {trial: by_name[trial].widths[rung] for trial, rung in rungs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """How near a trial can come to a pace, if its rung is limited.
+
+    `gaps`: for each limit, the least difference to the pace up to there. `rungs`: the first rung
+    that has it.
+    """
+
+    ask: Ask
+    gaps: np.ndarray
+    rungs: np.ndarray
+
+    @classmethod
+    def of(cls, ask: Ask, pace: float) -> "_Nearest":
+        gaps = np.abs(np.asarray(ask.rates) - pace)
+        least = np.minimum.accumulate(gaps)
+        first = np.concatenate([[True], least[1:] < least[:-1]])
+        rungs = np.where(first, np.arange(len(gaps)), 0)
+        return cls(ask, least, np.maximum.accumulate(rungs))
+
+
+def _best(nearest: Iterable[_Nearest], free: int) -> tuple[float, TrialId | None, int]:
+    """The least gap that is to be had with so many free slots, whose it is, and at which rung."""
+    best = inf
+    taken = None
+    rung = 0
+    for each in nearest:
+        limit = min(free - each.ask.least, len(each.gaps) - 1)  # widths are consecutive
+        if limit >= 0 and each.gaps[limit] < best:
+            best = float(each.gaps[limit])
+            taken = each.ask.trial
+            rung = int(each.rungs[limit])
+    return best, taken, rung
+
+
+def _left_over(members: Sequence[Ask], rungs: Rungs, free: int, guard: bool) -> None:
+    """The next slot to the slowest one, until none is left (algorithm 2, lines 12-16)."""
+
+    def may_rise(ask: Ask) -> bool:
+        if guard:
+            return ask.helps(rungs[ask.trial])
+        return rungs[ask.trial] + 1 < len(ask.widths)
+
+    while free > 0:
+        rising = [ask for ask in members if may_rise(ask)]
+        if not rising:
+            return
+        slowest = min(rising, key=lambda ask: ask.rates[rungs[ask.trial]])
+        rungs[slowest.trial] += 1
+        free -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Flotilla:
+    """Forms flotillas, and keeps each together until its trials end.
+
+    `scope` "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
+    are busy (algorithm 1), and when a pace turns out to be another than the flotillas were formed
+    by. Their paces are the policy's memory. "local": slots that come free get a flotilla of the
+    trials that wait, and nothing is stopped.
+
+    `delta`, `guard`: as in `create_flotilla`. Slots that the guard, or the trials' widths, leave
+    over go to further flotillas.
+
+    Raises:
+        ValueError: no such scope, alpha not in 0..1, or delta below 0.
+    """
+
+    scope: Scope = "global"
+    alpha: float = 0.8
+    delta: float | None = None
+    guard: bool = True
+
+    def __post_init__(self) -> None:
+        _check_scope(self.scope)
+        if not 0 < self.alpha <= 1 or (self.delta is not None and not self.delta >= 0):
+            given = f"{self.alpha!r}, {self.delta!r}"
+            raise ValueError(f"alpha must lie in 0..1 and delta be >= 0; got {given}")
+
+    def start(self) -> dict[TrialId, float]:
+        return {}
+
+    def decide(
+        self, view: View, memory: Mapping[TrialId, float] | None
+    ) -> tuple[Plan, Mapping[TrialId, float]]:
+        free = _free(view)
+        if self.scope == "local":
+            waiting = [
+                ask for ask in asks(view, all_widths) if ask.trial not in view.running
+            ]
+            return Plan(view.plan.gangs.union(self._form(view, waiting, free))), {}
+
+        mine = to_share(view)
+        enough = len(mine) - len(free) >= self.alpha * len(mine)
+        if enough and not self._apart(view, memory or {}):
+            return view.plan, memory or {}
+
+        locked = [gang for gang in view.plan.gangs if gang.quota is not None]
+        formed = self._form(view, asks(view, all_widths), mine)
+        return Plan(frozenset([*locked, *formed])), _paces(view, formed)
+
+    def _apart(self, view: View, before: Mapping[TrialId, float]) -> bool:
+        """Whether a pace is off what the flotillas were formed by, by more than paces may differ.
+
+        So they are formed again once trials are measured that seemed alike before.
+        """
+        now = _paces(view, [gang for gang in view.plan.gangs if gang.quota is None])
+        near = self._near(now)
+        common = now.keys() & before.keys()
+        return any(abs(now[trial] - before[trial]) > near for trial in common)
+
+    def _near(self, paces: Mapping[TrialId, float]) -> float:
+        """By how much the paces of one flotilla may differ."""
+        if self.delta is not None:
+            return self.delta
+        return NEAR * max(paces.values(), default=0.0)
+
+    def _form(self, view: View, waiting: list[Ask], free: list[SlotId]) -> list[Gang]:
+        """A flotilla, and more of them where it left trials and slots over."""
+        gangs: list[Gang] = []
+        while waiting and free:
+            widths = create_flotilla(waiting, len(free), self.delta, self.guard)
+            gang = _sail(view, widths, free)
+            if gang is None:
+                break
+            gangs.append(gang)
+            free = [slot for slot in free if slot not in gang.slots]
+            waiting = [ask for ask in waiting if ask.trial not in gang.trials]
+        return gangs
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """As many trials as there are slots, drawn by lot, on their fewest slots.
+
+    The next ones start when all of them are through (Pittman et al., SC'18).
+    """
+
+    seed: int = 0
+
+    def start(self) -> None:
+        return None
+
+    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
+        if any(gang.quota is None for gang in view.plan.gangs):
+            return view.plan, memory
+        wanting = asks(view, lambda fewest, most: (fewest,))
+        free = _free(view)
+        gang = _sail(view, self._drawn(view, wanting, len(free)), free)
+        if gang is None:
+            return Plan(view.plan.gangs), memory
+        return Plan(view.plan.gangs | {gang}), memory
+
+    def _drawn(self, view: View, wanting: Sequence[Ask], free: int) -> Widths:
+        """Trials drawn by lot, as far as the slots reach, and their slots."""
+        lots = np.random.default_rng([self.seed, view.turn]).permutation(len(wanting))
+        widths = {}
+        for i in lots:
+            ask = wanting[i]
+            if ask.least <= free:
+                widths[ask.trial] = ask.least
+                free -= ask.least
+        return widths
+
+
+def _check_scope(scope: str) -> None:
+    """Raise ValueError if there is no such scope."""
+    if scope not in get_args(Scope):
+        listed = ", ".join(get_args(Scope))
+        raise ValueError(f"a flotilla's scope is one of {listed}; got {scope!r}")
+
+
+def _paces(view: View, gangs: Iterable[Gang]) -> dict[TrialId, float]:
+    """Samples/s of each lane at its width, if it were alone."""
+    paces = {}
+    for gang in gangs:
+        for lane in gang.lanes:
+            paces[lane.trial] = _pace(view, lane)
+    return paces
+
+
+def _pace(view: View, lane: Lane) -> float:
+    """Samples/s of the lane at its width, if it were alone."""
+    return view.profile.curve(lane.trial, len(lane.slots))[-1]
+
+
+def _free(view: View) -> list[SlotId]:
+    """The slots that are in no gang."""
+    busy = view.busy.keys()
+    return [slot for slot in view.slots if slot not in busy]
+
+
+def _sail(view: View, widths: Widths, slots: Sequence[SlotId]) -> Gang | None:
+    """The gang of these lanes; None if none has room. If they are together already, it goes on."""
+    lanes = tuple(Lane(trial, at) for trial, at in _berths(view, widths, slots).items())
+    if not lanes:
+        return None
+    now = view.running.get(lanes[0].trial)
+    if now is not None and set(now.lanes) == set(lanes) and not now.shards:
+        return now
+    return Gang(lanes, since=view.turn)
+
+
+def _berths(
+    view: View, widths: Widths, slots: Sequence[SlotId]
+) -> dict[TrialId, tuple[SlotId, ...]]:
+    """By algorithm 3 where the nodes are whole and equal and have the memory, else by best fit."""
+    nodes: dict[str, list[SlotId]] = {}
+    for slot in slots:
+        nodes.setdefault(view.slots[slot].node, []).append(slot)
+    sizes = {len(at) for at in nodes.values()}
+    if len(sizes) == 1:
+        found = _in_a_row(widths, list(nodes.values()))
+        if all(_has_memory(view, trial, at) for trial, at in found.items()):
+            return found
+    return seats(view, widths, slots, {})
+
+
+def _in_a_row(
+    widths: Widths, nodes: Sequence[Sequence[SlotId]]
+) -> dict[TrialId, tuple[SlotId, ...]]:
+    """The slots of each trial by algorithm 3, on nodes with equally many slots."""
+    row = [slot for at in nodes for slot in at]
+    places = assign(list(widths.values()), len(nodes[0]))
+    return {
+        t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)
+    }
+
+
+def _has_memory(view: View, trial: TrialId, slots: Sequence[SlotId]) -> bool:
+    """Whether the smallest of these slots has room for the trial, as far as the profile knows."""
+    room = min(view.slots[slot].memory for slot in slots)
+    return room == inf or view.profile.cost(trial).memory <= room

@@ -1,0 +1,328 @@
+"""On which slots: as few nodes a lane as possible, and a lane keeps the slots that it has.
+
+Guan et al., "FLEET", MLSys 2020, section 4.3.2, eq. 4 and algorithms 3-4, misprints put right:
+`assign`, for an empty cluster of equal nodes. `place` is for clusters at work: best fit, largest
+first.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, permutations
+from math import inf
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.state import View
+from shoal.core.trial import TrialId
+from shoal.policy.width.ask import Widths, ends_by_itself, slots_of
+from shoal.profile.ring import is_power_of_two
+
+ORDERS = 1024  # of the lanes that are left in algorithm 3
+Held = Mapping[TrialId, tuple[SlotId, ...]]
+Seats = dict[TrialId, tuple[SlotId, ...]]
+Memory = Mapping[TrialId, GiB]  # that each trial needs
+
+
+def assign(widths: Sequence[int], per_node: int) -> list[range]:
+    """The places 0, 1, … that each width gets, `per_node` to a node (FLEET, algorithm 3).
+
+    First the widths that fill whole nodes, then pairs that fill them together, then the best order
+    of the rest by eq. 4, among the first 1024 orders.
+    """
+    row: list[int] = []
+    others: list[int] = []
+    for i, width in enumerate(widths):
+        if width % per_node == 0:
+            row.append(i)
+        else:
+            others.append(i)
+
+    pairs, rest = _paired(others, widths, per_node)
+    row += pairs
+    taken = sum(widths[i] for i in row)
+    row += _best_order(rest, widths, taken, per_node)
+    return _laid_out(row, widths)
+
+
+def _best_order(
+    numbers: Sequence[int], widths: Sequence[int], at: int, per_node: int
+) -> tuple[int, ...]:
+    """The order of these widths, laid out from place `at` on, that eq. 4 finds best."""
+
+    def spread_of(order: tuple[int, ...]) -> float:
+        return _spread_of(order, widths, at, per_node)
+
+    orders = islice(permutations(numbers), ORDERS)
+    return min(orders, key=spread_of)
+
+
+def _laid_out(row: Sequence[int], widths: Sequence[int]) -> list[range]:
+    """The places of each width, if they stand in this order."""
+    given: dict[int, range] = {}
+    at = 0
+    for i in row:
+        end = at + widths[i]
+        given[i] = range(at, end)
+        at = end
+    return [given[i] for i in range(len(widths))]
+
+
+def _paired(
+    numbers: Sequence[int], widths: Sequence[int], per_node: int
+) -> tuple[list[int], list[int]]:
+    """Pairs of widths that fill nodes together, in a row, and the widths without a partner."""
+    pairs: list[int] = []
+    waiting: dict[int, list[int]] = {}  # by what they take of their last node
+    for i in numbers:
+        width = widths[i]
+        partners = waiting.get(-width % per_node)
+        if partners:
+            partner = partners.pop(0)
+            pairs += [i, partner]
+        else:
+            waiting.setdefault(width % per_node, []).append(i)
+
+    paired = set(pairs)
+    alone = [i for i in numbers if i not in paired]
+    return pairs, alone
+
+
+def spread(places: Iterable[range], per_node: int) -> float:
+    """Eq. 4: the nodes of each lane divided by its slots, summed; less is better."""
+    return sum(_nodes(p.start, p.stop, per_node) / len(p) for p in places)
+
+
+def _nodes(start: int, stop: int, per_node: int) -> int:
+    """How many nodes the places from `start` to before `stop` touch."""
+    return (stop - 1) // per_node - start // per_node + 1
+
+
+def _spread_of(
+    order: Iterable[int], widths: Sequence[int], at: int, per_node: int
+) -> float:
+    """Eq. 4 for lanes laid out in this order from place `at` on."""
+    total = 0.0
+    for i in order:
+        end = at + widths[i]
+        total += _nodes(at, end, per_node) / widths[i]
+        at = end
+    return round(total, 9)
+
+
+def place(view: View, wanted: Widths) -> Plan:
+    """Each trial alone on so many slots.
+
+    Gangs that have them go on, others keep what they can, and all else stops. Units that end by
+    themselves go on. Where memory is short a trial gets fewer slots than wanted, or none.
+    """
+    gangs = {gang for gang in view.plan.gangs if ends_by_itself(gang)}
+    held = _held(view, wanted)
+    seated = seats(view, wanted, to_share(view), held)
+    for trial, slots in seated.items():
+        gangs.add(_alone(view, trial, slots))
+    return Plan(frozenset(gangs))
+
+
+def _alone(view: View, trial: TrialId, slots: tuple[SlotId, ...]) -> Gang:
+    """The trial alone on these slots: the gang that runs now, if it is that."""
+    lanes = (Lane(trial, slots),)
+    now = view.running.get(trial)
+    if now is not None and now.lanes == lanes and not now.shards:
+        return now
+    return Gang(lanes, since=view.turn)
+
+
+def to_share(view: View) -> list[SlotId]:
+    """The slots that are in no unit that ends by itself."""
+    busy = view.busy
+    return [slot for slot in view.slots if not ends_by_itself(busy.get(slot))]
+
+
+def _held(view: View, wanted: Widths) -> Seats:
+    """The slots that these trials have now, but for units that end by themselves."""
+    held = {}
+    for trial in wanted:
+        gang = view.running.get(trial)
+        if gang is None or ends_by_itself(gang):
+            continue
+        held[trial] = slots_of(gang, trial)
+    return held
+
+
+def seats(view: View, wanted: Widths, free: Sequence[SlotId], held: Held) -> Seats:
+    """The slots, among the free ones, of each trial that gets some.
+
+    A trial keeps the slots it has, as far as it still wants them. Then those that need most memory
+    choose first, and of equal ones those that miss most slots.
+    """
+    pool = _Pool(view, free)
+    found = _kept(view, wanted, held, pool)
+    limited = any(slot.memory < inf for slot in view.slots.values())
+    memory = dict.fromkeys(wanted, 0.0)
+    if limited:
+        memory = {trial: view.profile.cost(trial).memory for trial in wanted}
+
+    for trial in _by_need(wanted, found, memory):
+        roomy = pool
+        if limited:
+            roomy = pool.with_memory(memory[trial])
+        before = found.get(trial, ())
+        need = wanted[trial] - len(before)
+        got = (*before, *roomy.nearest(before, need))
+        use = _usable(len(got), wanted[trial])
+        found[trial] = got[:use]
+        pool.take(got[len(before) : use])
+    return _enough(view, found)
+
+
+def _by_need(wanted: Widths, found: Seats, memory: Memory) -> list[TrialId]:
+    """The trials that miss slots: those that need most memory first, then most slots."""
+    need: dict[TrialId, int] = {}
+    for trial, width in wanted.items():
+        missing = width - len(found.get(trial, ()))
+        if missing:
+            need[trial] = missing
+    return sorted(need, key=lambda trial: (-memory[trial], -need[trial]))
+
+
+def _enough(view: View, found: Seats) -> Seats:
+    """The trials that have at least their fewest slots."""
+    seated = {}
+    for trial, slots in found.items():
+        if slots and _are_enough(view, trial, slots):
+            seated[trial] = slots
+    return seated
+
+
+def _are_enough(view: View, trial: TrialId, slots: Sequence[SlotId]) -> bool:
+    """Whether these are the trial's fewest slots, or more."""
+    fewest = view.trials[trial].widths[0]
+    return len(slots) >= fewest
+
+
+def _kept(view: View, wanted: Widths, held: Held, pool: "_Pool") -> Seats:
+    """What each trial keeps of its slots; these are taken from the pool."""
+    found: Seats = {}
+    for trial, slots in held.items():
+        width = wanted[trial]
+        mine = tuple(slot for slot in slots if slot in pool)
+        if len(mine) > width:
+            mine = _fewest_nodes(view, mine, width)
+        found[trial] = mine
+        pool.take(mine)
+    return found
+
+
+class _Pool:
+    """Free slots by node, and nodes by how many free slots they have.
+
+    So the best node is found without looking at all of them.
+    """
+
+    def __init__(self, view: View, free: Sequence[SlotId]) -> None:
+        self.view = view
+        # Dicts without values are sets that keep their order.
+        self.nodes: dict[str, dict[SlotId, None]] = {}
+        self.sizes: dict[int, dict[str, None]] = {}
+        for slot in free:
+            mine = self.nodes.setdefault(self._node(slot), {})
+            mine[slot] = None
+        for node, slots in self.nodes.items():
+            self._note(node, len(slots))
+
+    def _node(self, slot: SlotId) -> str:
+        """The node of this slot."""
+        return self.view.slots[slot].node
+
+    def __contains__(self, slot: SlotId) -> bool:
+        return slot in self.nodes.get(self._node(slot), ())
+
+    def __iter__(self) -> Iterator[SlotId]:
+        return (slot for slots in self.nodes.values() for slot in slots)
+
+    def with_memory(self, memory: GiB) -> "_Pool":
+        """The free slots that have this memory."""
+        slots = self.view.slots
+        return _Pool(self.view, [slot for slot in self if slots[slot].memory >= memory])
+
+    def take(self, slots: Iterable[SlotId]) -> None:
+        """Remove these slots."""
+        for slot in slots:
+            node = self._node(slot)
+            mine = self.nodes[node]
+            self._shrink(node, len(mine))
+            del mine[slot]
+
+    def _shrink(self, node: str, size: int) -> None:
+        """Note that the node, with so many free slots, has one less."""
+        alike = self.sizes[size]
+        del alike[node]
+        if not alike:
+            del self.sizes[size]
+        if size > 1:
+            self._note(node, size - 1)
+
+    def _note(self, node: str, size: int) -> None:
+        """Note that the node has so many free slots."""
+        alike = self.sizes.setdefault(size, {})
+        alike[node] = None
+
+    def nearest(self, held: Sequence[SlotId], need: int) -> list[SlotId]:
+        """So many more slots, or as many as there are.
+
+        First at nodes where the trial is. Then at a node that just holds the rest; else at the
+        emptiest node, and so on.
+        """
+        home = self._homes(held)
+        got: list[SlotId] = []
+        used: set[str] = set()
+        while len(got) < need:
+            more = need - len(got)
+            node: str | None
+            if home:
+                node = home.pop(0)
+            else:
+                node = self._best(more, used)
+            if node is None:
+                break
+            used.add(node)
+            got += islice(self.nodes[node], more)
+        return got
+
+    def _homes(self, held: Sequence[SlotId]) -> list[str]:
+        """The nodes of these slots that have free ones, those with the most free ones first."""
+        nodes = dict.fromkeys(map(self._node, held))
+        with_free = [node for node in nodes if self.nodes.get(node)]
+        return sorted(with_free, key=lambda node: -len(self.nodes[node]))
+
+    def _best(self, need: int, used: set[str]) -> str | None:
+        """Of the unused nodes, the one that just holds so many; else the one with the most."""
+        sizes = sorted(self.sizes)
+        enough = [size for size in sizes if size >= need]
+        too_few = [size for size in reversed(sizes) if size < need]
+        for size in enough + too_few:
+            for node in self.sizes[size]:
+                if node not in used:
+                    return node
+        return None
+
+
+def _fewest_nodes(
+    view: View, slots: tuple[SlotId, ...], width: int
+) -> tuple[SlotId, ...]:
+    """So many of these slots, on the nodes where most of them are."""
+    many = Counter(view.slots[slot].node for slot in slots)
+
+    def crowded_first(slot: SlotId) -> tuple[int, str]:
+        node = view.slots[slot].node
+        return -many[node], node
+
+    keep = set(sorted(slots, key=crowded_first)[:width])
+    return tuple(slot for slot in slots if slot in keep)
+
+
+def _usable(got: int, wanted: int) -> int:
+    """How many of the slots to use: a power of two, where a power of two was wanted."""
+    if 0 < got < wanted and is_power_of_two(wanted):
+        return 1 << (got.bit_length() - 1)
+    return got

@@ -1,0 +1,206 @@
+"""Figures as people read them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from math import isfinite, log10
+from typing import Any
+
+from shoal.core.trial import Seconds
+
+DASH = "–"
+EXPONENT = re.compile(r"e([+-])0*")
+LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"))  # numbers of things
+BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+NAMES = ("name", "kind", "type", "class")  # of a policy, a searcher …
+UNITS = (  # of time: seconds, name, the shortest axis that has it
+    (86400.0, "days", 4 * 86400),
+    (3600.0, "hours", 4 * 3600),
+    (60.0, "minutes", 240),
+)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """At most so many significant digits, no exponent where it can be helped; a dash for None."""
+    text = score(value, digits)
+    if "." not in text or "e" in text:
+        return text
+    return text.rstrip("0").rstrip(".")
+
+
+def score(value: float | None, digits: int = 5) -> str:
+    """So many significant digits, zeros at the end included.
+
+    A column of them stands in line.
+    """
+    if value is None:
+        return DASH
+    if not isfinite(value):
+        return str(value)
+    if value == 0:
+        return f"{0:.{digits}f}"
+    return _rounded(value, digits)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """A number other than 0; with an exponent where it is very large or very small."""
+    if not 1e-4 <= abs(value) < 1e6:
+        return _short_exponent(f"{value:.{digits - 1}g}")
+    return f"{value:.{_decimals(abs(value), digits)}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    """How many digits stand behind the point, for so many significant ones."""
+    if value >= 1:
+        return max(0, digits - len(str(int(value))))
+    return digits + min(_zeros(value), 3)
+
+
+def _zeros(value: float) -> int:
+    """How many zeros stand between the point and the first other digit."""
+    return max(0, -int(log10(value) // 1) - 1)
+
+
+def _short_exponent(text: str) -> str:
+    """1e-05 as 1e-5."""
+    return EXPONENT.sub(_shorter, text)
+
+
+def _shorter(found: re.Match[str]) -> str:
+    """The sign of an exponent, without a plus and without zeros."""
+    if found[1] == "-":
+        return "e-"
+    return "e"
+
+
+def count(value: float | None) -> str:
+    """A number of things: 950, 23,100, 1.24 M."""
+    if value is None:
+        return DASH
+    for least, unit in LARGE:
+        if value >= least:
+            return f"{value / least:.3g} {unit}"
+    return _small_count(value)
+
+
+def _small_count(value: float) -> str:
+    """A number of things that needs no unit."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def duration(value: Seconds | None) -> str:
+    """A length of time in its natural units: 12 ms, 4.2 s, 3 min 05 s, 2 h 07 min."""
+    if value is None or not isfinite(value):
+        return DASH
+    if value == 0:
+        return "0 s"
+    if value < 99.95:
+        return _short(value)
+    return _long(round(value))
+
+
+def _short(seconds: Seconds) -> str:
+    """Milliseconds or seconds."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s"
+
+
+def _long(seconds: int) -> str:
+    """Minutes, hours or days."""
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return _very_long(minutes)
+
+
+def _very_long(minutes: int) -> str:
+    """Hours or days."""
+    hours, rest = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {rest:02d} min"
+    return f"{hours // 24} d {hours % 24:02d} h"
+
+
+def time_unit(length: Seconds) -> tuple[Seconds, str]:
+    """The unit that suits an axis of this length: its seconds and its name."""
+    for unit, name, least in UNITS:
+        if length >= least:
+            return unit, name
+    return 1.0, "seconds"
+
+
+def share(part: float, whole: float) -> str:
+    """A part in per cent of the whole; a dash of nothing."""
+    if not whole > 0:
+        return DASH
+    percent = 100 * part / whole
+    if 0 < percent < 9.95:
+        return f"{percent:.1f} %"
+    return f"{percent:.0f} %"
+
+
+def size(value: float) -> str:
+    """Bytes: 300 B, 1.2 MB."""
+    for least, unit in BYTES:
+        if value >= least:
+            return f"{value / least:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def plural(value: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    if value == 1:
+        return f"{value:,} {noun}"
+    return f"{value:,} {noun}s"
+
+
+def value(item: Any) -> str:
+    """A configuration's value."""
+    if isinstance(item, float):
+        return _short_exponent(f"{item:.6g}")
+    if isinstance(item, str):
+        return item
+    if isinstance(item, (list, tuple)):
+        return "[" + ", ".join(value(part) for part in item) + "]"
+    return str(item)
+
+
+def config(values: Mapping[str, Any], limit: int | None = None) -> str:
+    """A configuration in one line, cut to so many characters."""
+    text = ", ".join(f"{name}={value(item)}" for name, item in values.items())
+    if limit is None or len(text) <= limit:
+        return text
+    return text[: limit - 1] + "…"
+
+
+def described(item: Any) -> str:
+    """A policy, a searcher … as a journal's head describes it.
+
+    Its name, and its arguments in brackets.
+    """
+    if item is None:
+        return ""
+    if not isinstance(item, Mapping):
+        return value(item)
+
+    names = [key for key in NAMES if isinstance(item.get(key), str)]
+    arguments = config(_arguments(item, names))
+    if not names:
+        return arguments
+    name = str(item[names[0]])
+    if name and arguments:
+        return f"{name} ({arguments})"
+    return name or arguments
+
+
+def _arguments(item: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What is worth saying beside the name: plain values, but for the seed and what is off."""
+    found = {}
+    for key, part in item.items():
+        if key in names or key == "seed" or part is False:
+            continue
+        if isinstance(part, (bool, int, float, str)):
+            found[key] = part
+    return found

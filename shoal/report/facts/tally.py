@@ -1,0 +1,350 @@
+"""Counting along a journal: what each trial and each run did. The mutable half of `metrics`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shoal.core.cluster import GiB, SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Evaluated,
+    Failed,
+    Fed,
+    Fell,
+    Finished,
+    Measured,
+    Opened,
+    Planned,
+    Remembered,
+    Retired,
+    Submitted,
+)
+from shoal.core.plan import Gang
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.visits import EPS
+
+# Ends the names of values seen while training, for validation may have values of the same names.
+TRAINING = " (training)"
+
+Sum = tuple[float, float]  # of a value, and of how many samples
+Mark = tuple[Samples, Seconds]  # trained and spent so far
+
+
+class Point(NamedTuple):
+    """A value of a trial after so many epochs, at that time of the study."""
+
+    epoch: float
+    time: Seconds
+    value: float
+
+
+class PolicyChoice(NamedTuple):
+    """What the automatic policy followed from this time on, and why."""
+
+    time: Seconds
+    follows: str
+    why: str
+
+
+class Split(NamedTuple):
+    """A pack that had no room.
+
+    `needs`: what each trial is believed to need since, GiB by signature.
+    """
+
+    time: Seconds
+    trials: tuple[TrialId, ...]
+    why: str
+    needs: Mapping[str, GiB]
+
+
+@dataclass(slots=True)
+class RunTally:
+    """One run. `finished`: all its trials had ended, and nothing was started after that."""
+
+    number: int
+    start: Seconds
+    end: Seconds
+    stopped: str | None = None
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class TrialTally:
+    """One trial.
+
+    `sums`: since the last point of their curves. `marks`: at each of its reports that still
+    counts; they tell what a fall costs.
+    """
+
+    trial: Trial
+    number: int
+    shards: int  # visits in an epoch
+    total: Samples  # samples in an epoch; 0: unknown
+    samples: Samples = 0.0
+    visits: int = 0
+    start: Seconds | None = None
+    end: Seconds | None = None
+    spent: dict[str, Seconds] = field(default_factory=dict)
+    falls: int = 0
+    void_visits: int = 0
+    void_samples: Samples = 0.0
+    void_seconds: Seconds = 0.0
+    moved: int = 0
+    hops: int = 0
+    slots: tuple[SlotId, ...] = ()
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    sums: dict[str, Sum] = field(default_factory=dict)  # of values seen while training
+    marks: list[Mark] = field(default_factory=lambda: [(0.0, 0.0)])
+
+    @property
+    def epochs(self) -> float | None:
+        """Complete epochs, a fraction within one.
+
+        None: the journal does not say how large an epoch is.
+        """
+        if self.visits and self.shards:
+            return self.visits / self.shards
+        if self.total:
+            return self.samples / self.total
+        if self.samples:
+            return None
+        return 0.0
+
+    def run_at(self, time: Seconds, slots: tuple[SlotId, ...]) -> None:
+        """It starts at these slots, or goes on there."""
+        if self.start is None:
+            self.start = time
+        if self.slots and self.slots != slots:
+            self.hops += 1
+        self.slots = slots
+
+    def advance(self, time: Seconds, entry: Advanced) -> None:
+        """A report that names this trial."""
+        id_ = self.trial.id
+        before = self._whole_epochs()
+        self.samples += entry.samples.get(id_, 0.0)
+        self.visits += len(entry.visits.get(id_, ()))
+        self.moved += entry.moved.get(id_, 0)
+        self._add_seconds(entry.spent.get(id_, {}))
+        self._add_values(entry.values.get(id_, {}))
+        if self._whole_epochs() > before:
+            self.close_epoch(time)
+
+    def _add_seconds(self, spent: Mapping[str, Seconds]) -> None:
+        """Seconds that were spent, by cause; and a mark of what was reached with them."""
+        for cause, length in spent.items():
+            self.spent[cause] = self.spent.get(cause, 0.0) + length
+        self.marks.append((self.samples, sum(self.spent.values())))
+
+    def _whole_epochs(self) -> int:
+        """Complete epochs; 0 where they are unknown."""
+        return int(self.epochs or 0.0)
+
+    def _add_values(self, values: Mapping[str, Sum]) -> None:
+        """Values that were seen while training."""
+        for name, (value, count) in values.items():
+            before, counted = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = before + value, counted + count
+
+    def close_epoch(self, time: Seconds) -> None:
+        """The means of training values since the last time are one point of their curves."""
+        epoch = self.epochs or 0.0
+        for name, (value, count) in self.sums.items():
+            if count > 0:
+                self._add_point(name + TRAINING, Point(epoch, time, value / count))
+        self.sums.clear()
+
+    def _add_point(self, name: str, point: Point) -> None:
+        """A further point of a curve."""
+        self.points.setdefault(name, []).append(point)
+
+    def evaluate(self, time: Seconds, entry: Evaluated) -> None:
+        """A point of each metric; one of the same epoch gives way."""
+        self.close_epoch(time)
+        for name, value in entry.values.items():
+            self._set_point(name, Point(entry.epoch, time, value))
+
+    def _set_point(self, name: str, point: Point) -> None:
+        """A point of a curve; it takes the place of one of the same epoch."""
+        points = self.points.setdefault(name, [])
+        while points and points[-1].epoch >= point.epoch - EPS:
+            points.pop()
+        points.append(point)
+
+    def fall(self, entry: Fell) -> None:
+        """What came after those visits is void, the values seen there too."""
+        self.void_seconds += self._fall_to(entry.samples)
+        self.falls += 1
+        self.void_visits += max(0, self.visits - entry.visits)
+        self.void_samples += max(0.0, self.samples - entry.samples)
+        self.samples = entry.samples
+        self.visits = entry.visits
+        self._forget_values()
+
+    def _fall_to(self, samples: Samples) -> Seconds:
+        """Forget the marks after these samples; returns the seconds that are void with them."""
+        total = sum(self.spent.values())
+        while len(self.marks) > 1 and self.marks[-1][0] > samples + EPS:
+            self.marks.pop()
+        reached, seconds = self.marks[-1]
+        self.marks[-1] = reached, total
+        return total - seconds
+
+    def _forget_values(self) -> None:
+        """Values that were seen after what the trial has now are void."""
+        self.sums.clear()
+        reached = self.epochs
+        if reached is None:
+            return
+        for points in self.points.values():
+            _cut(points, reached + EPS)
+
+
+def _cut(points: list[Point], epoch: float) -> None:
+    """Remove the points after that epoch."""
+    while points and points[-1].epoch > epoch:
+        points.pop()
+
+
+def _reported(entry: Advanced) -> set[TrialId]:
+    """The trials that a report names."""
+    return entry.samples.keys() | entry.visits.keys() | entry.spent.keys()
+
+
+class Tally:
+    """The counts of a study so far."""
+
+    def __init__(self) -> None:
+        self.head: Mapping[str, Any] = {}
+        self.runs: list[RunTally] = []
+        self.choices: list[PolicyChoice] = []
+        self.splits: list[Split] = []
+        # What feeders did, by run and node.
+        self.feeders: dict[tuple[int, str], Mapping[str, float]] = {}
+        # What trials need by their signatures, and the moment when that was said.
+        self._needs: dict[str, GiB] = {}
+        self._needs_time: Seconds = 0.0
+        self.trials: dict[TrialId, TrialTally] = {}
+        self.left: set[TrialId] = set()  # trials that have not ended
+        self.data: tuple[int, Samples] = 0, 0.0  # shards, samples
+
+    def take(self, time: Seconds, entry: Entry) -> None:
+        """Count one line of the journal."""
+        self._go_on(time, entry)
+        match entry:
+            case Submitted(trial):
+                self._note_finished()  # in case somebody adds the trial after the run's end
+                self._submit(trial)
+            case Advanced():
+                self._advance(time, entry)
+            case Evaluated() if entry.trial in self.trials:
+                self.trials[entry.trial].evaluate(time, entry)
+            case Fell() if entry.trial in self.trials:
+                self.trials[entry.trial].fall(entry)
+            case Planned():
+                self._plan(time, entry)
+            case Finished(id_) | Failed(id_) | Retired(id_) if id_ in self.left:
+                self._end(time, id_)
+            case Measured():
+                self._measure(time, entry)
+            case Ended() if entry.why:
+                self._split(time, entry)
+            case Remembered("policy", {"follows": str(follows), "why": str(why)}):
+                self._choose(PolicyChoice(time, follows, why))
+            case Fed(node, figures) if self.runs:
+                self.feeders[self.runs[-1].number, node] = figures
+            case Commanded("stop", why) if self.runs:
+                self.runs[-1].stopped = why
+
+    # -- runs --------------------------------------------------------------------------------------
+
+    def _go_on(self, time: Seconds, entry: Entry) -> None:
+        """Time went on within a run, or another run begins."""
+        if isinstance(entry, Opened):
+            self._open(time, entry)
+        elif self.runs:
+            self.runs[-1].end = time
+
+    def _open(self, time: Seconds, entry: Opened) -> None:
+        """Another run begins, with what its head says."""
+        if self.runs:
+            self._note_finished()
+        self.runs.append(RunTally(entry.run, time, time))
+        self.head = {**self.head, **entry.head}
+        self.data = len(entry.shards), float(sum(entry.shards.values()))
+
+    def _note_finished(self) -> None:
+        """Note for the newest run if every trial has ended by now."""
+        if self.runs and self.trials and not self.left:
+            self.runs[-1].finished = True
+
+    def _choose(self, choice: PolicyChoice) -> None:
+        """The policy's memory also changes without a new choice."""
+        if not self.choices or self.choices[-1][1:] != choice[1:]:
+            self.choices.append(choice)
+
+    # -- packs without room ------------------------------------------------------------------------
+
+    def _measure(self, time: Seconds, entry: Measured) -> None:
+        """What a pack's trials are believed to need is said just before it ends."""
+        if time != self._needs_time:
+            self._needs = {}
+            self._needs_time = time
+        if "crowded" in entry.figures:
+            self._needs[entry.signature] = entry.figures["crowded"]
+
+    def _split(self, time: Seconds, entry: Ended) -> None:
+        """A pack had no room."""
+        needs = {}
+        if time == self._needs_time:
+            needs = dict(self._needs)
+        self.splits.append(Split(time, entry.gang.trials, entry.why, needs))
+
+    # -- trials ------------------------------------------------------------------------------------
+
+    def _submit(self, trial: Trial) -> None:
+        """A trial is new, or it is to go on for longer."""
+        self.left.add(trial.id)
+        known = self.trials.get(trial.id)
+        if known is None:
+            self.trials[trial.id] = self._new(trial)
+        else:
+            known.trial = trial
+
+    def _new(self, trial: Trial) -> TrialTally:
+        """The counts of a trial that is new."""
+        shards, total = self.data
+        visits = len(trial.shards) or shards
+        return TrialTally(trial, len(self.trials), visits, total)
+
+    def _advance(self, time: Seconds, entry: Advanced) -> None:
+        """A report counts for each trial that it names."""
+        for trial in _reported(entry):
+            tally = self.trials.get(trial)
+            if tally is not None:
+                tally.advance(time, entry)
+
+    def _plan(self, time: Seconds, entry: Planned) -> None:
+        """Gangs start: where each trial runs now."""
+        if entry.start and self.runs:
+            self.runs[-1].finished = False
+        for gang in entry.start:
+            self._start(time, gang)
+
+    def _start(self, time: Seconds, gang: Gang) -> None:
+        """A gang starts: its lanes' slots are where the trials run now."""
+        for lane in gang.lanes:
+            tally = self.trials.get(lane.trial)
+            if tally is not None:
+                tally.run_at(time, lane.slots)
+
+    def _end(self, time: Seconds, trial: TrialId) -> None:
+        """A trial came to its end."""
+        self.left.discard(trial)
+        tally = self.trials[trial]
+        tally.end = time
+        tally.close_epoch(time)

@@ -1,0 +1,290 @@
+"""Optuna's samplers (Akiba et al., KDD 2019), asked for one configuration at a time.
+
+An Optuna study in memory holds the trials that the view knows. For each new trial a sampler seeded
+by (seed, number of the trial) is asked. So the searcher is pure, and a resumed study goes on as if
+it had not stopped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from shoal.core.plan import Proposal
+from shoal.core.state import View
+from shoal.core.trial import Trial, TrialId
+from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
+from shoal.search.look import Look
+from shoal.search.optuna.parameters import optuna, parameters, quietly, suggested
+from shoal.search.rank import Mode, check_scores, cost
+from shoal.search.space import Config, Space, build, validated
+
+SAMPLERS = {
+    "tpe": "optuna.samplers:TPESampler",
+    "gp": "optuna.samplers:GPSampler",
+    "random": "optuna.samplers:RandomSampler",
+}
+# Samplers that keep more than trials: notes of their own, in Optuna's storage.
+KEEPING = (
+    "CmaEsSampler",
+    "NSGAIISampler",
+    "NSGAIIISampler",
+    "QMCSampler",
+    "GridSampler",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Optuna:
+    """`num_samples` trials, each configuration asked of an Optuna sampler when there is room.
+
+    `sampler`: "tpe", "gp", "random", or "module:Class" of one that takes `seed` and learns from
+    trials alone. CMA-ES, NSGA-II and the like keep notes of their own in Optuna's storage, which a
+    rebuilt study does not have. `options`: the sampler's other arguments.
+
+    A trial's value is its last score. The sampler learns of trials under way, too; a retired trial
+    counts as pruned. Grid dimensions are sampled like choices. `max_concurrent`: as for `ASHA`.
+    What is None is the study's.
+
+    Raises:
+        ValueError: a number is out of range, there is no such sampler, or Optuna is not installed.
+    """
+
+    sampler: str = "tpe"
+    space: Space | None = field(default=None, hash=False)
+    num_samples: int | None = None
+    max_epochs: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    metric: str | None = None
+    mode: Mode | None = None
+    seed: int | None = None
+    max_concurrent: int | None = None
+    per_slot: int | None = None
+    _space: Space = field(init=False, repr=False, compare=False)
+    _past: "Past" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        object.__setattr__(self, "_space", validated(self.space or {}))
+        self._check_name()
+        self._check_options()
+        optuna()
+        self._try_sampler()
+        object.__setattr__(self, "_past", Past(self._space, self.metric, self.mode))
+
+    def _try_sampler(self) -> None:
+        """Raise ValueError if the sampler cannot be made."""
+        try:
+            with quietly():
+                self._sampler(0)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"Optuna's sampler {self.sampler!r} cannot be made with {dict(self.options)}: "
+                f"{error}"
+            ) from error
+
+    def _check_name(self) -> None:
+        """Raise ValueError if the sampler is not known, or keeps more than trials."""
+        module, colon, name = self.sampler.partition(":")
+        unknown = self.sampler not in SAMPLERS and not colon
+        if unknown or (module.startswith("optuna") and name in KEEPING):
+            raise ValueError(
+                f"no sampler is named {self.sampler!r}: there are {', '.join(SAMPLERS)}, and "
+                '"module:Class" for others that keep nothing but trials; '
+                f"{', '.join(KEEPING)} keep more in Optuna's storage, "
+                "which is rebuilt from the journal"
+            )
+
+    def _check_options(self) -> None:
+        """Raise ValueError if the options seed the sampler."""
+        if "seed" in self.options:
+            raise ValueError(
+                "Optuna: a sampler is made for each trial, seeded by (seed, number of the trial); "
+                f"options say seed={self.options['seed']!r}, with which all would ask alike: "
+                "say seed= instead"
+            )
+
+    def start(self) -> None:
+        return None
+
+    def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
+        needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
+        assert self.num_samples is not None and self.max_epochs is not None
+        free = room(view, self.max_concurrent, self.per_slot)
+        self._past.look(view)
+        came = self._past.came(view, self.num_samples)
+        numbers = range(came, min(self.num_samples, came + free))
+        if not numbers:
+            return Proposal(), memory
+        new: list[Trial] = []
+        with quietly():
+            study = self._past.study(view)
+            for number in numbers:
+                study.sampler = self._sampler(number)
+                config = self._past.ask(study, numbered(number))
+                new.append(new_trial(view, numbered(number), config, self.max_epochs))
+        return Proposal(tuple(new)), memory
+
+    def _sampler(self, number: int) -> Any:
+        module, _, name = SAMPLERS.get(self.sampler, self.sampler).partition(":")
+        usual: dict[str, Any] = {}
+        if self.sampler == "tpe":
+            usual["constant_liar"] = True  # it learns of trials under way
+            if any(getattr(domain, "under", ()) for domain in self._space.values()):
+                usual |= {"multivariate": True, "group": True}
+        seed = int(
+            np.random.SeedSequence([self.seed or 0, number]).generate_state(1)[0]
+        )
+        return getattr(import_module(module), name)(
+            **{"seed": seed, **usual, **self.options}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A trial in Optuna's terms: a state by name, the value, values by epoch of a pruned one."""
+
+    state: str
+    value: float | None = None
+    steps: Mapping[int, float] = field(default_factory=dict)
+
+
+class Past(Look):
+    """The trials of a study as an Optuna study, which follows them as they change.
+
+    `_records`: what the Optuna study says of each trial; `_numbers`: the trials' numbers there, of
+    those whose configuration is of this space. `_asked`: trials that were asked for, and should be
+    the next that become known.
+    """
+
+    def __init__(self, space: Space, metric: str | None, mode: Mode | None) -> None:
+        super().__init__()
+        self._space = space
+        self._metric = metric
+        self._mode = mode
+        self.forget()
+
+    def forget(self) -> None:
+        self._study: Any = None
+        self._records: dict[TrialId, _Record] = {}
+        self._numbers: dict[TrialId, int] = {}
+        self._asked: list[TrialId] = []
+        self._stale: dict[TrialId, None] = {}
+
+    def look(self, view: View) -> None:
+        """Note which trials changed."""
+        changed = self.changed(view)
+        self._stale.update(dict.fromkeys(changed))
+
+    def study(self, view: View) -> Any:
+        """The Optuna study, up to date: its trials come in the order of the view."""
+        new = [trial for trial in self._stale if trial not in self._records]
+        if self._study is None or new[: len(self._asked)] != self._asked:
+            return self._rebuilt(view)
+        self._asked = []
+        for trial in self._stale:
+            if not self._follow(view, trial):
+                return self._rebuilt(view)
+        self._stale = {}
+        return self._study
+
+    def ask(self, study: Any, name: TrialId) -> Config:
+        """What the study's sampler suggests for the trial of that name."""
+        trial = study.ask()
+        self._note_asked(name, trial.number)
+        return build(
+            self._space, lambda _, domain, label: suggested(trial, label, domain)
+        )
+
+    def _note_asked(self, name: TrialId, number: int) -> None:
+        """Note that the trial of that name was asked for, and has this number in the study."""
+        self._numbers[name] = number
+        self._asked.append(name)
+
+    def _rebuilt(self, view: View) -> Any:
+        """The Optuna study, made anew from all trials."""
+        self.forget()
+        self._study = optuna().create_study(direction=_direction(self._mode))
+        for trial in view.known:
+            self._add(view, trial)
+        return self._study
+
+    def _add(self, view: View, trial: TrialId) -> None:
+        record = self._record(view, trial)
+        self._records[trial] = record
+        found = parameters(self._space, view.known[trial].config)
+        if found is None:  # of another space: the samplers do not learn of it
+            return
+        params, distributions = found
+        frozen = optuna().trial.create_trial(
+            state=optuna().trial.TrialState[record.state],
+            params=params,
+            distributions=distributions,
+            value=record.value,
+            intermediate_values=dict(record.steps),
+        )
+        self._numbers[trial] = len(self._numbers)
+        self._study.add_trial(frozen)
+
+    def _follow(self, view: View, trial: TrialId) -> bool:
+        """Tell the Optuna study how the trial stands now; False if that needs a new study."""
+        known = trial in self._numbers
+        if trial not in self._records and not known:
+            self._add(view, trial)
+            return True
+        before = self._records.get(trial, _Record("RUNNING"))
+        record = self._record(view, trial)
+        self._records[trial] = record
+        if record == before or not known:
+            return True
+        if before.state != "RUNNING" or record.state == "PRUNED":
+            return False
+        state = optuna().trial.TrialState[record.state]
+        self._study.tell(self._numbers[trial], record.value, state=state)
+        return True
+
+    def _record(self, view: View, trial: TrialId) -> _Record:
+        costs = [
+            (epoch, cost(values, self._metric, self._mode))
+            for epoch, values in view.scores[trial]
+        ]
+        last = inf
+        if costs:
+            last = costs[-1][1]
+        how = _state(view.ended.get(trial), last)
+        if how == "COMPLETE":
+            return _Record(how, self._value(last))
+        if how == "PRUNED":
+            steps = {
+                round(epoch): self._value(each) for epoch, each in costs if each < inf
+            }
+            return _Record(how, self._value(last), steps)
+        return _Record(how)
+
+    def _value(self, cost: float) -> float:
+        """The metric again, of a cost."""
+        if self._mode == "max":
+            return -cost
+        return cost
+
+
+def _direction(mode: Mode | None) -> str:
+    """Optuna's name for the mode."""
+    if mode == "max":
+        return "maximize"
+    return "minimize"
+
+
+def _state(ended: str | None, last: float) -> str:
+    """Optuna's name for how a trial stands, whose last cost is this."""
+    if ended is None:
+        return "RUNNING"
+    if last == inf or ended.startswith("failed"):
+        return "FAIL"
+    if ended == "retired":
+        return "PRUNED"
+    return "COMPLETE"

@@ -1,0 +1,368 @@
+"""Population based training (Jaderberg et al., 2017), synchronous or asynchronous.
+
+A population trains side by side. Every `perturbation_interval` epochs the worst are left where they
+are, and copies of the best with changed hyper-parameters take their places. A copy is a trial that
+starts from the other's state (`Trial.start`); it is named after its place in the population and its
+generation. Nothing is remembered: all follows from the view.
+
+Asynchronous, as in the paper, nobody waits: a trial is compared when it comes to an interval's end.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+
+import numpy as np
+
+from shoal.core.plan import Proposal
+from shoal.core.state import View
+from shoal.core.trial import Samples, Trial, TrialId, Value
+from shoal.core.visits import EPS
+from shoal.search.batch import whole_epochs
+from shoal.search.draws import (
+    Draws,
+    by_number,
+    check_numbers,
+    draws,
+    extended,
+    needed,
+    new_trial,
+    numbered,
+    through,
+)
+from shoal.search.look import Look
+from shoal.search.pbt.mutation import Mutation, check_mutable
+from shoal.search.rank import Mode, best_first, check_scores, cost_at, reached
+from shoal.search.space import Config, Space, dimensions
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True, slots=True)
+class PBT:
+    """`num_samples` places, trained to `max_epochs`; copies of the best replace the worst.
+
+    `quantile_fraction`: how many are best, and how many worst. Failed trials and those without a
+    finite score are always among the worst. `mutate`: names of what copies change (None: whatever
+    is `uniform` or `loguniform`): drawn anew with `resample_probability`, else multiplied by 0.8 or
+    1.2, or replaced by a neighbour of a `choice`. Model shapes must not change.
+
+    `asynchronous`: a trial that comes to an interval's end is compared at once, with what the
+    others scored there or later. One of the worst gives way to a copy of one of the best that is at
+    least as far, from its newest durable state. What is None is the study's.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    space: Space | None = field(default=None, hash=False)
+    num_samples: int | None = None
+    max_epochs: float | None = None
+    perturbation_interval: float = 1
+    quantile_fraction: float = 0.25
+    resample_probability: float = 0.25
+    mutate: Sequence[str] | None = None
+    asynchronous: bool = False
+    metric: str | None = None
+    mode: Mode | None = None
+    seed: int | None = None
+    _draws: Draws = field(init=False, repr=False, compare=False)
+    _places: "_Places" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        self._check_ranges()
+        self._check_mutate()
+        if self.mutate is not None:
+            object.__setattr__(self, "mutate", tuple(self.mutate))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_places", _Places())
+        if self.space is not None:
+            check_mutable(dict(dimensions(self._draws.space)), self.mutate)
+
+    def _check_ranges(self) -> None:
+        """Raise ValueError if a number is out of its range."""
+        if not self._is_in_range():
+            raise ValueError(
+                "PBT needs perturbation_interval a whole number >= 1, quantile_fraction in (0, 0.5]"
+                " and resample_probability in [0, 1]; got "
+                f"{self.perturbation_interval!r}, {self.quantile_fraction!r}, "
+                f"{self.resample_probability!r}"
+            )
+
+    def _is_in_range(self) -> bool:
+        """Whether PBT's own numbers are in their ranges."""
+        interval = self.perturbation_interval
+        whole = interval >= 1 and interval % 1 == 0
+        quantile = 0 < self.quantile_fraction <= 0.5
+        return whole and quantile and 0 <= self.resample_probability <= 1
+
+    def _check_mutate(self) -> None:
+        """Raise ValueError if one text stands for the list of names."""
+        if isinstance(self.mutate, str):
+            raise ValueError(
+                f"PBT: mutate is a list of names; got the text {self.mutate!r}: "
+                f"write mutate=[{self.mutate!r}]"
+            )
+
+    def start(self) -> None:
+        return None
+
+    def propose(self, view: View, memory: None) -> tuple[Proposal, None]:
+        needed(self, "num_samples", "max_epochs")
+        check_scores(view, self.metric)
+        assert self.num_samples is not None
+        ends = self._ends()
+        self._places.look(view, len(ends))
+        if self._places.came(view, self.num_samples) < self.num_samples:
+            return Proposal(tuple(self._begin(view, self.num_samples, ends[0]))), memory
+        population = _Population(
+            self, view, ends, self._places.chains(self.num_samples)
+        )
+        if self.asynchronous:
+            return Proposal(tuple(population.at_once())), memory
+        return Proposal(population.next_generation()), memory
+
+    def _ends(self) -> list[float]:
+        """The epochs at which intervals end, one for each generation."""
+        assert self.max_epochs is not None
+        return _intervals(self.max_epochs, self.perturbation_interval)
+
+    def _begin(self, view: View, places: int, epochs: float) -> Iterator[Trial]:
+        """The first trial of each place, where it is not submitted yet."""
+        for place in range(places):
+            if numbered(place) not in view.known:
+                yield new_trial(view, numbered(place), self._draws(place), epochs)
+
+    def mutated(self, config: Mapping[str, Value], rng: Rng) -> Config:
+        """The configuration of a copy of a trial with that configuration."""
+        mutation = Mutation(self.mutate, self.resample_probability, rng)
+        return mutation.of(config, self._draws.space)
+
+
+def _intervals(epochs: float, every: float) -> list[float]:
+    """The ends of intervals of `every` epochs, the last one at `epochs`."""
+    count = ceil(epochs / every - 1e-9)
+    return [min((number + 1) * every, epochs) for number in range(count)]
+
+
+# The trials that had a place, by the generation that was their first.
+Chain = dict[int, TrialId]
+_NAME = re.compile(r"t(\d{3,})(?:-g(\d+))?")
+
+
+class _Places(Look):
+    """Who had each place of the population."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chains: dict[int, Chain] = {}
+
+    def forget(self) -> None:
+        self._chains = {}
+
+    def look(self, view: View, generations: int) -> None:
+        """Take in the trials that are new."""
+        for trial in self.changed(view):
+            found = _read(trial)
+            if found is None:
+                continue
+            place, generation = found
+            if generation < generations:
+                self._chains.setdefault(place, {})[generation] = trial
+
+    def chains(self, places: int) -> list[Chain]:
+        """The chains of the places 0, 1, …"""
+        return [self._chains[place] for place in range(places)]
+
+
+def _read(trial: TrialId) -> tuple[int, int] | None:
+    """The place and the generation that a name says; None if it is not one of `_name`."""
+    found = _NAME.fullmatch(trial)
+    if found is None:
+        return None
+    place = int(found[1])
+    generation = int(found[2] or 0)
+    if trial != _name(place, generation):
+        return None
+    return place, generation
+
+
+def _name(place: int, generation: int) -> TrialId:
+    """The name of the trial that has this place from this generation on."""
+    if generation == 0:
+        return numbered(place)
+    return TrialId(f"{numbered(place)}-g{generation}")
+
+
+class _Population:
+    """A population as it stands now, and what comes next.
+
+    `_newest`: the trial of each place. `_aim`: the generation at whose end it will be.
+    """
+
+    def __init__(
+        self, rule: PBT, view: View, ends: Sequence[float], chains: Sequence[Chain]
+    ) -> None:
+        self._rule = rule
+        self._view = view
+        self._ends = ends
+        self._samples = [whole_epochs(view, end) for end in ends]
+        self._chains = chains
+        self._newest = [chain[max(chain)] for chain in chains]
+        self._aim = [self._aim_of(trial) for trial in self._newest]
+
+    def _aim_of(self, trial: TrialId) -> int:
+        return bisect_left(self._samples, self._view.known[trial].samples)
+
+    def _is_last(self, generation: int) -> bool:
+        return generation + 1 == len(self._ends)
+
+    # -- synchronous ---------------------------------------------------------------------------
+
+    def next_generation(self) -> tuple[Trial, ...]:
+        """What begins or goes on, once all places came to the end of a generation.
+
+        Usually all places are in one generation. They are in several after a crash between two of
+        their trials, and where a place stays empty.
+        """
+        on = [place for place in range(len(self._newest)) if self._goes_on(place)]
+        for generation in sorted({self._aim[place] for place in on}):
+            due = [place for place in on if self._aim[place] == generation]
+            if not all(self._newest[place] in self._view.ended for place in due):
+                return ()
+            moved = tuple(self._moved(due, generation))
+            if moved:
+                return moved
+        return ()
+
+    def _goes_on(self, place: int) -> bool:
+        retired = self._view.ended.get(self._newest[place]) == "retired"
+        return not retired and not self._is_last(self._aim[place])
+
+    def _moved(self, due: Sequence[int], generation: int) -> Iterator[Trial]:
+        """What the places that are due go on with after a generation."""
+        view = self._view
+        rule = self._rule
+        epochs = self._ends[generation]
+        samples = self._samples[generation]
+        holders = [self._holder(chain, generation) for chain in self._chains]
+        alive = [trial for trial in holders if through(view, trial, samples)]
+        ranked = best_first(view, alive, epochs, rule.metric, rule.mode)
+        sound = [
+            t for t in ranked if cost_at(view, t, epochs, rule.metric, rule.mode) < inf
+        ]
+        count = self._quantile(len(ranked))
+        kept = set(sound) & set(ranked[: len(ranked) - count])
+        # A copy of a trial that is beyond this generation would be beyond it, too.
+        best = [t for t in sound[: max(1, count)] if view.done[t] <= samples + EPS]
+        for place in due:
+            trial = holders[place]
+            if trial in kept or (trial in alive and not best):
+                yield extended(view, trial, self._ends[generation + 1])
+            elif best:
+                yield self._copy(place, generation + 1, best)
+
+    def _holder(self, chain: Chain, generation: int) -> TrialId:
+        """Who had a place in a generation."""
+        return chain[max(first for first in chain if first <= generation)]
+
+    def _quantile(self, ranked: int) -> int:
+        return min(ceil(ranked * self._rule.quantile_fraction), ranked // 2)
+
+    def _copy(self, place: int, generation: int, best: Sequence[TrialId]) -> Trial:
+        """A copy of one of the best, to take the place from this generation on."""
+        rng = self._rng(generation, place)
+        donor = _drawn(best, rng)
+        start = donor, len(self._view.visits[donor])
+        return self._child(
+            _name(place, generation), start, self._samples[generation], rng
+        )
+
+    # -- asynchronous --------------------------------------------------------------------------
+
+    def at_once(self) -> Iterator[Trial]:
+        """What the places go on with whose trials came to their interval's end."""
+        for place, trial in enumerate(self._newest):
+            how = self._view.ended.get(trial)
+            if how not in (None, "retired") and not self._is_last(self._aim[place]):
+                yield from self._next(place, trial, how == "finished")
+
+    def _next(self, place: int, trial: TrialId, finished: bool) -> Iterator[Trial]:
+        generation = self._aim[place]
+        costs = self._costs(generation)
+        ranked = sorted(costs, key=lambda t: (costs[t], by_number(t)))
+        count = self._quantile(len(ranked))
+        finite = [t for t in ranked[: max(1, count)] if costs[t] < inf]
+        best = [t for t in finite if self._can_be_copied(t, generation)]
+        among_worst = trial in ranked[len(ranked) - count :]
+        sound = finished and costs.get(trial, inf) < inf and not among_worst
+        if not sound and best:
+            yield self._copy_ahead(place, generation, best)
+        elif finished:
+            yield extended(self._view, trial, self._ends[generation + 1])
+
+    def _costs(self, generation: int) -> dict[TrialId, float]:
+        """What the trials of all places scored at the end of a generation, if they came so far."""
+        costs: dict[TrialId, float] = {}
+        for trial in self._newest:
+            cost = self._reached(trial, self._ends[generation])
+            if cost is not None:
+                costs[trial] = cost
+        return costs
+
+    def _reached(self, trial: TrialId, epochs: float) -> float | None:
+        """What the trial scored when it came to so many epochs; None if it did not."""
+        rule = self._rule
+        return reached(self._view, trial, epochs, rule.metric, rule.mode)
+
+    def _can_be_copied(self, trial: TrialId, generation: int) -> bool:
+        """Whether it has a durable state, at least as far and not at the very end."""
+        if (
+            self._view.ended.get(trial, "finished") != "finished"
+            or trial not in self._view.kept
+        ):
+            return False
+        samples = self._view.kept[trial].samples
+        return self._samples[generation] - EPS <= samples < self._samples[-1] - EPS
+
+    def _copy_ahead(
+        self, place: int, generation: int, best: Sequence[TrialId]
+    ) -> Trial:
+        """A copy of one of the best, from its newest durable state to its interval's end."""
+        rng = self._rng(generation + 1, place)
+        donor = _drawn(best, rng)
+        kept = self._view.kept[donor]
+        aim = self._next_end(kept.samples)
+        return self._child(
+            _name(place, aim), (donor, kept.visits), self._samples[aim], rng
+        )
+
+    def _next_end(self, samples: Samples) -> int:
+        """The generation whose end comes next after so many samples."""
+        later = (g for g, end in enumerate(self._samples) if end > samples + EPS)
+        return next(later)
+
+    # -- both ----------------------------------------------------------------------------------
+
+    def _rng(self, generation: int, place: int) -> Rng:
+        return np.random.default_rng([self._rule.seed or 0, generation, place])
+
+    def _child(
+        self,
+        name: TrialId,
+        start: tuple[TrialId, int],
+        samples: Samples,
+        rng: Rng,
+    ) -> Trial:
+        """A trial that starts from (another one, after so many of its visits)."""
+        donor = self._view.known[start[0]]
+        config = self._rule.mutated(donor.config, rng)
+        return replace(donor, id=name, samples=samples, config=config, start=start)
+
+
+def _drawn(best: Sequence[TrialId], rng: Rng) -> TrialId:
+    """One of the best, by lot."""
+    return best[int(rng.integers(len(best)))]

@@ -1,0 +1,1 @@
+"""Rules that stop trials early, over any searcher."""

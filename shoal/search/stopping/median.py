@@ -1,0 +1,112 @@
+"""The median stopping rule of Vizier, over any searcher.
+
+Source: Golovin et al., "Google Vizier", KDD 2017, section 3.2.2.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from shoal.core.plan import Proposal
+from shoal.core.ports import Searcher
+from shoal.core.state import View
+from shoal.core.trial import TrialId
+from shoal.search.draws import check_numbers, needed, retiring, training
+from shoal.search.rank import EPOCH, Mode, check_scores, cost
+
+
+@dataclass(frozen=True, slots=True)
+class MedianStopping:
+    """What `inner` proposes; trials below the median of the others stop.
+
+    A trial stops if its best score is worse than the median of the others' averages up to the same
+    epoch. The others are those that came at least as far, `min_trials` or more. (Vizier counts
+    finished ones; where all advance together there are none until the end.) Nothing stops before
+    `grace_period` epochs. A trial without a finite score counts as the worst. `inner`: None is what
+    the study would take without a searcher; what else is None is the study's.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    inner: Searcher[Any] | None = None
+    metric: str | None = None
+    mode: Mode | None = None
+    grace_period: float = 1
+    min_trials: int = 3
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if self.min_trials < 1:
+            raise ValueError(
+                f"MedianStopping: min_trials must be >= 1; got {self.min_trials!r}"
+            )
+
+    def start(self) -> Any:
+        return self._within().start()
+
+    def _within(self) -> Searcher[Any]:
+        """The searcher whose trials stop early; ValueError if there is none."""
+        needed(self, "inner")
+        assert self.inner is not None
+        return self.inner
+
+    def propose(self, view: View, memory: Any) -> tuple[Proposal, Any]:
+        inner = self._within()
+        check_scores(view, self.metric)
+        proposal, memory = inner.propose(view, memory)
+        return retiring(proposal, self._stopped(view)), memory
+
+    def _stopped(self, view: View) -> Iterator[TrialId]:
+        """The trials to stop: each is looked at in the epoch of its newest score."""
+        for epoch, trials in sorted(_by_epoch(view).items()):
+            if epoch >= self.grace_period - EPOCH:
+                yield from self._stopped_at(view, epoch, trials)
+
+    def _stopped_at(
+        self, view: View, epoch: float, trials: list[TrialId]
+    ) -> Iterator[TrialId]:
+        costs = self._costs(view, epoch)
+        if len(costs) <= self.min_trials:
+            return
+        means = {trial: fmean(each) for trial, each in costs.items()}
+        ranked = sorted(means.values())
+        for trial in trials:
+            if min(costs[trial]) > _median_without(ranked, means[trial]):
+                yield trial
+
+    def _costs(self, view: View, epochs: float) -> dict[TrialId, list[float]]:
+        """All costs up to that epoch, of the trials that came so far and were evaluated."""
+        costs: dict[TrialId, list[float]] = {}
+        for trial in view.known:
+            scores = view.scores[trial]
+            if not scores or scores[-1][0] < epochs - EPOCH:
+                continue
+            within = [values for epoch, values in scores if epoch <= epochs + EPOCH]
+            if within:  # a trial that began later than this epoch has none
+                costs[trial] = [
+                    cost(values, self.metric, self.mode) for values in within
+                ]
+        return costs
+
+
+def _by_epoch(view: View) -> dict[float, list[TrialId]]:
+    """The trials under way, by the epoch of their newest score."""
+    found: dict[float, list[TrialId]] = {}
+    for trial in training(view):
+        scores = view.scores[trial]
+        if scores:
+            epoch = scores[-1][0]
+            found.setdefault(epoch, []).append(trial)
+    return found
+
+
+def _median_without(ranked: Sequence[float], one: float) -> float:
+    """The median of the others."""
+    gap = bisect_left(ranked, one)
+    others = len(ranked) - 1
+    low = (others - 1) // 2
+    high = others // 2
+    return (ranked[low + (low >= gap)] + ranked[high + (high >= gap)]) / 2

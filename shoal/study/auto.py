@@ -1,0 +1,169 @@
+"""Policies by what a user says: a name, or "auto", which chooses among several."""
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.backend.sim.ahead import Ahead
+from shoal.core.ports import Policy
+from shoal.core.state import View
+from shoal.policy import Auto, Pack
+from shoal.policy.named import KNOWN, NAMES, SHORT, parse
+from shoal.search.space import Choice, GridDomain, dimensions
+from shoal.study.folder import StudyError
+
+NAME = "auto"
+# Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
+USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
+# These come in addition where trials may have several slots.
+WIDE = ("hybrid", "waterfill")
+# The gain for which the current policy is left. Early figures are rougher than 2 %.
+GAIN = 0.05
+# Policies whose names begin so need several slots with shards of their own.
+HOPPING = ("hop", "hybrid")
+
+
+def policy_of(policy: Policy[Any] | str, fuse: bool, seed: int) -> Policy[Any]:
+    """The policy of that name; "auto" simulates some policies and follows the quickest.
+
+    Raises:
+        StudyError: no policy has that name.
+        ValueError: the arguments in the name do not fit the policy.
+    """
+    if not isinstance(policy, str):
+        check_methods("policy", policy, ("start", "decide"))
+        return policy
+    if is_auto(policy):
+        return auto(policy, lambda name: policy_of(name, fuse, seed))
+    if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
+        raise StudyError(f"unknown policy {policy!r}; {known_names()}")
+    return parse(policy, {"fuse": fuse}, seed)
+
+
+def known_names() -> str:
+    """What to say instead of an unknown name, in lines that fit a terminal."""
+    names = textwrap.fill(
+        ", ".join(NAMES), 78, initial_indent="  ", subsequent_indent="  "
+    )
+    return f"there are (docs/policy.md says when to use which):\n{names}"
+
+
+def with_levels(policy: Policy[Any], space: Mapping[str, Any] | None) -> Policy[Any]:
+    """The policy; one that packs by nearness counts distances in the levels of this space."""
+    if not isinstance(policy, Pack) or policy.grouping != "nearest" or policy.levels:
+        return policy
+    listed = {
+        name: list(domain.values)
+        for name, domain in dimensions(space or {})
+        if isinstance(domain, (Choice, GridDomain))
+    }
+    return replace(policy, levels=listed)
+
+
+def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
+    """Raise StudyError unless the object has these methods, and is no class."""
+    if isinstance(given, type):
+        raise StudyError(
+            f"give an instance as {what}: {given.__name__}(…), not {given.__name__}"
+        )
+    if not all(callable(getattr(given, name, None)) for name in methods):
+        raise StudyError(
+            f"a {what} is a name, or an object with {' and '.join(methods)}; got {given!r}"
+        )
+
+
+def is_auto(policy: object) -> bool:
+    """Whether it is "auto", or "auto:" with names of policies to choose among."""
+    return isinstance(policy, str) and policy.partition(":")[0] == NAME
+
+
+def auto(policy: str, make: Callable[[str], Policy[Any]]) -> Auto:
+    """The automatic choice among the usual candidates, or those named in "auto:fifo,hop-lrw".
+
+    `make`: returns the policy of a name.
+
+    Raises:
+        StudyError: no names follow the colon, or "auto" is among them.
+    """
+    names = named(policy)
+    if not names or NAME in names:
+        raise StudyError(
+            f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}'
+        )
+    foresee = Ahead()
+    candidates = {name: make(name) for name in names}
+    return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
+
+
+def named(policy: str) -> tuple[str, ...]:
+    """The candidates' names in "auto" or "auto:…"."""
+    if ":" not in policy:
+        return (*USUAL, *WIDE)
+    _, _, listed = policy.partition(":")
+    return tuple(dict.fromkeys(_split(listed)))
+
+
+def _split(listed: str) -> list[str]:
+    """The parts between commas; a comma within parentheses does not count."""
+    names = [""]
+    depth = 0
+    for sign in listed:
+        if sign == "," and depth == 0:
+            names.append("")
+            continue
+        depth += (sign == "(") - (sign == ")")
+        names[-1] += sign
+    return [name.strip() for name in names if name.strip()]
+
+
+def described(policy: str) -> dict[str, Any]:
+    """The choice for a journal's head; `said` gives the name back."""
+    if ":" not in policy:
+        return {"name": NAME}
+    return {"name": NAME, "candidates": list(named(policy))}
+
+
+def said(data: Mapping[str, Any]) -> str:
+    """What the user said, as `described` wrote it down."""
+    if "candidates" not in data:
+        return NAME
+    return f"{NAME}:{','.join(data['candidates'])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Chooses from these candidates the ones that suit the slots and shards, the usual one first.
+
+    Hopping needs several slots and several shards; it is usual if there is a shard for every slot.
+    Wide lanes are for trials that may have several slots; they are usual if there are fewer such
+    trials than slots. Trials that need several slots leave no other choice.
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, view: View) -> tuple[str, ...]:
+        slots = len(view.slots)
+        shards = len(view.shards)
+        able = self._able(view)
+        hops: list[str] = []
+        if slots > 1 and shards > 1:
+            hops = [name for name in able if name.startswith(HOPPING)]
+        others = [name for name in able if not name.startswith(HOPPING)]
+        suit = [*others, *hops]
+        if shards >= slots:
+            suit = [*hops, *others]
+        if len(view.trials) < slots:
+            suit.sort(key=lambda name: name not in WIDE)
+        return tuple(suit) or self.names
+
+    def _able(self, view: View) -> list[str]:
+        """The candidates that can give trials the widths that they ask for."""
+        several = len(view.slots) > 1
+        wide = several and any(trial.widths[1] > 1 for trial in view.trials.values())
+        needed = wide and any(trial.widths[0] > 1 for trial in view.trials.values())
+        able = []
+        for name in self.names:
+            if (name in WIDE and wide) or (name not in WIDE and not needed):
+                able.append(name)
+        return able

@@ -1,0 +1,273 @@
+"""What a person does to a study beside its searcher: add a trial, copy one, stop one.
+
+While the study runs, the wish is left as a note in its inbox.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Any
+
+from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.core.trial import Samples, Trial, TrialId
+from shoal.engine.journal import Journal, replay
+from shoal.search.space import value_of
+from shoal.study.folder import StudyBusy, StudyError
+from shoal.study.inbox import Inbox, Meaning, Note, answers
+from shoal.study.options import Options, check_widths
+from shoal.study.results import check_known
+from shoal.study.setup import Setup, epochs_of
+from shoal.train.lane.checkpoint import Checkpoints
+
+Names = frozenset[TrialId]  # of the trials that there are
+
+
+def enqueue(
+    setup: Setup,
+    config: Mapping[str, Any],
+    max_epochs: float | None,
+    widths: tuple[int, int] | None,
+    priority: float,
+) -> TrialId:
+    """Add a trial of this configuration; see `Study.enqueue`."""
+    epochs = epochs_of(setup.recipe, max_epochs)
+    if epochs is None:
+        raise StudyError(
+            "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
+        )
+    said = {
+        "config": _plain(config),
+        "max_epochs": epochs,
+        "widths": widths or (1, 1),
+        "priority": priority,
+    }
+    note = _ask(setup, lambda names: {"add": _free(names, "added"), **said})
+    return TrialId(note["add"])
+
+
+def clone(
+    setup: Setup,
+    trial: TrialId,
+    modify: Mapping[str, Any],
+    warm_start: bool,
+    max_epochs: float | None,
+) -> TrialId:
+    """Add a copy of a trial; see `Study.clone`."""
+    said = {
+        "of": trial,
+        "modify": _plain(modify),
+        "warm_start": warm_start,
+        "max_epochs": max_epochs,
+    }
+    note = _ask(setup, lambda names: {"copy": _free(names, f"{trial}-c"), **said})
+    return TrialId(note["copy"])
+
+
+def stop(setup: Setup, trial: TrialId | None) -> None:
+    """Take a trial out before its end, or end the run; see `Study.stop`."""
+    _ask(setup, lambda names: {"stop": trial})
+
+
+def take(setup: Setup) -> bool:
+    """Write down what notes ask for that no run has read; whether there were any.
+
+    The caller holds the study's lock.
+    """
+    inbox = Inbox(setup.folder.path)
+    if not inbox:
+        return False
+    lines = setup.folder.lines()
+    if not lines:
+        return False
+    paths, entries = answers(inbox, replay(lines), meaning(setup))
+    # A note that asks for an end was for a run that is over.
+    _write(setup, [entry for entry in entries if not isinstance(entry, Commanded)])
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return True
+
+
+# -- what a note means -----------------------------------------------------------------------------
+
+
+def meaning(setup: Setup) -> Meaning:
+    """What notes to this study ask for, as entries of its journal."""
+
+    def entries(state: State, note: Note) -> Iterable[Entry]:
+        if "stop" in note:
+            return _stopped(state, note["stop"])
+        made = _added
+        if "copy" in note:
+            made = _copied
+        name = TrialId(note.get("add") or note["copy"])
+        if name in state.known:  # the note was taken before a crash
+            return ()
+        return (Submitted(made(setup, state, name, note)),)
+
+    return entries
+
+
+def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
+    """What ends this trial, or the run; nothing if the trial has ended."""
+    if trial is None:
+        return (Commanded("stop", "asked for"),)
+    check_known(state, trial)
+    if trial not in state.trials:
+        return ()
+    return (Retired(trial),)
+
+
+def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+    fewest, most = note["widths"]
+    options = Options.of(**setup.folder.head()["options"])
+    check_widths((fewest, most), options)
+    return Trial(
+        name,
+        note["max_epochs"] * sum(state.shards.values()),
+        note["config"],
+        (fewest, most),
+        frozenset(state.shards),
+        priority=note.get("priority", 1.0),
+    )
+
+
+def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
+    known = check_known(state, TrialId(note["of"]))
+    size = sum(state.shards[shard] for shard in known.shards)
+    samples = known.samples
+    if note["max_epochs"] is not None:
+        samples = note["max_epochs"] * size
+    start = None
+    if note["warm_start"]:
+        kept = _source(setup, state, known.id)
+        _check_longer(kept, samples, size)
+        start = (known.id, kept.visits)
+    return Trial(
+        name,
+        samples,
+        {**known.config, **note["modify"]},
+        known.widths,
+        known.shards,
+        start,
+        known.priority,
+    )
+
+
+def _check_longer(kept: Kept, samples: Samples, size: Samples) -> None:
+    """Raise StudyError if a copy has nothing left to train. `size`: samples of an epoch."""
+    if samples <= kept.samples:
+        raise StudyError(
+            f"trial {kept.trial} has trained {kept.samples / size:g} epochs already, and its "
+            f"copy is to train {samples / size:g} in all: give a larger max_epochs="
+        )
+
+
+def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
+    """The durable state that a copy of the trial starts from."""
+    kept = state.kept.get(trial)
+    if kept is None:
+        raise StudyError(
+            f"nothing of trial {trial} is durable yet, so nothing can start from it: "
+            "use warm_start=False"
+        )
+    if (
+        trial in state.ended
+    ):  # of a trial that goes on a newer state may have come by now
+        _check_there(setup, state, kept)
+    return kept
+
+
+def _check_there(setup: Setup, state: State, kept: Kept) -> None:
+    try:
+        Checkpoints(setup.folder.checkpoints, state.run).size(kept.name)
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"checkpoint {kept.name} of trial {kept.trial} is not there any more (it was deleted "
+            "for max_checkpoint_gb, or by hand), so nothing can start from it: "
+            "use warm_start=False"
+        ) from error
+    except OSError:  # the storage is in trouble: whoever loads the state will say so
+        return
+
+
+# -- having it written down ------------------------------------------------------------------------
+
+
+def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Have a note written into the journal, here or by the process that runs the study.
+
+    `said`: makes the note, given the names of the trials that there are.
+    """
+    if not setup.folder.lines():
+        raise StudyError(
+            f"the study in {setup.folder.path} has not begun: run optimize() first"
+        )
+    inbox = Inbox(setup.folder.path)
+    try:
+        with setup.folder.lock(), inbox.writing():
+            return _write_now(setup, said)
+    except StudyBusy:
+        with inbox.writing():
+            return _leave(setup, inbox, said)
+
+
+def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Write it down here, as nobody runs the study."""
+    take(setup)
+    state = replay(setup.folder.lines())
+    note = said(frozenset(state.known))
+    if note.get("stop", "") is None:
+        raise StudyError(
+            f"the study in {setup.folder.path} is not running: there is nothing to stop"
+        )
+    _write(setup, meaning(setup)(state, note))
+    return note
+
+
+def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
+    """Leave a note to the process that runs the study."""
+    # The notes are read before the journal, which has what is no longer among them.
+    waiting = inbox.read().values()
+    state = replay(setup.folder.lines())
+    for other in waiting:
+        state = _after(setup, state, other)
+    note = said(frozenset(state.known))
+    fold(state, meaning(setup)(state, note))  # raises if it cannot be done
+    inbox.leave(note)
+    return note
+
+
+def _after(setup: Setup, state: State, note: Note) -> State:
+    try:
+        return fold(state, meaning(setup)(state, note))
+    except (ValueError, RuntimeError, KeyError, TypeError):  # the run will say so
+        return state
+
+
+def _write(setup: Setup, entries: Iterable[Entry]) -> None:
+    """Append to the journal, which nobody else does now."""
+    lines = setup.folder.lines()
+    new = list(entries)
+    fold(
+        replay(lines), new
+    )  # raises if the journal could not be read with these entries
+    journal = Journal(setup.folder.journal)
+    try:
+        for entry in new:
+            journal.append(lines[-1].time, entry)
+    finally:
+        journal.close()
+
+
+def _free(names: Names, stem: str) -> TrialId:
+    """The first name that no trial has: the stem and a number."""
+    for number in count(1):
+        name = TrialId(f"{stem}{number}")
+        if name not in names:
+            return name
+    raise AssertionError("there is always a larger number")
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value_of(value) for name, value in config.items()}

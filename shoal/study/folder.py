@@ -1,0 +1,318 @@
+"""A study's folder: its journal, its lock, its recipe by value; and how a recipe is found again."""
+
+import hashlib
+import importlib.util
+import inspect
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from shoal.core.event import Opened
+from shoal.engine.journal import Line, newest, read
+from shoal.train.recipe import pickled
+from shoal.train.recipe.columns import DataError
+
+if TYPE_CHECKING:
+    from shoal.train.recipe.recipe import Recipe
+
+
+class StudyError(RuntimeError):
+    """The study cannot be opened, or cannot do what is asked for.
+
+    The message gives the rule, the values and the remedy.
+    """
+
+
+class StudyBusy(StudyError):  # noqa: N818 - a state of the study, as its user names it
+    """Another process has the study open."""
+
+
+class TrialsFailed(StudyError):  # noqa: N818 - a state of the study, as its user names it
+    """Every trial of the study failed; the message gives the first reasons."""
+
+
+class StudyPaused(RuntimeError):  # noqa: N818 - a state of the study, as its user names it
+    """Something outside the trials went wrong: the disk, the data or the folder.
+
+    Durable work is kept; mend the cause and run again.
+    """
+
+
+class Folder:
+    """Where a study lives. `checkpoints`: another place for the weights, any fsspec URL."""
+
+    def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
+        if "://" in str(path):
+            raise StudyError(
+                f"storage must be a folder that this process can append to; got {str(path)!r}: "
+                "give a folder, and checkpoints=URL for the weights"
+            )
+        self.path = Path(path)
+        self.journal = self.path / "journal.jsonl"
+        self.report = self.path / "report.html"
+        # The place of the weights, if they are not in the folder itself.
+        self.elsewhere: str | None = None
+        if checkpoints:
+            self.elsewhere = _whole(checkpoints)
+
+    @property
+    def checkpoints(self) -> str:
+        """Where the weights lie, as any process finds them that sees the same files."""
+        return self.elsewhere or _whole(self.path / "checkpoints")
+
+    def go_on(self, head: Mapping[str, Any]) -> None:
+        """Take the weights from where the run of this head had them, unless told another place.
+
+        Weights in the folder itself move with the folder.
+        """
+        place = head.get("checkpoints")
+        if self.elsewhere is not None or place is None:
+            return
+        # Heads of the first version named the place also if it was in the folder itself.
+        parts = Path(place).parts[-2:]
+        inside = "://" not in place and parts == (head.get("study"), "checkpoints")
+        if not (inside and (self.path / "checkpoints").exists()):
+            self.elsewhere = place
+
+    def make(self) -> None:
+        """Create the folder, and see that it can be written to.
+
+        Raises:
+            StudyError: it cannot.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".writable"
+            probe.write_text("")
+            probe.unlink()
+        except OSError as error:
+            raise StudyError(
+                f"the study's folder {self.path} cannot be written to ({error}): "
+                "choose another storage="
+            ) from error
+
+    def check_begun(self) -> None:
+        """Raise StudyError unless there is a study's journal here."""
+        if not self.journal.exists():
+            raise StudyError(f"there is no study in {self.path}: no journal.jsonl")
+
+    def lines(self) -> list[Line]:
+        """The journal; empty if there is none."""
+        if not self.journal.exists():
+            return []
+        return list(read(self.journal))
+
+    def head(self) -> Mapping[str, Any]:
+        """The head of the newest run, as `last_head`; quicker than to read all of the journal."""
+        opened = None
+        if self.journal.exists():
+            opened = newest(self.journal, Opened)
+        if opened is None:
+            return {}
+        return opened.head
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the study alone.
+
+        Raises:
+            StudyBusy: another process has it open; the message says which.
+        """
+        holder = self.path / "holder.json"
+        lock = FileLock(self.path / "study.lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            who = "an unknown process"
+            if holder.exists():
+                who = holder.read_text()
+            raise StudyBusy(
+                f"the study in {self.path} is open already, held by {who}: wait for it, or end it"
+            ) from None
+        try:
+            about = {"pid": os.getpid(), "host": platform.node(), "since": timestamp()}
+            holder.write_text(json.dumps(about))
+            yield
+        finally:
+            lock.release()
+
+    # -- the recipe ----------------------------------------------------------------------------
+
+    def save_recipe(self, recipe: "Recipe") -> None:
+        """Keep the recipe by value, so that runs can be resumed without its file."""
+        blob = pickled.dumps(recipe)
+        target = self.path / "recipe.pkl"
+        if not target.exists() or target.read_bytes() != blob:
+            beside = target.with_suffix(".part")
+            beside.write_bytes(blob)
+            beside.replace(target)  # so that the file is there whole or not at all
+
+    def load_recipe(self, head: Mapping[str, Any]) -> "Recipe":
+        """The recipe as saved; from its file if that has changed since (with a warning).
+
+        Raises:
+            StudyError: the folder has no recipe, or it cannot be loaded.
+        """
+        saved = self.path / "recipe.pkl"
+        if not saved.exists():
+            raise StudyError(
+                f"{self.path} has no recipe.pkl: give the recipe's file again "
+                f"(shoal run FILE.py --storage {self.path})"
+            )
+        about = head.get("recipe", {})
+        file = Path(about.get("file") or "")
+        if file.is_file():
+            pickled.import_from(file.parent)
+        recipe = _unpickled(saved)
+        if not file.is_file() or about.get("sha256") in (None, _sha256(file)):
+            return recipe
+        warnings.warn(
+            f"{file} has changed since the study began; going on with the code as it is now",
+            stacklevel=3,
+        )
+        fresh = recipe_class(load_module(file), about.get("name"))
+        renewed = fresh.__new__(fresh)
+        renewed.__dict__.update(recipe.__dict__)
+        return renewed
+
+
+def _unpickled(saved: Path) -> "Recipe":
+    """The recipe in this file.
+
+    Raises:
+        StudyError: what its code imports is not there.
+    """
+    try:
+        recipe: Recipe = pickled.loads(saved.read_bytes())
+    except ImportError as error:
+        raise StudyError(
+            f"the recipe in {saved} cannot be loaded: {error}: put the modules that it imports "
+            "where they were, or on PYTHONPATH"
+        ) from error
+    return recipe
+
+
+@contextmanager
+def pausing(folder: Folder) -> Iterator[None]:
+    """Turn a failure of disk, data or folder into one clear StudyPaused."""
+    try:
+        yield
+    except (OSError, DataError) as error:
+        raise StudyPaused(
+            f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable "
+            "is kept; mend this and run the same command or script again"
+        ) from error
+
+
+def _whole(place: str | Path) -> str:
+    if "://" in str(place):
+        return str(place)
+    return str(Path(place).expanduser().resolve())
+
+
+def timestamp() -> str:
+    """Now, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def load_module(file: Path) -> ModuleType:
+    """Import a Python file under a name of its own; it may import what lies beside it.
+
+    Raises:
+        StudyError: there is no such file, or it raises when imported.
+    """
+    if not file.is_file():
+        raise StudyError(
+            f"there is no file {file}: give the path of a Python file with a shoal.Recipe in it"
+        )
+    name = f"shoal_recipe_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise StudyError(
+            f"{file} is not a Python file: give one with a shoal.Recipe in it"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    pickled.import_from(file.parent)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise StudyError(
+            f"{file} raised {type(error).__name__} when it was imported: {error}"
+        ) from error
+    return module
+
+
+def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":
+    """The recipe of that name in a module; without a name, the only one.
+
+    Raises:
+        StudyError: there is none, several without a name, or none of that name.
+    """
+    from shoal.train.recipe.recipe import Recipe
+
+    found: dict[str, type[Recipe]] = {}
+    for key, value in vars(module).items():
+        is_recipe = inspect.isclass(value) and issubclass(value, Recipe)
+        if is_recipe and value.__module__ == module.__name__:
+            found[key] = value
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name is not None and name in found:
+        return found[name]
+    ask = "say which one with FILE.py:NAME"
+    if name is not None:
+        ask = f"there is no {name}"
+    listed = ", ".join(found) or "(none)"
+    raise StudyError(f"{module.__file__} has the recipes {listed}: {ask}")
+
+
+def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
+    """What the journal's head says of a recipe: file, name and a hash of the source."""
+    about: dict[str, Any] = {
+        "name": type(recipe).__name__,
+        "file": None,
+        "sha256": None,
+    }
+    try:
+        file = inspect.getsourcefile(type(recipe))
+    except (TypeError, OSError):
+        file = None
+    if file is not None and Path(file).is_file():
+        about["file"] = str(Path(file).resolve())
+        about["sha256"] = _sha256(Path(file))
+    return about
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    found = {"python": platform.python_version()}
+    for name in ("shoal", "torch", "numpy", "ray"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def last_head(lines: Sequence[Line]) -> Mapping[str, Any]:
+    """The head of the newest run in a journal; empty if there is none."""
+    for line in reversed(lines):
+        if isinstance(line.entry, Opened):
+            return line.entry.head
+    return {}

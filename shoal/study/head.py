@@ -1,0 +1,195 @@
+"""What the journal says of each run, and what can be made from it again."""
+
+import platform
+import warnings
+from collections.abc import Callable, Mapping, Set
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shoal import policy as policies
+from shoal import search
+from shoal.core.ports import Policy, Searcher
+from shoal.core.state import State
+from shoal.engine.journal import plain
+from shoal.search.space import describe_space, rebuild_space
+from shoal.study import auto
+from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
+from shoal.study.options import Options
+from shoal.study.setup import Setup
+from shoal.train.recipe.data import Data
+
+Head = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deciders:
+    """What decides in a run, and how the run is set up."""
+
+    searcher: Searcher[Any]
+    policy: Policy[Any] | str  # "auto" and "auto:…" stay as the user wrote them
+    options: Options
+
+
+def head(
+    setup: Setup, data: Data, deciders: Deciders, before: Head | None = None
+) -> Head:
+    """What the journal says of a run: for people, for resume, for the report.
+
+    `before`: the head of the run before it.
+    """
+    space = None
+    if setup.space is not None:
+        space = describe_space(setup.space)
+    said = {
+        "study": setup.folder.path.name,
+        "recipe": _code(
+            describe_recipe(setup.recipe), (before or {}).get("recipe", {})
+        ),
+        "data": {
+            "fingerprint": data.fingerprint,
+            "samples": sum(data.sizes.values()),
+            "shards": len(data.shards),
+        },
+        "metric": setup.metric,
+        "mode": setup.mode,
+        "seed": setup.seed,
+        "space": space,
+        "searcher": _described(search.describe, deciders.searcher),
+        "policy": _policy(deciders.policy),
+        "backend": deciders.options.backend,
+        "options": asdict(deciders.options),
+        "checkpoints": setup.folder.elsewhere,
+        "versions": versions(),
+        "host": platform.node(),
+        "started": timestamp(),
+    }
+    as_it_will_be_read: dict[str, Any] = plain(said)
+    return as_it_will_be_read
+
+
+def _code(now: dict[str, Any], before: Head) -> Head:
+    """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
+    if now["sha256"] is None and now["name"] == before.get("name"):
+        return before
+    return now
+
+
+def _policy(policy: Policy[Any] | str) -> dict[str, Any]:
+    if isinstance(policy, str):
+        return auto.described(policy)
+    return _described(policies.describe, policy)
+
+
+def _described(
+    describe: Callable[[Any], dict[str, Any]], decider: Any
+) -> dict[str, Any]:
+    """The searcher or policy as data; of the user's own class only the name."""
+    try:
+        return describe(decider)
+    except ValueError:
+        return {"own": f"{type(decider).__module__}.{type(decider).__qualname__}"}
+
+
+def rebuild(head: Head) -> Deciders:
+    """Searcher, policy and options as a journal's head describes them.
+
+    Raises:
+        StudyError: the searcher or the policy is the user's own.
+    """
+    own = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
+    if own:
+        raise StudyError(
+            f"the study was run with {', '.join(own)}, which the journal cannot make again: "
+            "run your script again instead"
+        )
+    rule = head["policy"]
+    chosen: Policy[Any] | str
+    if rule["name"] == auto.NAME:
+        chosen = auto.said(rule)
+    else:
+        chosen = policies.rebuild(rule)
+    return Deciders(
+        search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
+    )
+
+
+def space_in(head: Head) -> Mapping[str, Any] | None:
+    """The search space that the head describes."""
+    described = head.get("space")
+    if described is None:
+        return None
+    return rebuild_space(described)
+
+
+def check_same(before: Head, now: Head, state: State) -> None:
+    """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
+
+    Raises:
+        StudyError: what was trained and what would be trained do not belong together.
+    """
+    if not before:
+        return
+    if (
+        not state.known and state.stopped is None
+    ):  # the run before raised, and trained nothing
+        return
+    if before["data"]["fingerprint"] != now["data"]["fingerprint"]:
+        was = before["data"]["fingerprint"][:12]
+        is_now = now["data"]["fingerprint"][:12]
+        raise StudyError(
+            f"the data changed since this study began (fingerprint {was}, now {is_now}): "
+            "restore the data, or start a new study with another storage="
+        )
+    changes = _changes(before, now, _metrics(state))
+    if changes:
+        raise StudyError(
+            f"this study was begun with another search ({changes}): only num_samples (not PBT's, "
+            "which is its population) and max_concurrent may change; "
+            "start a new study with another storage="
+        )
+    if before["recipe"].get("sha256") != now["recipe"].get("sha256"):
+        warnings.warn(
+            "the recipe's file has changed since this study began; "
+            "trials go on with the code as it is now",
+            stacklevel=5,
+        )
+
+
+def _metrics(state: State) -> Set[str]:
+    """The names of all scores that trials have."""
+    names: set[str] = set()
+    for scores in state.scores.values():
+        for _, values in scores:
+            names |= values.keys()
+    return names
+
+
+def _changes(before: Head, now: Head, scores: Set[str]) -> str:
+    """How the search differs in what may not change; empty if it does not."""
+    old = _fixed(before["searcher"], before["searcher"], scores) | {
+        "seed": before["seed"]
+    }
+    new = _fixed(now["searcher"], before["searcher"], scores) | {"seed": now["seed"]}
+    differ = sorted(
+        name for name in old.keys() | new.keys() if old.get(name) != new.get(name)
+    )
+    return "; ".join(
+        f"{name}: {old.get(name)!r}, now {new.get(name)!r}" for name in differ
+    )
+
+
+def _fixed(searcher: Head, before: Head, scores: Set[str]) -> dict[str, Any]:
+    """What may not change of a searcher's description.
+
+    A population has its size. A metric that no trial has was misspelt and may be set right.
+    """
+    free = {"max_concurrent", "per_slot"}
+    if searcher.get("name") != "pbt":
+        free.add("num_samples")
+    if before.get("metric") not in scores:
+        free |= {"metric", "mode"}
+    fixed = {name: value for name, value in searcher.items() if name not in free}
+    inner = fixed.get("inner")
+    if inner:
+        fixed["inner"] = _fixed(inner, before.get("inner") or {}, scores)
+    return fixed

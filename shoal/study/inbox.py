@@ -1,0 +1,198 @@
+"""Notes to a study that runs: a folder beside its journal.
+
+Whoever wants something of the study leaves a note. The run looks into the folder about once a
+second, turns each note into entries of its journal, and removes it once they are written. When
+nobody runs the study, the next run reads the notes first. A note taken twice, after a crash, does
+nothing more.
+"""
+
+import json
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from shoal.core.event import Commanded, Entry, Event
+from shoal.core.fold import fold
+from shoal.core.plan import Gang
+from shoal.core.ports import Moment
+from shoal.core.state import State
+from shoal.core.trial import Seconds, Trial
+
+Note = Mapping[str, Any]
+# Raises ValueError or RuntimeError if the note asks for what cannot be.
+Meaning = Callable[[State, Note], Iterable[Entry]]
+
+# Signals that stop a study.
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+# Between two looks into the folder.
+EVERY: Seconds = 1.0
+# What the backend is told when there are notes; it is never journalled.
+LOOK = Commanded("look", "there are notes")
+
+
+class Inbox:
+    """The notes, in the order in which they were left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "inbox"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Nobody else leaves a note meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "lock", timeout=30):
+            yield
+
+    def leave(self, note: Note) -> None:
+        """Leave a note, whole or not at all; only while `writing`."""
+        number = max((int(path.stem) for path in self._paths()), default=0) + 1
+        place = self.folder / f"{number:06d}.json"
+        beside = place.with_suffix(".part")
+        beside.write_text(json.dumps(note))
+        beside.replace(place)
+
+    def __bool__(self) -> bool:
+        return bool(self._paths())
+
+    def read(self) -> dict[Path, Note]:
+        """The notes by their files; a file that is no note is removed, with a warning."""
+        notes: dict[Path, Note] = {}
+        for path in self._paths():
+            try:
+                notes[path] = _note_in(path)
+            except ValueError as error:
+                warnings.warn(
+                    f"{path} is not a note to a study, and was removed: {error}",
+                    stacklevel=2,
+                )
+                path.unlink(missing_ok=True)
+        return notes
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json"))
+
+
+def _note_in(path: Path) -> Note:
+    """The note in this file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    note = json.loads(path.read_text())
+    if not isinstance(note, dict):
+        raise ValueError(f"it holds {note!r}")
+    return note
+
+
+def answers(
+    inbox: Inbox, state: State, meaning: Meaning
+) -> tuple[list[Path], list[Entry]]:
+    """The files of the notes, and what is to be journalled for them.
+
+    It warns of what cannot be done.
+    """
+    entries: list[Entry] = []
+    notes = inbox.read()
+    for note in notes.values():
+        try:
+            more = list(meaning(state, note))
+            state = fold(state, more)
+        except (ValueError, RuntimeError, KeyError, TypeError) as error:
+            warnings.warn(
+                f"the study was asked for {dict(note)}, and cannot do it: {error}",
+                stacklevel=2,
+            )
+            continue
+        entries += more
+    return list(notes), entries
+
+
+class Reachable:
+    """A backend through which notes reach the study: their entries come as its events.
+
+    `state`: with which the run begins; as a watcher of the run it follows the state. A thread looks
+    for notes from the beginning of its `with` block to the end.
+    """
+
+    def __init__(
+        self, backend: Any, inbox: Inbox, meaning: Meaning, state: State
+    ) -> None:
+        self._backend = backend
+        self._inbox = inbox
+        self._meaning = meaning
+        self._state = state
+        # Whether the backend was told to have a moment for notes.
+        self._looks = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="shoal-inbox", daemon=True
+        )
+
+    def __enter__(self) -> "Reachable":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY):
+            if not self._looks and self._inbox:
+                self._looks = True
+                self._backend.tell(LOOK)
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        self._state = state
+
+    def submit(self, trial: Trial) -> None:
+        self._backend.submit(trial)
+
+    def change(self, before: Gang | None, after: Gang | None) -> None:
+        self._backend.change(before, after)
+
+    def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
+        self._backend.wake(at, until)
+
+    def moments(self) -> Iterator[Moment]:
+        for now, events in self._backend.moments():
+            said = tuple(event for event in events if event is not LOOK)
+            if len(said) == len(events):
+                yield now, events
+                continue
+            paths, more = answers(self._inbox, fold(self._state, said), self._meaning)
+            came: tuple[Event, ...] = (*said, *more)  # type: ignore[arg-type]
+            yield now, came
+            for path in paths:  # the journal has it by now
+                path.unlink(missing_ok=True)
+            self._looks = False
+
+
+@contextmanager
+def stopping(tell: Callable[[Commanded], None]) -> Iterator[None]:
+    """Ctrl-C, or a scheduler's SIGTERM, stops the study at the next moment; a second one, now."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in STOPPING}
+
+    def restore() -> None:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+    def stop(number: int, _frame: Any) -> None:
+        tell(Commanded("stop", signal.Signals(number).name))
+        restore()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()

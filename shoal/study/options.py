@@ -1,0 +1,233 @@
+"""How a study runs: the options that `optimize` takes, and the speeds that a user may give."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.profile.given import Given, load
+from shoal.profile.measure import Believer
+from shoal.profile.table import Table
+from shoal.study.folder import StudyError
+from shoal.train.lane.device import gpus
+from shoal.train.slot.setup import cpus_here
+
+# Slots for each GPU, or for each CPU, of this machine; more are taken for a slip of the pen.
+MOST_EACH = 4
+# Arguments of `create_study`, which users may look for here.
+OF_THE_STUDY = frozenset(
+    {"storage", "study_name", "metric", "mode", "search_space", "seed", "checkpoints"}
+)
+LEAST = {
+    "threads": 1,
+    "copies": 1,
+    "validate_every": 1,
+    "checkpoint_every": 0,
+    "stream_memory_gb": 0,
+    "stream_samples": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a study runs.
+
+    What a trial learns over its visits depends on `device`, `threads` and `fuse` by rounding only.
+    There are two exceptions: ReduceLROnPlateau follows `validate_every`, and batch_size="max"
+    follows the memory. The order of visits may depend on `backend`, `slots` and `copies`.
+
+    Raises:
+        StudyError: a value is out of its range.
+    """
+
+    backend: str = "local"
+    # Of the ray backend: how many slots. By default one for each GPU, else one for each CPU.
+    slots: int | None = None
+    # CPU threads of each slot.
+    threads: int = 1
+    # Of the local backend: cpu, cuda or mps; auto takes a GPU if there is one.
+    device: str = "auto"
+    # Of a running Ray cluster; None starts one on this machine.
+    address: str | None = None
+    # Slots that hold each shard.
+    copies: int = 1
+    # Epochs between two evaluations.
+    validate_every: int = 1
+    # Seconds of a trial's training between two durable states; 0: after every unit.
+    checkpoint_every: float = 30.0
+    # The limit for all checkpoints of the study.
+    max_checkpoint_gb: float | None = None
+    # Prepared shards that each slot keeps in memory.
+    data_memory_gb: float = 2.0
+    # Models that rest in each slot's memory. None: a quarter of that memory.
+    state_memory_gb: float | None = None
+    # What a slot may take in all. By default all of its GPU; without a limit on a CPU.
+    slot_memory_gb: float | None = None
+    # Packed trials of one graph may train in one step, equal to rounding. False: bit for bit
+    # as alone.
+    fuse: bool = True
+    # Of the ray backend: processes of each node that prepare chunks once for all its slots.
+    feeders: int | Literal["auto"] = "auto"
+    # Prepared chunks that a node's feeders keep for slots that come later.
+    stream_memory_gb: float = 1.0
+    # Samples that feeders prepare before a slot asks for them.
+    stream_samples: int = 2048
+
+    @classmethod
+    def of(cls, **given: Any) -> "Options":
+        """The options with these values.
+
+        Raises:
+            StudyError: an option has no such name, or a value is out of its range.
+        """
+        known = [field.name for field in fields(cls)]
+        wrong = sorted(set(given) - set(known))
+        elsewhere = sorted(OF_THE_STUDY.intersection(wrong))
+        if elsewhere:
+            raise StudyError(
+                f"{', '.join(elsewhere)}: give it to create_study, not to optimize"
+            )
+        if wrong:
+            raise StudyError(
+                f"unknown option {', '.join(wrong)}; known: {', '.join(known)}"
+            )
+        return cls(**given)
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("local", "ray"):
+            raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
+        if self.backend == "local" and self.slots not in (None, 1):
+            raise StudyError(
+                f"the local backend has one slot; got slots={self.slots}: "
+                'use backend="ray" for more'
+            )
+        self._check_feeders()
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise StudyError(f"{name} must be >= {least}; got {value!r}")
+        if self.slots is not None and self.slots < 1:
+            raise StudyError(f"slots must be >= 1; got {self.slots}")
+        if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:
+            raise StudyError(
+                f"slot_memory_gb must be > 0, or None for no limit; got {self.slot_memory_gb}"
+            )
+
+    def _check_feeders(self) -> None:
+        """Raise StudyError unless this is "auto", or a number."""
+        if self.feeders == "auto":
+            return
+        if not isinstance(self.feeders, int) or self.feeders < 0:
+            raise StudyError(
+                f'feeders must be "auto", or a whole number >= 0; got {self.feeders!r}'
+            )
+
+    @property
+    def known_slots(self) -> int | None:
+        """How many slots there will be; None if that depends on the cluster."""
+        if self.backend == "local":
+            return 1
+        return self.slots
+
+    def slots_on_this_machine(self) -> int:
+        """How many slots there will be when the study runs on this machine alone."""
+        return self.known_slots or slots_here(self.threads)
+
+
+def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
+    """Raise StudyError if no trial of these widths can have as many slots as it needs."""
+    slots = options.known_slots
+    if widths is not None and slots is not None and widths[0] > slots:
+        raise StudyError(
+            f"widths={widths!r} needs {widths[0]} slots for a trial; there are {slots}: "
+            "ask for fewer, or give more"
+        )
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise StudyError unless it is None or seconds from now on."""
+    if timeout is None:
+        return
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not timeout >= 0
+    ):
+        raise StudyError(
+            f"timeout must be seconds >= 0, or None for no limit; got {timeout!r}"
+        )
+
+
+def check_slots(options: Options) -> None:
+    """Raise StudyError if far more slots are asked for than this machine has room for.
+
+    In a cluster that the user has started, or that this process is in, Ray says what there is.
+    """
+    if options.backend != "ray" or options.slots is None or options.address is not None:
+        return
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        return
+    most = MOST_EACH * slots_here()
+    if options.slots > most:
+        raise StudyError(
+            f"slots={options.slots} is more than {MOST_EACH} for each GPU or CPU of this machine "
+            f"({most}): ask for fewer. If it is meant, start a cluster that has as many CPUs "
+            f"(ray start --head --num-cpus={options.slots}), and give address='auto'"
+        )
+
+
+def slots_here(threads: int = 1) -> int:
+    """Slots of a Ray cluster on this machine alone: its GPUs, else its CPUs by so many threads."""
+    return gpus() or max(1, cpus_here() // threads)
+
+
+# -- given speeds --------------------------------------------------------------------------------
+
+
+def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
+    """The given profile; a path is read as a TOML file.
+
+    Raises:
+        StudyError: it is no profile.
+        ValueError, OSError: the file is none, or cannot be read.
+    """
+    if isinstance(profile, (str, Path)):
+        return load(profile)
+    if profile is not None and not hasattr(profile, "curve"):
+        raise StudyError(
+            f"profile= takes the path of a TOML file, or a Table; got {profile!r}"
+        )
+    return profile
+
+
+def believer(given: Profile | Given | None) -> Callable[[State], Profile]:
+    """What deciders believe: what is given, and for the rest what was measured so far."""
+    if given is None:
+        return Believer(Given(()))
+    if isinstance(given, Given):
+        return Believer(given)
+    if isinstance(given, Table):
+        return given.believe
+    return lambda state: given
+
+
+def given_rows(given: Profile | Given | None) -> list[dict[str, Any]] | None:
+    """The given figures for a journal's head, {"config": …, "figures": …} each.
+
+    Returns None if they cannot be listed, or none were given.
+    """
+    rows: Any = given
+    if isinstance(given, Table):
+        rows = Given.of(given.rows)
+    if not isinstance(rows, Given):
+        return None
+    listed = []
+    for config, figures in rows.rows:
+        numbers = dict(figures)
+        numbers.pop("data", None)
+        listed.append({"config": dict(config), "figures": numbers})
+    return listed

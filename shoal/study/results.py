@@ -1,0 +1,349 @@
+"""What came of a study: scores, models, and trials trained a second time to compare with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.event import Planned
+from shoal.core.plan import Gang
+from shoal.core.state import Score, State
+from shoal.core.trial import Samples, Trial, TrialId, Value
+from shoal.engine.journal import Line
+from shoal.study.folder import StudyError, last_head
+from shoal.study.options import Options
+from shoal.study.setup import Setup, data_of
+from shoal.study.watch import Retention
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import device_of
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.unit import Tree
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.verify import apart, compare, model_from, nudged, retrain
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# How far training may carry the rounding of fused packs and wide lanes, of the model's norm.
+# After three epochs 0.007 was seen in float32 (a CNN with batch norm) and 1.5e-10 in float64.
+# A learning rate that is wrong by a tenth moves small networks by 0.017 and more.
+ROUNDING = 0.01
+ROUNDING_FLOAT64 = 1e-6
+
+# Adam turns any gradient above zero into a step of full size. Where a dead unit wakes up, rounding
+# can thus move a model by more than ROUNDING. Such a trial is trained again from other starts, as
+# far off as a fused step may be. It may be twice as far away as these are.
+NUDGE = 1e-5
+NUDGES = 2
+LEEWAY = 2.0
+COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What came of one trial.
+
+    `value` is its last score of the study's metric, `best_value` the best over its epochs; both
+    are nan without a score. `scores` are (epoch, {metric: value}), oldest first.
+    """
+
+    id: TrialId
+    config: Mapping[str, Value]
+    status: str  # "running", "finished", "retired" or "failed: why"
+    epochs: float
+    samples: Samples
+    value: float
+    best_value: float
+    scores: tuple[Score, ...]
+
+
+def results_of(setup: Setup, state: State) -> list[TrialResult]:
+    """What came of each trial, in the order of their submission."""
+    return [_result(setup, state, trial) for trial in state.known.values()]
+
+
+def _result(setup: Setup, state: State, trial: Trial) -> TrialResult:
+    name = trial.id
+    scores = state.scores[name]
+    last, best = _values(setup, scores)
+    return TrialResult(
+        id=name,
+        config=trial.config,
+        status=state.ended.get(name, "running"),
+        epochs=len(state.visits[name]) / max(len(trial.shards), 1),
+        samples=state.done[name],
+        value=last,
+        best_value=best,
+        scores=scores,
+    )
+
+
+def _values(setup: Setup, scores: Sequence[Score]) -> tuple[float, float]:
+    """The last value of the study's metric, and the best; nan if there is none."""
+    metric = setup.metric or ""  # no value has this name
+    values = [found[metric] for _, found in scores if metric in found]
+    better = min
+    if setup.mode == "max":
+        better = max
+    best = better(filter(isfinite, values), default=nan)
+    return [nan, *values][-1], best
+
+
+def ranked(setup: Setup, state: State) -> list[TrialResult]:
+    """The trials that have a score, the best last score first; of equal ones the earlier first.
+
+    Raises:
+        StudyError: the study has no metric, or no trial has a score.
+    """
+    if setup.metric is None:
+        raise StudyError(
+            "the study has no metric to rank by: create it with metric= (and mode=)"
+        )
+    scored = []
+    for result in results_of(setup, state):
+        if isfinite(result.value) and not result.status.startswith("failed"):
+            scored.append(result)
+    if not scored:
+        raise StudyError(
+            f"no trial has a score {setup.metric!r} yet; {len(state.known)} trials are known"
+        )
+    return sorted(scored, key=lambda result: result.value, reverse=setup.mode == "max")
+
+
+def row_of(trial: TrialResult) -> dict[str, Any]:
+    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric."""
+    row = {name: getattr(trial, name) for name in COLUMNS}
+    row |= {f"config.{name}": value for name, value in trial.config.items()}
+    if trial.scores:
+        _, values = trial.scores[-1]
+        row |= {f"last.{name}": value for name, value in values.items()}
+    return row
+
+
+def check_known(state: State, trial: TrialId) -> Trial:
+    """The trial of that name.
+
+    Raises:
+        StudyError: there is none.
+    """
+    known = state.known.get(trial)
+    if known is not None:
+        return known
+    some = ", ".join(sorted(state.known)[:8])
+    raise StudyError(f"there is no trial {trial}; known: {some}")
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+
+def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Module":
+    """A trial's model with its last durable weights, or with the best of those that were kept.
+
+    Raises:
+        StudyError: there is no such trial, or nothing durable of it.
+    """
+    known = check_known(state, trial)
+    if which not in ("last", "best"):
+        raise StudyError(f'which must be "last" or "best"; got {which!r}')
+    vault = Checkpoints(setup.folder.checkpoints, state.run)
+    name = _last(state, trial)
+    if which == "best":
+        name = _best(setup, vault, trial) or name
+    if name is None:
+        raise StudyError(
+            f"nothing of trial {trial} is durable{_why_nothing(state, trial)}"
+        )
+    try:
+        saved = vault.load(name)
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"checkpoint {name} of trial {trial} is not in {vault.url} any more: "
+            "it was deleted for max_checkpoint_gb, or by hand"
+        ) from error
+    return model_from(setup.recipe, known.config, setup.seed, saved)
+
+
+def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:
+    """The name of the best of its durable states that were kept."""
+    retention = Retention(vault, setup.metric, setup.mode)
+    retention.learn(setup.folder.lines())
+    if trial not in retention.best:
+        return None
+    _, name = retention.best[trial]
+    return name
+
+
+def _last(state: State, trial: TrialId) -> str | None:
+    """The name of its newest durable state."""
+    kept = state.kept.get(trial)
+    if kept is None:
+        return None
+    return kept.name
+
+
+def _why_nothing(state: State, trial: TrialId) -> str:
+    if trial in state.ended:
+        return f"; it {state.ended[trial]}"
+    return " yet: let the study run on"
+
+
+# -- training again ------------------------------------------------------------------------------
+
+
+def replayed(
+    setup: Setup, state: State, trials: Sequence[TrialId] | None = None
+) -> list[dict[str, Any]]:
+    """Train trials again over the visits that their durable states hold, and compare; a row each.
+
+    Raises:
+        StudyError: there is nothing durable of a trial, or of any.
+    """
+    if not state.kept:
+        raise StudyError(
+            f"nothing durable of any trial in {setup.folder.path}: none to replay"
+        )
+    chosen = trials
+    if not chosen:
+        chosen = [trial for trial in state.known if trial in state.kept]
+    unknown = [trial for trial in chosen if trial not in state.kept]
+    if unknown:
+        raise StudyError(
+            f"nothing durable of trial {', '.join(unknown)}; of these there is: "
+            f"{', '.join(state.kept)}"
+        )
+    again = _Again(setup, state, setup.folder.lines())
+    return [again.compared(trial) for trial in chosen]
+
+
+class _Again:
+    """Trains trials of a study again."""
+
+    def __init__(self, setup: Setup, state: State, lines: Sequence[Line]) -> None:
+        self._setup = setup
+        self._state = state
+        self._options = Options.of(**last_head(lines)["options"])
+        self._data: Data = data_of(setup.recipe)
+        gangs = list(_gangs(lines))
+        self._fused = _fused(gangs)
+        self._wide = _wide(gangs)
+
+    def compared(self, trial: TrialId) -> dict[str, Any]:
+        """The row of `Study.replay`."""
+        kept = self._state.kept[trial]
+        vault = Checkpoints(self._setup.folder.checkpoints, self._state.run)
+        saved = vault.load(kept.name)
+        again = {**self._trained(trial, kept.visits), "found": saved.get("found")}
+        equal, difference = compare(
+            {"found": None, "scheduled": again["scheduled"], **saved},
+            again,
+        )
+        fused = trial in self._fused
+        wide = trial in self._wide
+        rounded = fused or wide
+        return {
+            "trial": trial,
+            "visits": kept.visits,
+            "equal": equal,
+            "difference": difference,
+            "fused": fused,
+            "random": fused and self._draws_others(trial),
+            "wide": wide,
+            "agrees": equal or (rounded and self._rounded(trial, saved, again)),
+        }
+
+    def _rounded(self, trial: TrialId, saved: Tree, again: Tree) -> bool:
+        """Whether rounding alone explains how far a trial is from the same one trained again."""
+        gap = apart(saved, again)
+        if _is_float64(saved):
+            return gap <= ROUNDING_FLOAT64
+        if gap <= ROUNDING:
+            return True
+        visits = self._state.kept[trial].visits
+        moved = [
+            apart(again, self._trained(trial, visits, nudge=number))
+            for number in range(1, NUDGES + 1)
+        ]
+        return gap <= LEEWAY * max(moved)
+
+    def _draws_others(self, trial: TrialId) -> bool:
+        """Whether a fused pack may have drawn other random numbers for it."""
+        config = self._state.known[trial].config
+        return bool(config.get("fuse_random", self._setup.recipe.fuse_random))
+
+    def _trained(self, trial: TrialId, visits: int, nudge: int = 0) -> Tree:
+        """The trial's state after so many visits.
+
+        If the trial starts from another trial's state, the other one is trained first. `nudge`:
+        the seed of a small change of the start; 0: no change.
+        """
+        start = self._state.known[trial].start
+        begun = None
+        if start is not None:
+            source = self._trained(*start)
+            if visits == start[1]:
+                return source
+            begun = (start[1], source)
+        if nudge:
+            done, source = begun or (0, self._retrained(trial, 0, None))
+            begun = (done, nudged(source, NUDGE, seed=nudge))
+        return self._retrained(trial, visits, begun)
+
+    def _retrained(
+        self, trial: TrialId, visits: int, begun: tuple[int, Tree] | None
+    ) -> Tree:
+        """The trial's state after so many visits, from the state after its first few."""
+        slot = StationSetup(
+            seed=self._setup.seed,
+            device=device_of(self._options.device),
+            threads=self._options.threads,
+            metric=self._setup.metric,
+        )
+        return retrain(
+            self._setup.recipe,
+            self._data,
+            _sized(self._state, trial),
+            self._state.visits[trial][:visits],
+            slot,
+            evaluated={epoch for epoch, _ in self._state.scores[trial]},
+            begun=begun,
+        )
+
+
+def _is_float64(saved: Tree) -> bool:
+    """Whether a model computes in double precision."""
+    kinds = {str(getattr(array, "dtype", "")) for array in saved["model"].values()}
+    return "float64" in kinds and not kinds & {"float32", "float16", "bfloat16"}
+
+
+def _gangs(lines: Iterable[Line]) -> Iterable[Gang]:
+    """All gangs that were started."""
+    for line in lines:
+        if isinstance(line.entry, Planned):
+            yield from line.entry.start
+
+
+def _fused(gangs: Iterable[Gang]) -> set[TrialId]:
+    """Trials whose steps may have been fused with others, which rounds otherwise than alone."""
+    found: set[TrialId] = set()
+    for gang in gangs:
+        if gang.fused and len(gang.lanes) > 1:
+            found |= set(gang.trials)
+    return found
+
+
+def _wide(gangs: Iterable[Gang]) -> set[TrialId]:
+    """Trials that had several slots: their gradients were summed in parts."""
+    found: set[TrialId] = set()
+    for gang in gangs:
+        found |= {lane.trial for lane in gang.lanes if len(lane.slots) > 1}
+    return found
+
+
+def _sized(state: State, trial: TrialId) -> Trial:
+    """The trial with the batch size that was found for it, if its configuration left it open."""
+    known = state.known[trial]
+    figures = state.figures.get(state.signature.get(trial, ""), {})
+    if "batch_size" not in figures:
+        return known
+    config = {**known.config, "batch_size": int(figures["batch_size"])}
+    return replace(known, config=config)

@@ -1,0 +1,392 @@
+"""A run of a study: it is checked, written down, given a backend, and carried out."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from shoal.backend.course import Positions
+from shoal.backend.local import Local
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Entry, Remembered
+from shoal.core.fold import fold
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.core.trial import Samples, Seconds, Trial
+from shoal.engine.journal import Grouping, Journal, Line, replay
+from shoal.engine.run import reopened, run
+from shoal.profile.given import Given
+from shoal.profile.table import Table
+from shoal.search.named import nested
+from shoal.study import control
+from shoal.study.auto import is_auto, policy_of, with_levels
+from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head, pausing
+from shoal.study.head import Deciders, Head, check_same, head
+from shoal.study.inbox import Inbox, Reachable, stopping
+from shoal.study.options import Options, believer, check_slots, given_rows, profile_of
+from shoal.study.searcher import check_metric, check_scores, per_slot
+from shoal.study.setup import Setup, check_recipe, data_of
+from shoal.study.watch import (
+    Idleness,
+    Logs,
+    MetricCheck,
+    Retention,
+    display,
+    optuna_log,
+)
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import device_of, limit_memory
+from shoal.train.recipe.data import Data
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
+
+Space = Mapping[str, Any]
+
+# What a slot of this process makes within so many seconds becomes durable together.
+TOGETHER: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From where a run begins."""
+
+    data: Data
+    state: State
+    since: Seconds  # of the study: what former runs took
+    given: Profile | None  # a profile that leaves nothing to be measured
+
+
+class WiredBackend:
+    """A backend, the place of its checkpoints, and how to close it."""
+
+    def __init__(
+        self, backend: Any, vault: Checkpoints, close: Callable[[], None] = lambda: None
+    ) -> None:
+        self.backend: Any = backend
+        self.vault = vault
+        self.close = close
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """How the journal's entries share their syncs with the checkpoints; None: they do not."""
+        if not self.vault.together:
+            return None
+        return Grouping(TOGETHER, self.vault.commit, self.vault.sweep)
+
+
+def check_place(setup: Setup, state: State) -> None:
+    """Raise StudyError if a new study's checkpoints would lie among those of another study.
+
+    A study deletes the checkpoints that it does not know.
+    """
+    place = setup.folder.elsewhere
+    if state.run == 0 and place is not None and Checkpoints(place, 0).names():
+        raise StudyError(
+            f"there are checkpoints in {place} already, of another study: "
+            "give each its own, checkpoints="
+        )
+
+
+def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
+    """The backend, ready to run.
+
+    The folder of checkpoints is marked as this run's, so that writers of a former run are refused.
+    """
+    together = options.backend == "local" and options.checkpoint_every > 0
+    vault = Checkpoints(setup.folder.checkpoints, start.state.run, together=together)
+    vault.mark()
+    course = Positions(
+        setup.seed,
+        start.data.sizes,
+        options.validate_every,
+        start.state,
+        setup.folder.path / "trials",
+    )
+    if options.backend == "ray":
+        return _ray(setup, options, start, vault, course)
+    return _local(setup, options, start, vault, course)
+
+
+def _local(
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
+) -> WiredBackend:
+    """One slot in this process."""
+    device = device_of(options.device)
+    limit = options.slot_memory_gb
+    if limit is None:
+        limit = inf
+    station_setup = StationSetup(
+        seed=setup.seed,
+        run=start.state.run,
+        device=device,
+        threads=options.threads,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=limit,
+        pace=pace_of(start.given),
+        metric=setup.metric,
+    )
+    station = Station(setup.recipe, start.data, vault, station_setup)
+    memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
+    node = platform.node() or "here"
+    slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
+    return WiredBackend(Local(station, course, slot, start.since), vault)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of training from a given profile instead of a clock; it travels to slots.
+
+    Runs that are equal then write checkpoints at equal moments.
+    """
+
+    given: Profile
+
+    def __call__(self, trial: Trial, samples: Samples) -> Seconds:
+        profile = self.given
+        if isinstance(profile, Table):
+            profile = profile.of({trial.id: trial})
+        return samples / profile.curve(trial.id, 1)[0]
+
+
+def pace_of(given: Profile | None) -> Pace | None:
+    """The pace of a given profile; None if there is none."""
+    if given is None:
+        return None
+    return Pace(given)
+
+
+def _ray(
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
+) -> WiredBackend:
+    """Slots that are actors of a Ray cluster."""
+    try:
+        import ray  # noqa: F401 - so that a fault within our own module is not taken for this
+    except ImportError as error:
+        raise StudyError(
+            "the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+        ) from error
+    from shoal.backend.ray.backend import Ray
+    from shoal.backend.ray.setup import RaySetup
+
+    slots = RaySetup(
+        setup.folder.checkpoints,
+        run=start.state.run,
+        slots=options.slots,
+        address=options.address,
+        threads=options.threads,
+        copies=options.copies,
+        since=start.since,
+        metric=setup.metric,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=options.slot_memory_gb,
+        pace=pace_of(start.given),
+        logs=setup.folder.path.resolve() / "trials",
+        feeders=options.feeders,
+        stream_memory_gb=options.stream_memory_gb,
+        stream_samples=options.stream_samples,
+    )
+    made = Ray(setup.recipe, start.data, course, slots)
+    return WiredBackend(made, vault, made.close)
+
+
+# -- the run -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run is asked to do; see `Study.optimize`."""
+
+    deciders: Deciders  # the policy as the user named it
+    timeout: float | None
+    profile: Profile | str | Path | None
+    progress: bool = True
+    optuna_log: bool | str | Path = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A run that is checked and written down."""
+
+    deciders: Deciders
+    rule: Policy[Any]
+    given: Profile | Given | None
+    lines: list[Line]
+    start: Start
+    logs: list[Any]  # watchers that write the study down in other forms
+
+
+def train(setup: Setup, asked: Request) -> None:
+    """Train what is asked for, until it is done or told to stop; see `Study.optimize`."""
+    setup.folder.make()
+    with pausing(setup.folder), setup.folder.lock():
+        ready = _prepare(setup, asked)
+        with ExitStack() as open_:
+            state = _carry_out(setup, asked, ready, open_)
+    _check_failed(state)
+
+
+def _prepare(setup: Setup, asked: Request) -> _Ready:
+    """Check everything, then write down that a run begins."""
+    data = data_of(setup.recipe)
+    rule = _rule(setup, asked.deciders)
+    deciders = _deciders(setup, asked.deciders, rule, data)
+    given = profile_of(asked.profile)
+    check_slots(deciders.options)
+    check_metric(setup.metric, setup.recipe, data)
+
+    lines = setup.folder.lines()
+    state = replay(lines)
+    before = last_head(lines)
+    now = {**head(setup, data, deciders, before), **_head_of(asked.profile, given)}
+    check_same(before, now, state)
+    check_place(setup, state)
+    if not state.known:
+        check_recipe(setup, _space_of(deciders.searcher))
+
+    logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
+    if control.take(setup):
+        lines = setup.folder.lines()
+        state = replay(lines)
+    setup.folder.save_recipe(setup.recipe)
+    entries = _opening(state, data, before, now)
+    since = _end_of(lines)
+    _write(setup.folder, since, entries)
+    start = Start(data, fold(state, entries), since, _whole(given))
+    return _Ready(deciders, rule, given, lines, start, logs)
+
+
+def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
+    """The policy that was asked for, by name or itself, for this study."""
+    rule = policy_of(asked.policy, asked.options.fuse, setup.seed)
+    return with_levels(rule, setup.space)
+
+
+def _deciders(setup: Setup, asked: Deciders, rule: Policy[Any], data: Data) -> Deciders:
+    """The searcher and the policy as the journal is to describe them."""
+    check_scores(asked.searcher, setup.recipe, data)
+    said: Policy[Any] | str = rule
+    if is_auto(asked.policy):
+        said = asked.policy
+    searcher = per_slot(asked.searcher, rule, asked.options)
+    return Deciders(searcher, said, asked.options)
+
+
+def _end_of(lines: Sequence[Line]) -> Seconds:
+    """The time of the study at which its former runs ended."""
+    if not lines:
+        return 0.0
+    return lines[-1].time
+
+
+def _opening(state: State, data: Data, before: Head, now: Head) -> list[Entry]:
+    """The entries with which the run begins. A policy remembers nothing of another policy."""
+    entries: list[Entry] = list(reopened(state, data.sizes, now))
+    if before and before.get("policy") != now["policy"]:
+        entries.append(Remembered("policy", None))
+    return entries
+
+
+def _space_of(searcher: Searcher[Any]) -> Space | None:
+    """The space that the searcher, or one within it, takes configurations from."""
+    for each in nested(searcher):
+        space: Space | None = getattr(each, "space", None)
+        if space is not None:
+            return space
+    return None
+
+
+def _check_failed(state: State) -> None:
+    """Raise TrialsFailed if there are trials, and every one of them failed."""
+    failed = []
+    for trial, how in state.ended.items():
+        if how.startswith("failed"):
+            failed.append(f"{trial} {how}")
+    if failed and len(failed) == len(state.known):
+        first = "; ".join(failed[:3])
+        raise TrialsFailed(f"all of {len(failed)} trials failed: {first}")
+
+
+def _whole(given: Profile | Given | None) -> Profile | None:
+    """A given profile that leaves nothing to be measured."""
+    if isinstance(given, Given):
+        return None
+    return given
+
+
+def _head_of(
+    profile: Profile | str | Path | None, given: Profile | Given | None
+) -> Head:
+    """What the head says of given speeds."""
+    file = None
+    if isinstance(profile, (str, Path)):
+        file = str(profile)
+    return {"profile": file, "given": given_rows(given)}
+
+
+def _write(folder: Folder, since: float, entries: Sequence[Entry]) -> None:
+    journal = Journal(folder.journal)
+    for entry in entries:
+        journal.append(since, entry)
+    journal.close()
+
+
+def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) -> State:
+    """The run itself; what it opens is closed by `open_`."""
+    made = backend(setup, ready.deciders.options, ready.start)
+    open_.callback(made.close)
+    watchers = _watchers(setup, asked, ready, made.vault)
+    for watcher in watchers:
+        if hasattr(watcher, "close"):
+            open_.callback(watcher.close)
+    journal = Journal(setup.folder.journal, made.grouping)
+    open_.callback(journal.close)
+    open_.enter_context(stopping(made.backend.tell))
+    reached = Reachable(
+        made.backend,
+        Inbox(setup.folder.path),
+        control.meaning(setup),
+        ready.start.state,
+    )
+    watchers.append(open_.enter_context(reached))
+    return run(
+        ready.deciders.searcher,
+        ready.rule,
+        reached,
+        believer(ready.given),
+        journal,
+        ready.start.state,
+        _deadline(asked, ready.start),
+        watchers,
+    )
+
+
+def _watchers(
+    setup: Setup, asked: Request, ready: _Ready, vault: Checkpoints
+) -> list[Any]:
+    """What follows the run and does not decide anything."""
+    limit = ready.deciders.options.max_checkpoint_gb
+    retention = Retention(vault, setup.metric, setup.mode, limit)
+    retention.restore(ready.lines)
+    return [
+        retention,
+        Logs(setup.folder.path / "trials"),
+        Idleness(),
+        MetricCheck(setup.metric),
+        *display(asked.progress, setup),
+        *ready.logs,
+    ]
+
+
+def _deadline(asked: Request, start: Start) -> Seconds | None:
+    """The time of the study at which the run is to stop; None: it has no limit."""
+    if asked.timeout is None:
+        return None
+    return start.since + asked.timeout

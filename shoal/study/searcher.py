@@ -1,0 +1,251 @@
+"""From what a user says of a search to a searcher that fits the study."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.core.ports import Policy, Searcher
+from shoal.policy import Auto, Pack, PacksAsTrials
+from shoal.search import (
+    PBT,
+    Grid,
+    Hyperband,
+    Random,
+    compares,
+    completed,
+    nested,
+    parse,
+)
+from shoal.search.draws import Draws
+from shoal.search.halving import hyperband_brackets
+from shoal.search.space import dimensions, validated
+from shoal.study.auto import check_methods
+from shoal.study.folder import StudyError
+from shoal.study.options import Options
+from shoal.study.setup import Setup
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe, overrides
+
+# Trials under way for each slot, of searchers that learn from earlier trials.
+PACKED = 8
+# What `Wishes` may ask for that not every searcher can do: why not.
+UNMET = {
+    "widths": "makes trials of one slot",
+    "priority": "makes trials of one priority",
+    "max_concurrent": "says itself how many are under way",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What `optimize` was given for the searcher; None leaves a value to the searcher."""
+
+    num_samples: int | None = None
+    max_epochs: Any = None
+    max_concurrent: int | None = None
+    widths: tuple[int, int] | None = None
+    priority: float | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The values by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def default_searcher(
+    space: Mapping[str, Any] | None, wishes: Wishes, seed: int = 0
+) -> Searcher[Any]:
+    """A grid if every dimension is one and no number of samples is asked for, else random samples.
+
+    Raises:
+        StudyError: the number of epochs is missing, or the number of samples.
+    """
+    if wishes.max_epochs is None:
+        raise StudyError(
+            "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
+        )
+    space = space or {}
+    limits = {"max_epochs": wishes.max_epochs, "max_concurrent": wishes.max_concurrent}
+    if wishes.num_samples is not None:
+        return Random(space, num_samples=wishes.num_samples, seed=seed, **limits)
+    if _is_drawn_from(validated(space)):
+        raise StudyError(
+            "the search space is not only grids: say how many samples to draw, num_samples="
+        )
+    return Grid(space, **limits)
+
+
+def searcher_of(
+    setup: Setup, searcher: Searcher[Any] | str | None, wishes: Wishes
+) -> Searcher[Any]:
+    """The searcher, itself or by name, completed with the study's values and the wishes.
+
+    Raises:
+        StudyError: a wish that the searcher cannot meet.
+        ValueError: no searcher has that name, or its arguments do not fit.
+    """
+    given = wishes.fields()
+    wide = {name: given[name] for name in ("widths", "priority")}
+    own = {
+        "space": setup.space,
+        "metric": setup.metric,
+        "mode": setup.mode,
+        "seed": setup.seed,
+    }
+
+    def usual() -> Searcher[Any]:
+        return completed(default_searcher(setup.space, wishes, setup.seed), wide, usual)
+
+    if isinstance(searcher, str):
+        searcher = parse(searcher)
+    if searcher is None:
+        whole = usual()
+    else:
+        check_methods("searcher", searcher, ("start", "propose"))
+        whole = completed(searcher, {**own, **given}, usual)
+    _check_met(whole, given)
+    for each in nested(whole):
+        _check_repeats(each)
+    return whole
+
+
+def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
+    """Raise StudyError if the searcher knows nothing of what the user asks for."""
+    for name, does in UNMET.items():
+        if given[name] is None or any(hasattr(each, name) for each in nested(searcher)):
+            continue
+        also = ""
+        if name == "max_concurrent":
+            also = ", ASHA or Optuna"
+        raise StudyError(
+            f"{type(searcher).__name__} {does}, so {name}={given[name]!r} cannot be met: "
+            f"use Grid or Random{also}"
+        )
+
+
+def _is_drawn_from(space: Mapping[str, Any]) -> bool:
+    """Whether a dimension of the validated space is drawn, not listed."""
+    return any(hasattr(domain, "sample") for _, domain in dimensions(space))
+
+
+def _check_repeats(searcher: Any) -> None:
+    """Warn if there are more trials than unlike configurations.
+
+    Trials of one configuration and seed are equal to the last bit, so repeats tell nothing new.
+    """
+    draws = getattr(searcher, "_draws", None)
+    count = _count(searcher)
+    if not isinstance(draws, Draws) or isinstance(searcher, PBT) or count is None:
+        return
+    if _is_drawn_from(draws.space):
+        return
+    if isinstance(searcher, Random):
+        count *= draws.combinations
+    if count > draws.combinations:
+        warnings.warn(
+            f"the space has {draws.combinations} configurations, all of grids: of {count} trials "
+            f"{count - draws.combinations} repeat others exactly; ask for fewer samples, "
+            "or draw something (loguniform, choice, a seed=randint(…))",
+            stacklevel=4,
+        )
+
+
+def _count(searcher: Any) -> int | None:
+    """Trials that the searcher will draw; None if that is not known beforehand."""
+    count: int | None = getattr(searcher, "num_samples", None)
+    if count is None and isinstance(searcher, Hyperband):
+        return _count_hyperband(searcher)
+    return count
+
+
+def _count_hyperband(searcher: Hyperband) -> int | None:
+    """Trials of all first rungs."""
+    if searcher.max_epochs is None:
+        return None
+    brackets = hyperband_brackets(searcher.max_epochs, searcher.reduction_factor)
+    return sum(bracket[0].trials for bracket in brackets)
+
+
+def check_scores(searcher: Searcher[Any], recipe: Recipe, data: Data) -> None:
+    """Raise StudyError if trials are to be compared by scores and the recipe gives none."""
+    lack = _lack(recipe, data)
+    if lack is None:
+        return
+    for each in nested(searcher):
+        if compares(each):
+            raise StudyError(
+                f"{type(each).__name__} compares trials by their scores, and "
+                f"{type(recipe).__name__} gives none: {lack}; "
+                "see docs/recipe.md, or search with grid or random"
+            )
+
+
+def check_metric(metric: str | None, recipe: Recipe, data: Data) -> None:
+    """Raise StudyError if there is a metric to rank by, and nothing that could give it."""
+    lack = _lack(recipe, data)
+    if metric is not None and lack is not None:
+        raise StudyError(
+            f"trials are to be ranked by {metric!r}, and {type(recipe).__name__} gives no scores: "
+            f"{lack}; see docs/recipe.md, or leave out metric="
+        )
+
+
+def _lack(recipe: Recipe, data: Data) -> str | None:
+    """Why trials get no scores; None if they get some."""
+    if not data.validation:
+        return "its data have no validation part"
+    if not overrides(recipe, "validation_step"):
+        return "it has no validation_step"
+    return None
+
+
+def per_slot(
+    searcher: Searcher[Any], policy: Policy[Any], options: Options
+) -> Searcher[Any]:
+    """The searcher, with several trials under way for each slot if the policy may pack.
+
+    With more trials under way the searcher would learn from fewer. If packing is only considered
+    (`Auto`), at most a quarter of all trials is under way, so that later ones can learn.
+    """
+    count = min(_most_packed(policy), PACKED)
+    if isinstance(policy, Auto):
+        count = min(count, _quarter(searcher, options))
+    return completed(searcher, {"per_slot": count}, lambda: searcher)
+
+
+def _most_packed(policy: Policy[Any]) -> int:
+    """Trials that the policy may have on one slot at once."""
+    most = 1
+    for each in _within(policy):
+        if isinstance(each, (Pack, PacksAsTrials)):
+            most = max(most, each.most)
+    return most
+
+
+def _quarter(searcher: Searcher[Any], options: Options) -> int:
+    """A quarter of all trials, for each slot; one at least, as where the slots are unknown."""
+    if options.address and not options.slots:
+        return 1
+    slots = options.slots_on_this_machine()
+    return max(1, _samples(searcher) // (4 * slots))
+
+
+def _within(policy: Any) -> Iterator[Any]:
+    """The policy's candidates, or itself, and the policies that each of them adapts (`Every`)."""
+    waiting = [policy]
+    if isinstance(policy, Auto):
+        waiting = [*policy.candidates.values()]
+    for each in waiting:
+        inner = getattr(each, "policy", None)
+        if inner is not None:
+            waiting.append(inner)
+        yield each
+
+
+def _samples(searcher: Searcher[Any]) -> int:
+    """Trials that the searcher, or one within it, is to draw; 1 if none says."""
+    for each in nested(searcher):
+        count: int | None = getattr(each, "num_samples", None)
+        if count is not None:
+            return count
+    return 1

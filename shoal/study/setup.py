@@ -1,0 +1,99 @@
+"""What a study is about: one frozen value, and what can be asked of its recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.search import Random
+from shoal.search.space import dimensions, validated
+from shoal.study.folder import Folder, StudyError
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.tools import tried
+
+UNLIKE = 16  # configurations that `unlike_config` chooses from
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is trained, where it is stored, and what is to be optimized over which space."""
+
+    recipe: Recipe
+    folder: Folder
+    metric: str | None  # the name of a validation value
+    mode: str  # "min" or "max"
+    space: Mapping[str, Any] | None
+    seed: int
+
+
+def check_recipe_type(recipe: Any) -> None:
+    """Raise StudyError unless this is an instance of a recipe."""
+    if isinstance(recipe, type) and issubclass(recipe, Recipe):
+        raise StudyError(
+            f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
+        )
+    if not isinstance(recipe, Recipe):
+        raise StudyError(
+            "the recipe must be an instance of a shoal.Recipe subclass; "
+            f"got {type(recipe).__name__}"
+        )
+
+
+def data_of(recipe: Recipe) -> Data:
+    """The recipe's data.
+
+    Raises:
+        StudyError: `data` returns something else than `shoal.Data`.
+    """
+    data = recipe.data()
+    if not isinstance(data, Data):
+        raise StudyError(
+            f"{type(recipe).__name__}.data() must return shoal.Data; "
+            f"got {type(data).__name__}: see shoal.Data.arrays(…)"
+        )
+    return data
+
+
+def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:
+    """Epochs of each trial: the given number, else the recipe's; None if neither is there."""
+    if max_epochs is not None:
+        return max_epochs
+    return recipe.max_epochs
+
+
+def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
+    """Try the recipe with the first configuration of the space, before any trial starts.
+
+    `space`: the searcher's; None if configurations come from somewhere else.
+
+    Raises:
+        StudyError: a name is misspelt, a setting is out of range, or the recipe reads a key that
+            configurations lack.
+    """
+    chosen: dict[str, Any] = {}
+    for name, domain in dimensions(validated(space or {})):
+        chosen[name] = getattr(domain, "values", ())
+    try:
+        tried.check_names(setup.recipe, chosen)
+        if space is not None:
+            config = first_config(space)
+            tried.check_values(setup.recipe, config, chosen)
+            tried.check_configured(setup.recipe, config, setup.seed)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+
+
+def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A configuration of the space, to try a recipe with."""
+    return Random(space or {}, num_samples=1).config(0)
+
+
+def unlike_config(
+    space: Mapping[str, Any] | None, config: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Another configuration of the space, which differs from `config` in as many keys as it may."""
+    searcher = Random(space or {}, num_samples=UNLIKE)
+    drawn = [searcher.config(number) for number in range(UNLIKE)]
+    return max(
+        drawn, key=lambda other: sum(other.get(key) != config[key] for key in config)
+    )

@@ -1,0 +1,346 @@
+"""The user's door: create a study, optimize, look at what came out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal import report as reports
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line, replay
+from shoal.study import control, results
+from shoal.study.folder import Folder, StudyError
+from shoal.study.head import Deciders, rebuild, space_in
+from shoal.study.options import Options, check_timeout, check_widths
+from shoal.study.results import TrialResult
+from shoal.study.run import Request, train
+from shoal.study.searcher import Wishes, searcher_of
+from shoal.study.setup import Setup, check_recipe_type, epochs_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.train.recipe.recipe import Recipe
+
+
+class Study:
+    """A search: a recipe, where it is stored, and what is to be optimized.
+
+    Made by `create_study` or `load_study`.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        # The journal's size in bytes, and what it says.
+        self._state: tuple[int, State] | None = None
+
+    @property
+    def recipe(self) -> "Recipe":
+        """What is trained."""
+        return self.setup.recipe
+
+    @property
+    def folder(self) -> Folder:
+        """Where the study is stored."""
+        return self.setup.folder
+
+    @property
+    def metric(self) -> str | None:
+        """The name of the validation value to rank by."""
+        return self.setup.metric
+
+    def optimize(
+        self,
+        searcher: Searcher[Any] | str | None = None,
+        policy: Policy[Any] | str = "auto",
+        *,
+        num_samples: int | None = None,
+        n_trials: int | None = None,
+        max_epochs: int | None = None,
+        max_concurrent: int | None = None,
+        widths: tuple[int, int] | None = None,
+        priority: float | None = None,
+        timeout: float | None = None,
+        profile: Profile | str | Path | None = None,
+        progress: bool = True,
+        optuna_log: bool | str | Path = False,
+        **options: Any,
+    ) -> None:
+        """Train until every trial is done, going on where a former call or process stopped.
+
+        `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
+        "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
+        policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
+        or given here. `n_trials` is another name of `num_samples`, as Optuna has it.
+
+        `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
+        trial; `priority`: of each trial; both are for grid and random search.
+        `timeout`: seconds, after which the study stops at the end of the units under way; call
+        again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
+        open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
+        study's folder. `options`: the fields of `shoal.study.options.Options`.
+
+        Raises:
+            StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
+                wrong (then nothing was written), or every trial failed.
+            ValueError: a searcher's or policy's name is wrong, or evaluations lack the metric.
+            PlanError: the backend cannot do what the policy asks for.
+            Stalled: work is left, but the policy starts none of it.
+            StudyPaused: disk, data or folder failed; durable work is kept.
+        """
+        chosen = Options.of(**options)
+        check_timeout(timeout)
+        wishes = Wishes(
+            num_samples=_either(num_samples, n_trials),
+            max_epochs=epochs_of(self.recipe, max_epochs),
+            max_concurrent=max_concurrent,
+            widths=widths,
+            priority=priority,
+        )
+        search = searcher_of(self.setup, searcher, wishes)
+        check_widths(getattr(search, "widths", widths), chosen)
+        deciders = Deciders(search, policy, chosen)
+        train(self.setup, Request(deciders, timeout, profile, progress, optuna_log))
+
+    def resume(self, *, timeout: float | None = None, progress: bool = True) -> None:
+        """Go on as the last run was set up: same searcher, policy, backend and options.
+
+        Raises:
+            StudyError: nothing was run yet, or it was set up with the user's own searcher or
+                policy objects.
+        """
+        former = self.folder.head()
+        if not former:
+            raise StudyError(
+                f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
+            )
+        check_timeout(timeout)
+        train(
+            self.setup,
+            Request(rebuild(former), timeout, former.get("profile"), progress),
+        )
+
+    # -- beside the searcher -------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        config: Mapping[str, Any],
+        *,
+        max_epochs: float | None = None,
+        widths: tuple[int, int] | None = None,
+        priority: float = 1.0,
+    ) -> TrialId:
+        """Add a trial of one's own, which is trained beside the searcher's; returns its name.
+
+        `widths`: its fewest and most slots (default: one). `priority`: against others, for
+        policies that look at it. While the study runs, here or in another process, the run takes
+        the trial in within about a second; else the next run does.
+
+        Raises:
+            StudyError: the study has not begun, or no slots could have these widths.
+        """
+        return control.enqueue(self.setup, config, max_epochs, widths, priority)
+
+    def clone(
+        self,
+        trial: str,
+        modify: Mapping[str, Any] | None = None,
+        *,
+        warm_start: bool = True,
+        max_epochs: float | None = None,
+    ) -> TrialId:
+        """Add a copy of a trial with some of its configuration changed; returns its name.
+
+        With `warm_start` it goes on from the trial's newest durable state. `max_epochs`: in all,
+        those of the state included; None: as long as the trial itself. It works while the study
+        runs, as `enqueue` does.
+
+        Raises:
+            StudyError: there is no such trial or no such state, nothing would be left to train, or
+                as for `enqueue`.
+        """
+        return control.clone(
+            self.setup, TrialId(trial), modify or {}, warm_start, max_epochs
+        )
+
+    def stop(self, trial: str | None = None) -> None:
+        """Take a trial out before its end; None: end the run, as Ctrl-C does.
+
+        Nothing happens to a trial that has ended.
+
+        Raises:
+            StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
+        """
+        name = None
+        if trial is not None:
+            name = TrialId(trial)
+        control.stop(self.setup, name)
+
+    # -- what came out -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the journal says now."""
+        size = 0
+        if self.folder.journal.exists():
+            size = self.folder.journal.stat().st_size
+        if self._state is None or self._state[0] != size:
+            self._state = size, replay(self.lines())
+        return self._state[1]
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, in the order of their submission."""
+        return results.results_of(self.setup, self.state)
+
+    @property
+    def best_trial(self) -> TrialResult:
+        """The trial with the best last score; of equal ones the first.
+
+        Raises:
+            StudyError: no metric was named, or no trial has a score yet.
+        """
+        return results.ranked(self.setup, self.state)[0]
+
+    def best_model(self) -> "nn.Module":
+        """The best trial's model with its newest durable weights, in evaluation mode."""
+        return self.load_model(self.best_trial)
+
+    def models(self, top: int) -> list["nn.Module"]:
+        """The models of the best `top` trials, best first."""
+        return [
+            self.load_model(trial)
+            for trial in results.ranked(self.setup, self.state)[:top]
+        ]
+
+    def load_model(
+        self, trial: TrialResult | TrialId | str, which: str = "last"
+    ) -> "nn.Module":
+        """A trial's model in evaluation mode, with its newest durable weights.
+
+        `which`: "best" takes the best of the weights that were kept instead.
+
+        Raises:
+            StudyError: there is no such trial, or nothing durable of it.
+        """
+        if isinstance(trial, TrialResult):
+            trial = trial.id
+        return results.load_model(self.setup, self.state, TrialId(trial), which)
+
+    def trials_dataframe(self) -> Any:
+        """One row a trial.
+
+        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
+        last.<name> for each metric.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise StudyError(
+                "trials_dataframe() needs pandas: pip install pandas"
+            ) from error
+        return pandas.DataFrame([results.row_of(trial) for trial in self.trials])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one HTML file made from the journal alone; returns its path.
+
+        By default it goes into the study's folder.
+        """
+        return reports.write(self.folder.journal, Path(path or self.folder.report))
+
+    def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Train trials again, alone, over their recorded visits, and compare with what was kept.
+
+        `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
+        equal (bit for bit), difference (the largest absolute one), fused (trained in a fused pack,
+        which rounds otherwise than training alone), random (with `fuse_random` it may also have
+        drawn other numbers), wide (it had several slots, which rounds otherwise, too), agrees
+        (equal; or fused or wide, and as near as rounding leaves it).
+
+        Raises:
+            StudyError: there is nothing durable of a trial.
+        """
+        return results.replayed(
+            self.setup, self.state, [TrialId(name) for name in trials or ()]
+        )
+
+    def lines(self) -> list[Line]:
+        """The journal."""
+        return self.folder.lines()
+
+
+def create_study(
+    recipe: "Recipe",
+    *,
+    storage: str | Path | None = None,
+    study_name: str | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    search_space: Mapping[str, Any] | None = None,
+    checkpoints: str | None = None,
+    load_if_exists: bool = False,
+    seed: int = 0,
+) -> Study:
+    """A study of this recipe, in a new folder (or, with `load_if_exists`, going on in that folder).
+
+    `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
+    `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
+    and `search_space`: by default the recipe's attributes.
+
+    Raises:
+        StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
+    """
+    check_recipe_type(recipe)
+    mode = mode or recipe.mode or "min"
+    if mode not in ("min", "max"):
+        raise StudyError(f'mode must be "min" or "max"; got {mode!r}')
+    name = study_name or type(recipe).__name__.lower()
+    folder = Folder(storage or Path("runs") / name, checkpoints)
+    if folder.journal.exists() and not load_if_exists:
+        raise StudyError(
+            f"{folder.path} holds a study already: pass load_if_exists=True to go on with it, "
+            "or another storage="
+        )
+    folder.go_on(folder.head())
+    space = search_space
+    if space is None:
+        space = recipe.search_space
+    return Study(Setup(recipe, folder, metric or recipe.metric, mode, space, seed))
+
+
+def load_study(storage: str | Path) -> Study:
+    """The study in that folder, as its last run left it.
+
+    Its recipe is read from a pickle: open only studies that you trust.
+
+    Raises:
+        StudyError: there is none, or its recipe is not there.
+    """
+    folder = Folder(storage)
+    folder.check_begun()
+    former = folder.head()
+    folder.go_on(former)
+    return Study(
+        Setup(
+            recipe=folder.load_recipe(former),
+            folder=folder,
+            metric=former.get("metric"),
+            mode=former.get("mode", "min"),
+            space=space_in(former),
+            seed=int(former.get("seed", 0)),
+        )
+    )
+
+
+def _either(num_samples: int | None, n_trials: int | None) -> int | None:
+    """The number of samples under either name."""
+    if num_samples is None:
+        return n_trials
+    if n_trials not in (None, num_samples):
+        raise StudyError(
+            f"num_samples={num_samples} and n_trials={n_trials} are two names of one number: "
+            "give one of them"
+        )
+    return num_samples

@@ -1,0 +1,394 @@
+"""What a study does as its run goes by: it logs each trial and deletes checkpoints.
+
+A watcher is called after every moment with the time, the new entries and the state after them.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from math import inf, isfinite, nan
+from pathlib import Path
+from typing import Any, Protocol
+
+from shoal.core.event import (
+    Entry,
+    Evaluated,
+    Failed,
+    Fell,
+    Finished,
+    Kept,
+    Retired,
+    Submitted,
+)
+from shoal.core.ports import Searcher
+from shoal.core.state import State
+from shoal.core.trial import Seconds, TrialId
+from shoal.engine.journal import Line
+from shoal.report.optuna_log import OptunaLog
+from shoal.report.progress import Progress
+from shoal.search import nested
+from shoal.study.setup import Setup
+
+GIB = 1024**3
+# Idle seconds of slots that are not worth a warning.
+LITTLE = 5.0
+
+
+# Seconds whose lines a trial's log gets at once: opening a file takes longer than to write to it.
+TOGETHER: Seconds = 1.0
+
+
+class Weights(Protocol):
+    """What retention needs of the place where checkpoints lie."""
+
+    def names(self) -> tuple[str, ...]: ...
+
+    def size(self, name: str) -> int: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+class Logs:
+    """Appends what happens to each trial to `trials/<id>/log.txt`, within about a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._waiting: dict[TrialId, str] = {}  # what is to be appended
+        self._since: Seconds = 0.0  # when the first of it came
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        if not self._waiting:
+            self._since = now
+        for entry in entries:
+            line = _line(entry)
+            if line is not None:
+                trial, text = line
+                before = self._waiting.get(trial, "")
+                self._waiting[trial] = f"{before}{now:10.2f} s  {text}\n"
+        if now - self._since >= TOGETHER or not state.gangs:
+            self.close()
+
+    def close(self) -> None:
+        """Write what waits."""
+        waiting = self._waiting
+        self._waiting = {}
+        for trial, text in waiting.items():
+            self._append(self.folder / trial, text)
+
+    def _append(self, folder: Path, text: str) -> None:
+        file = folder / "log.txt"
+        try:
+            log = file.open("a")
+        except FileNotFoundError:
+            folder.mkdir(parents=True, exist_ok=True)
+            log = file.open("a")
+        with log:
+            log.write(text)
+
+
+def _line(entry: Entry) -> tuple[TrialId, str] | None:
+    """The trial that the entry is about, and what the log says of it; None: nothing."""
+    match entry:
+        case Evaluated(trial, epoch, values):
+            listed = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+            return trial, f"epoch {epoch:g}: {listed}"
+        case Kept(trial, visits, samples, name):
+            return trial, f"kept as {name} after {visits} visits, {samples:g} samples"
+        case Fell(trial, visits, samples):
+            lost = "newer work was lost or void"
+            return trial, f"back to visit {visits}, {samples:g} samples: {lost}"
+        case Failed(trial, why):
+            return trial, f"failed: {why}"
+        case Finished(trial) | Retired(trial):
+            return trial, type(entry).__name__.lower()
+        case _:
+            return None
+
+
+class Retention:
+    """Keeps the last and the best durable state of each trial, within a limit for the whole study.
+
+    The best state is the kept one with the best `metric`. Over the limit (GiB) it deletes states
+    that are the best but not the last, those of the worst trials first; then the last states of
+    failed and retired trials, the worst first. It never deletes a finished trial's final weights,
+    a running trial's newest state, or that of the study's best trial: it warns instead. Nor does
+    it delete the state that another trial starts from, until that trial has its own. Called after
+    the journal's sync.
+    """
+
+    def __init__(
+        self,
+        vault: Weights,
+        metric: str | None,
+        mode: str,
+        limit_gb: float | None = None,
+    ) -> None:
+        self.vault = vault
+        self.metric = metric or ""  # no value has this name
+        self.sign = 1.0 if mode == "max" else -1.0
+        self.limit = inf if limit_gb is None else limit_gb * GIB
+        self.last: dict[TrialId, str] = {}
+        self.best: dict[TrialId, tuple[float, str]] = {}
+        self.sizes: dict[str, int] = {}  # bytes
+        self._total = 0  # bytes
+        # How many trials have the state of that name as their last or best.
+        self._uses: Counter[str] = Counter()
+        self._shards: dict[TrialId, int] = {}
+        # Of each trial's newest evaluation: after how many visits, and its score.
+        self._scored: dict[TrialId, tuple[int, float]] = {}
+        self._warned = False
+
+    def restore(self, lines: Iterable[Line]) -> None:
+        """Learn from the journal what is kept, and delete the states that no entry names.
+
+        There are such states if a crash came between writing a state and its entry.
+        """
+        self.learn(lines)
+        for name in self.vault.names():
+            if self._uses[name]:
+                self._measure(name)
+            else:
+                self.vault.delete(name)
+
+    def learn(self, lines: Iterable[Line]) -> None:
+        """Learn from the journal what is kept."""
+        for _, entry in lines:
+            self._learn(entry)
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        before: set[str] = set()
+        kept = False
+        for entry in entries:
+            if isinstance(entry, Kept):
+                kept = True
+                before |= self._named(entry.trial)
+                self._measure(entry.name)
+            self._learn(entry)
+        for name in sorted(before):
+            self._delete(name)
+        if kept and self._total > self.limit:
+            self._fit(state)
+
+    def _learn(self, entry: Entry) -> None:
+        if isinstance(entry, Submitted):
+            self._shards[entry.trial.id] = len(entry.trial.shards)
+            self._borrow(entry)
+        elif isinstance(entry, Evaluated):
+            visits = round(entry.epoch * self._shards.get(entry.trial, 1))
+            self._scored[entry.trial] = (
+                visits,
+                self.sign * entry.values.get(self.metric, nan),
+            )
+        elif isinstance(entry, Kept):
+            self._keep_last(entry.trial, entry.name)
+            visits, score = self._scored.get(entry.trial, (0, nan))
+            # A state may become durable when the trial has been evaluated again already.
+            if visits == entry.visits and isfinite(score):
+                self._keep_better(entry.trial, score, entry.name)
+
+    def _borrow(self, entry: Submitted) -> None:
+        """A trial that starts from another one's newest state has that state for its own."""
+        start = entry.trial.start
+        if (
+            start is not None
+            and start[0] in self.last
+            and entry.trial.id not in self.last
+        ):
+            self._keep_last(entry.trial.id, self.last[start[0]])
+
+    def _keep_last(self, trial: TrialId, name: str) -> None:
+        self._drop_last(trial)
+        self.last[trial] = name
+        self._uses[name] += 1
+
+    def _keep_better(self, trial: TrialId, score: float, name: str) -> None:
+        if trial in self.best:
+            if score < self.best[trial][0]:
+                return
+            self._drop_best(trial)
+        self.best[trial] = score, name
+        self._uses[name] += 1
+
+    def _drop_last(self, trial: TrialId) -> None:
+        if trial in self.last:
+            self._uses[self.last.pop(trial)] -= 1
+
+    def _drop_best(self, trial: TrialId) -> None:
+        if trial in self.best:
+            self._uses[self.best.pop(trial)[1]] -= 1
+
+    def _named(self, trial: TrialId) -> set[str]:
+        """The names of the trial's last and best state."""
+        names = set()
+        if trial in self.last:
+            names.add(self.last[trial])
+        if trial in self.best:
+            names.add(self.best[trial][1])
+        return names
+
+    def _measure(self, name: str) -> None:
+        self._total -= self.sizes.get(name, 0)
+        self.sizes[name] = self.vault.size(name)
+        self._total += self.sizes[name]
+
+    def _delete(self, name: str) -> None:
+        """Delete a state, unless it is the last or the best of some trial."""
+        if self._uses[name]:
+            return
+        del self._uses[name]
+        self.vault.delete(name)
+        self._total -= self.sizes.pop(name, 0)
+
+    def _worth(self, state: State, trial: TrialId) -> float:
+        """The last score, the larger the better; -inf without one, and of a failed trial."""
+        scores = state.scores.get(trial, ())
+        if not scores or state.ended.get(trial, "").startswith("failed"):
+            return -inf
+        score = self.sign * scores[-1][1].get(self.metric, nan)
+        if not isfinite(score):
+            return -inf
+        return score
+
+    def _fit(self, state: State) -> None:
+        """Delete states until the limit is met, or nothing may be deleted."""
+        for trial in self._spare():
+            if self._total <= self.limit:
+                return
+            name = self.best[trial][1]
+            self._drop_best(trial)
+            self._delete(name)
+        for trial in self._lost(state):
+            if self._total <= self.limit:
+                return
+            name = self.last[trial]
+            self._drop_best(trial)
+            self._drop_last(trial)
+            self._delete(name)
+        if self._total > self.limit:
+            self._warn()
+
+    def _spare(self) -> list[TrialId]:
+        """Trials whose best state is not their last one, the worst first."""
+        found = []
+        for trial, (score, name) in self.best.items():
+            if self.last.get(trial) != name:
+                found.append((score, trial))
+        return [trial for _, trial in sorted(found)]
+
+    def _lost(self, state: State) -> list[TrialId]:
+        """Failed and retired trials, the worst first, without the study's best trial."""
+        worth = {trial: self._worth(state, trial) for trial in self.last}
+        top = max(worth, key=worth.__getitem__)
+        found = []
+        for trial in self.last:
+            gone = state.ended.get(trial, "finished") != "finished"
+            if gone and (trial != top or worth[trial] == -inf):
+                found.append(trial)
+        return sorted(found, key=worth.__getitem__)
+
+    def _warn(self) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"checkpoints take {self._total / GIB:.3g} GiB, more than "
+            f"max_checkpoint_gb={self.limit / GIB:g}: what is left are final weights and newest "
+            "states, which are not deleted; raise the limit or retire trials",
+            stacklevel=2,
+        )
+
+
+class MetricCheck:
+    """Ends the run at the first score if the scores lack the study's metric."""
+
+    def __init__(self, metric: str | None) -> None:
+        self._metric = metric
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        """Look at the first evaluation.
+
+        Raises:
+            ValueError: it lacks the metric.
+        """
+        if self._metric is None:
+            return
+        for entry in entries:
+            if isinstance(entry, Evaluated):
+                if self._metric not in entry.values:
+                    names = ", ".join(sorted(entry.values)) or "nothing"
+                    raise ValueError(
+                        f"trials have no metric {self._metric!r}; evaluations give {names}: "
+                        "run again with metric= set to one of them"
+                    )
+                self._metric = None
+                return
+
+
+class Idleness:
+    """Warns, once, if slots had nothing to do although more trials were to come.
+
+    It warns after a tenth of all slot seconds were idle, when the searcher submits trials again.
+    """
+
+    def __init__(self) -> None:
+        self._since: Seconds | None = None
+        self._free = 0  # slots without work since then
+        self._slots = 0
+        self._idle = 0.0  # seconds of slots
+        self._all = 0.0  # seconds of slots
+        self._warned = False
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        if self._since is not None:
+            self._idle += (now - self._since) * self._free
+            self._all += (now - self._since) * self._slots
+        if not self._warned and self._idle > max(0.1 * self._all, LITTLE):
+            self._warn(entries)
+        waiting = len(state.trials) > len(state.running)
+        self._since = now
+        self._slots = len(state.slots)
+        self._free = 0
+        if not waiting:
+            self._free = self._slots - len(state.busy)
+
+    def _warn(self, entries: tuple[Entry, ...]) -> None:
+        if not any(isinstance(entry, Submitted) for entry in entries):
+            return
+        self._warned = True
+        warnings.warn(
+            f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since "
+            "the searcher had fewer trials than slots (a rung smaller than that?): asha waits for "
+            "no rung, hyperband(concurrent=True) fills the gaps, max_concurrent= may be too small, "
+            "or fewer slots would do",
+            stacklevel=2,
+        )
+
+
+def display(wanted: bool, setup: Setup) -> list[Any]:
+    """The live display, if wanted."""
+    if not wanted:
+        return []
+    return [Progress(metric=setup.metric, mode=setup.mode)]
+
+
+def optuna_log(
+    setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]
+) -> list[OptunaLog]:
+    """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
+    place = setup.folder.path / "optuna.log"
+    if not wanted and not place.exists():
+        return []
+    if not isinstance(wanted, bool):
+        place = Path(wanted)
+    name = setup.folder.path.name
+    epochs = _epochs(searcher)
+    return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]
+
+
+def _epochs(searcher: Searcher[Any]) -> Any:
+    """Epochs of a trial, as the searcher or one within it says."""
+    for each in nested(searcher):
+        epochs = getattr(each, "max_epochs", None)
+        if epochs is not None:
+            return epochs
+    return None

@@ -1,0 +1,1 @@
+"""What commands do beyond a study: forecasts, profiles, packs by hand, arguments."""

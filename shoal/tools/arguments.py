@@ -1,0 +1,179 @@
+"""The arguments and options of the commands, with their help texts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py[:Recipe]", help="a Python file with a shoal.Recipe in it"
+    ),
+]
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="the study's folder")]
+AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+Storage = Annotated[
+    Path | None, typer.Option(help="the study's folder [default: runs/<recipe>]")
+]
+Space = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--space",
+        help="a dimension, e.g. 'lr=loguniform(1e-4,1e-1)' or 'width=grid([64,128])'; repeat",
+    ),
+]
+Samples = Annotated[int | None, typer.Option(help="configurations to draw")]
+Epochs = Annotated[int | None, typer.Option(help="epochs of each trial")]
+SearcherName = Annotated[
+    str | None,
+    typer.Option(
+        help="grid, random, halving, hyperband, asha, pbt, median, patience, optuna; "
+        "or as 'asha(grace_period=2)'"
+    ),
+]
+# These two are as `policy.named.NAMES`, whose import would take half a second. A test holds them
+# together. The first line of the list keeps typer from joining the others.
+POLICIES = """\b
+Policies, and when to use each:
+  auto       the default: simulates those that suit and follows the quickest
+  fifo       one trial per slot, first come first served: what all others must beat
+  pack       small models: several on one slot, over one stream of data
+  hop        data spread over the slots: models move from shard to shard, data stays
+  hop-packs  as hop, for small models: packs of them move together
+  hybrid     hops while trials abound, and widens the last ones when slots would idle
+  doubling   trials of several widths: slots go where one more saves most time
+  explore    as doubling, when nobody knows yet how trials scale: tries each width first
+  equi       trials of several widths: equal shares for all, whatever their lengths
+  waterfill  trials of several widths: ends all of them as early as can be
+  flotilla   trials of unlike speed over one costly stream: keeps them at one pace
+  elastic    slots that come and go: best widths for the next while, at each change
+  admit      admit(most=8, policy=equi): at most so many trials at a time
+  every      every(seconds=600, policy=doubling): changes at intervals only
+"""
+POLICY_HELP = (
+    "auto, fifo, pack, hop, hop-packs, hybrid, doubling, explore, equi, waterfill, flotilla, "
+    "elastic, admit or every, with arguments as in explore(seconds=60); auto:fifo,pack chooses "
+    "among these (below: when to use which)"
+)
+PolicyName = Annotated[str, typer.Option(help=POLICY_HELP)]
+BackendName = Annotated[str, typer.Option(help="local (this process) or ray")]
+Slots = Annotated[int | None, typer.Option(help="slots of the ray backend")]
+Threads = Annotated[int, typer.Option(help="threads of each slot")]
+Device = Annotated[str, typer.Option(help="of the local backend: auto, cpu, cuda, mps")]
+ProfileFile = Annotated[
+    Path | None, typer.Option(help="given speeds (TOML) instead of measured ones")
+]
+Seed = Annotated[int, typer.Option(help="the study's seed")]
+Timeout = Annotated[
+    float | None, typer.Option(help="stop after so many seconds; run again to go on")
+]
+Widths = Annotated[
+    tuple[int, int] | None,
+    typer.Option(help="fewest and most slots of a trial [default: 1 1]"),
+]
+Priority = Annotated[
+    float | None, typer.Option(help="of a trial against others [default: 1]")
+]
+Concurrent = Annotated[int | None, typer.Option(help="trials under way at once")]
+Values = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME=VALUE …", help="the trial's configuration"),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="write each simulated journal and report there")
+]
+
+# Of `run` alone.
+Address = Annotated[str | None, typer.Option(help="of a running Ray cluster")]
+Copies = Annotated[int, typer.Option(help="slots that hold each shard")]
+Metric = Annotated[str | None, typer.Option(help="what to rank by")]
+Mode = Annotated[str | None, typer.Option(help="min or max")]
+CheckpointEvery = Annotated[
+    float,
+    typer.Option(help="seconds of training between durable states; 0: every unit"),
+]
+CheckpointLimit = Annotated[
+    float | None, typer.Option(help="limit for all checkpoints")
+]
+SlotMemory = Annotated[float | None, typer.Option(help="limit for what a slot takes")]
+Fuse = Annotated[
+    bool,
+    typer.Option(
+        help="packed trials may train in one step; --no-fuse: bit for bit as alone"
+    ),
+]
+Feeders = Annotated[
+    str,
+    typer.Option(
+        help="processes of each node that prepare data for all its slots (ray)"
+    ),
+]
+ValidateEvery = Annotated[int, typer.Option(help="epochs between evaluations")]
+OptunaLog = Annotated[
+    bool,
+    typer.Option("--optuna-log", help="write optuna.log, too, for optuna-dashboard"),
+]
+
+# Of `add` and `stop`.
+CopyOf = Annotated[
+    str | None,
+    typer.Option("--from", help="a trial to copy, with these values changed"),
+]
+Cold = Annotated[
+    bool, typer.Option("--cold", help="copy the configuration alone, not the weights")
+]
+StopTrial = Annotated[
+    str | None, typer.Argument(metavar="TRIAL", help="a trial [default: the whole run]")
+]
+
+# Of `plan` and `simulate`.
+PlanPolicies = Annotated[
+    list[str] | None,
+    typer.Option(help="policies to compare; repeat [default: auto, fifo, hop …]"),
+]
+SpecPolicies = Annotated[
+    list[str] | None,
+    typer.Option(help="of the spec, or by name; repeat [default: all of the spec]"),
+]
+Specs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SPEC.toml …", help="what to simulate; a spec never executes code"
+    ),
+]
+IdleLog = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="an idle-node log: CSV, Parquet, or sacct's text"
+    ),
+]
+
+# Of `profile`.
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py[:Recipe]|DIR",
+        help="a Python file with a recipe, or a study's folder",
+    ),
+]
+ProfiledValues = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME=VALUE …", help="one configuration [default: all]"),
+]
+ProfiledWidths = Annotated[
+    str | None,
+    typer.Option(help="slots of a trial, or all [default: 1,2,4 … up to --slots]"),
+]
+ProfiledFeeders = Annotated[
+    str, typer.Option(help="numbers of processes that prepare data")
+]
+ProfileOut = Annotated[Path, typer.Option(help="the profile")]
+
+# Of `replay` and `report`.
+ReplayTrials = Annotated[
+    list[str] | None, typer.Option(help="only these trials; repeat")
+]
+ReportFile = Annotated[
+    Path | None, typer.Option(help="the HTML file [default: DIR/report.html]")
+]

@@ -1,0 +1,262 @@
+"""What the commands do. `shoal.cli` imports this once a command is typed.
+
+Status and report need neither NumPy nor torch: what needs them is imported by the commands that
+train or simulate, and `shoal.load_study` imports the study when it is used.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+
+import shoal
+from shoal import report as reports
+from shoal.study.folder import Folder, StudyError
+from shoal.study.setup import data_of, first_config, unlike_config
+from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
+from shoal.tools.parse import (
+    open_study,
+    parse_config,
+    recipe_of,
+    space_of,
+    whole_numbers,
+)
+
+
+@errors()
+def run(
+    file: str,
+    storage: Path | None,
+    space: list[str] | None,
+    metric: str | None,
+    mode: str | None,
+    seed: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Train a search. `options`: what else `Study.optimize` takes; feeders are text."""
+    study = open_study(file, storage, space, metric, mode, seed)
+    options["num_samples"] = _samples(study, options["num_samples"])
+    if options["feeders"].isdecimal():
+        options["feeders"] = int(options["feeders"])
+    with concluded(study, as_json):
+        study.optimize(progress=not as_json, **options)
+
+
+def _samples(study: "shoal.Study", given: int | None) -> int | None:
+    """How many configurations to draw: as typed, else as the recipe says."""
+    return given or getattr(study.recipe, "num_samples", None)
+
+
+@errors()
+def resume(directory: Path, timeout: float | None, as_json: bool) -> None:
+    """Go on with a study that was stopped or killed."""
+    study = shoal.load_study(directory)
+    with concluded(study, as_json):
+        study.resume(timeout=timeout, progress=not as_json)
+
+
+@errors()
+def add(
+    directory: Path,
+    values: list[str] | None,
+    copy: str | None,
+    cold: bool,
+    as_json: bool,
+    **wishes: Any,
+) -> None:
+    """Add a trial to a study. `wishes`: its max_epochs, widths and priority.
+
+    Raises:
+        StudyError: an option does not go with the others.
+    """
+    study = shoal.load_study(directory)
+    config = parse_config(values or [])
+    if copy is None:
+        name = _enqueue(study, config, cold, **wishes)
+    else:
+        name = _clone(study, copy, config, cold, **wishes)
+    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
+
+
+def _enqueue(
+    study: "shoal.Study",
+    config: dict[str, Any],
+    cold: bool,
+    *,
+    max_epochs: int | None,
+    widths: tuple[int, int] | None,
+    priority: float | None,
+) -> str:
+    """Add a new trial, and return its name."""
+    if cold or not config:
+        raise StudyError(
+            "a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, "
+            "and may be --cold"
+        )
+    if priority is None:
+        priority = 1.0
+    return study.enqueue(
+        config, max_epochs=max_epochs, widths=widths, priority=priority
+    )
+
+
+def _clone(
+    study: "shoal.Study",
+    copy: str,
+    config: dict[str, Any],
+    cold: bool,
+    *,
+    max_epochs: int | None,
+    widths: tuple[int, int] | None,
+    priority: float | None,
+) -> str:
+    """Add a copy of a trial, and return its name."""
+    if widths is not None or priority is not None:
+        raise StudyError(
+            "a copy has widths and priority of the trial that it is made from: leave them out, "
+            "or --from"
+        )
+    return study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
+
+
+@errors()
+def stop(directory: Path, trial: str | None, as_json: bool) -> None:
+    """Take a trial out before its end; without a trial, end the run."""
+    shoal.load_study(directory).stop(trial)
+    show({"stopped": trial}, as_json, lambda _: [f"stopped: {trial or directory}"])
+
+
+@errors()
+def status(directory: Path, as_json: bool) -> None:
+    """Say how a study stands."""
+    lines = Folder(directory).lines()
+    if not lines:
+        raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+    show(reports.summary(lines), as_json, reports.status_lines)
+
+
+@errors()
+def plan(
+    file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any
+) -> None:
+    """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
+    from shoal.tools.forecast import forecast, forecast_lines
+
+    study = open_study(file, None, space, None, None, seed)
+    wanted["policies"] = tuple(wanted.pop("policy") or ())
+    wanted["num_samples"] = _samples(study, wanted["num_samples"])
+    names = ("backend", "slots", "threads", "device")
+    options = {name: wanted.pop(name) for name in names}
+    show(forecast(study, options=options, **wanted), as_json, forecast_lines)
+
+
+@errors()
+def profile(
+    target: str,
+    values: list[str] | None,
+    space: list[str] | None,
+    num_samples: int | None,
+    seed: int,
+    out: Path,
+    as_json: bool,
+    **wanted: Any,
+) -> None:
+    """Time every kind of trial, and write a profile. `wanted`: fields of a `ProfileRequest`.
+
+    Raises:
+        Exit: with 1 when every kind failed.
+    """
+    from shoal.tools import profile as profiling
+    from shoal.tools import profile_page as page
+
+    if Path(target).is_dir():
+        study = shoal.load_study(target)
+    else:
+        study = open_study(target, None, space, None, None, seed)
+    trials = profiling.trials_of(study, parse_config(values or []), num_samples)
+    wanted["every"] = wanted["widths"] == "all"
+    if wanted["every"]:
+        wanted["widths"] = None
+    if wanted["widths"] is not None:
+        wanted["widths"] = whole_numbers(wanted["widths"], "--widths")
+    wanted["feeders"] = whole_numbers(wanted["feeders"], "--feeders")
+
+    def say(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
+
+    found = profiling.profiled(study, trials, profiling.ProfileRequest(**wanted), say)
+    path = str(page.write(found, out))
+    found["profile"] = path
+    show(found, as_json, lambda x: [*page.lines(x), "", f"profile: {path}"])
+    if all(kind["failed"] for kind in found["kinds"]):
+        raise typer.Exit(1)
+
+
+@errors()
+def check(file: str, space: list[str] | None, device: str, as_json: bool) -> None:
+    """Train three steps of a recipe alone and beside another model, and compare.
+
+    Raises:
+        Exit: with 1 when they differ.
+    """
+    from shoal.train.lane.device import device_of
+    from shoal.train.tools.check import check_recipe
+
+    recipe = recipe_of(file)
+    domains = space_of(recipe, space)
+    config = first_config(domains)
+    neighbour = unlike_config(domains, config)
+    found = check_recipe(
+        recipe, data_of(recipe), config, neighbour=neighbour, device=device_of(device)
+    )
+    show(found, as_json, check_lines)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@errors()
+def replay(directory: Path, trial: list[str] | None, as_json: bool) -> None:
+    """Train each trial again, alone, and compare the checkpoints.
+
+    Raises:
+        Exit: with 1 when one of them differs.
+    """
+    found = shoal.load_study(directory).replay(trial)
+    show({"trials": found}, as_json, replay_lines)
+    if not all(row["agrees"] or row["random"] for row in found):
+        raise typer.Exit(1)
+
+
+@errors()
+def report(directory: Path, out: Path | None, as_json: bool) -> None:
+    """Write the report."""
+    folder = Folder(directory)
+    folder.check_begun()
+    path = reports.write(folder.journal, out or folder.report)
+    show({"report": str(path)}, as_json, lambda found: [f"report: {found['report']}"])
+
+
+def _simulations() -> ModuleType:
+    """What needs NumPy and the simulator; imported when it is used."""
+    from shoal.simulate import command
+
+    return command
+
+
+@errors()
+def simulate(
+    specs: list[Path], policy: list[str] | None, out: Path | None, as_json: bool
+) -> None:
+    """Run studies in virtual time."""
+    found, lines = _simulations().simulate(specs, policy or (), out)
+    show(found, as_json, lambda _: lines)
+
+
+@errors()
+def trace_stats(file: Path, as_json: bool) -> None:
+    """Describe a log of idle nodes."""
+    found, lines = _simulations().trace_stats(file)
+    show(found, as_json, lambda _: lines)

@@ -1,0 +1,274 @@
+"""What a study would take under each policy.
+
+A short probe measures its trials; then the simulator runs the ordinary engine.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isnan, nan
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from shoal import report
+from shoal.backend.sim.sim import Sim
+from shoal.backend.sim.units import SimulatedRecipe
+from shoal.core.event import Finished, Joined, Opened, Planned
+from shoal.core.fold import fold
+from shoal.core.ports import Policy, Searcher
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.core.trial import Seconds
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.profile.given import Given
+from shoal.profile.widths import AT, WIDER
+from shoal.study.auto import NAME, USUAL, WIDE, is_auto, policy_of
+from shoal.study.head import Deciders, Head, head
+from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
+from shoal.study.searcher import Wishes, searcher_of
+from shoal.study.setup import Setup, data_of, epochs_of
+from shoal.tools.probe import all_trials, probed, slot
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+    from shoal.train.recipe.data import Data
+
+Row = dict[str, Any]
+Found = dict[str, Any]
+Speeds = Profile | Given | None
+
+# Seconds until slots of a new local Ray cluster have joined, as seen on small machines.
+RAY_START: Seconds = 4.0
+
+
+def forecast(
+    study: "Study",
+    policies: tuple[str, ...],
+    num_samples: int | None,
+    max_epochs: int | None,
+    profile: str | Path | None,
+    options: Mapping[str, Any],
+    out: Path | None = None,
+    widths: tuple[int, int] | None = None,
+) -> Found:
+    """Predicted seconds of the study under each policy.
+
+    Returns {"policies": [row …], "trials": …, "probe_s": …, "kinds": …, "guessed": …}.
+
+    `policies`: names; without any, "auto" and what it chooses among. A row of "auto" also has what
+    it follows at last, and why. Unless a profile says everything, each kind of trial is probed here
+    for at most 48 batches, and those of one form for a few seconds more, fused. `out`: a folder for
+    the simulated journals and their reports. `widths`: the fewest and most slots of each trial. The
+    probe is of one slot, so that what is gained by more is a guess (`guessed`) unless the profile
+    has it.
+
+    Raises:
+        StudyError: as `Study.optimize`.
+    """
+    chosen = Options.of(**options)
+    data = data_of(study.recipe)
+    check_widths(widths, chosen)
+    wishes = Wishes(
+        num_samples=num_samples,
+        max_epochs=epochs_of(study.recipe, max_epochs),
+        widths=widths,
+    )
+    searcher = searcher_of(study.setup, None, wishes)
+    widths = widths or (1, 1)
+    names = policies or _usual(widths)
+    rules = {name: policy_of(name, chosen.fuse, study.setup.seed) for name in names}
+
+    begin = perf_counter()
+    given = profile_of(profile)
+    state = all_trials(searcher, data)
+    believe = believer(given)
+    if given is None or isinstance(given, Given):
+        fuse = chosen.fuse and any(is_auto(name) or "pack" in name for name in names)
+        state = probed(study, chosen, data, state, fuse)
+        believe = _Frozen(state, believe)
+    took = perf_counter() - begin
+
+    common = _Forecast(study.setup, searcher, chosen, data, believe(state), out)
+    return {
+        "policies": [common.row(name, rule) for name, rule in rules.items()],
+        "trials": len(state.known),
+        "probe_s": took,
+        "kinds": len(state.figures),
+        "guessed": widths[1] > 1 and not _says_widths(given),
+    }
+
+
+def _usual(widths: tuple[int, int]) -> tuple[str, ...]:
+    """The policies that are compared if nobody names any, for trials of these widths."""
+    fewest, most = widths
+    names: tuple[str, ...] = (NAME,)
+    if fewest == 1:
+        names += (*USUAL, "hop-lrw")
+    if most > 1:
+        names += WIDE
+    return names
+
+
+def _says_widths(given: Speeds) -> bool:
+    """Whether given figures include speeds at several widths."""
+    for row in given_rows(given) or ():
+        if any(name.startswith(AT) for name in row["figures"]):
+            return True
+    return False
+
+
+class _Frozen:
+    """The belief made of the probe, whatever a simulation measures."""
+
+    def __init__(self, probe: State, believer: Callable[[State], Profile]) -> None:
+        self.probe = probe
+        self.believer = believer
+
+    def __call__(self, state: State) -> Profile:
+        known = {**self.probe.known, **state.known}
+        return self.believer(replace(self.probe, known=known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    """What the simulations of all policies have in common."""
+
+    setup: Setup
+    searcher: Searcher[Any]
+    options: Options
+    data: "Data"
+    truth: Profile  # of what the probe found
+    out: Path | None  # a folder for journals and reports
+
+    def row(self, name: str, rule: Policy[Any]) -> Row:
+        """The figures of one policy."""
+        end = _Ends()
+        state = self._simulated(name, rule, end)
+        row: Row = {
+            "policy": name,
+            "slots": self.options.slots_on_this_machine(),
+            "seconds": end.last,
+            "training_s": end.last - end.first,
+        }
+        if is_auto(name):
+            choice = state.memory["policy"]
+            row["follows"] = choice["follows"]
+            row["why"] = choice["why"]
+        if self.out is not None:
+            folder = self.out / name
+            page = report.write(folder / "journal.jsonl", folder / "report.html")
+            row["report"] = str(page)
+        return row
+
+    def _simulated(self, name: str, rule: Policy[Any], end: "_Ends") -> State:
+        """The state at the end of the study under this policy."""
+        journal = self._journal(name)
+        opened = Opened(1, self.data.sizes, self._head(name, rule))
+        journal.append(0.0, opened)
+        begin = fold(State(), [opened])
+        state = run(
+            self.searcher,
+            rule,
+            self._sim(),
+            lambda state: self.truth,
+            journal,
+            begin,
+            watch=[end],
+        )
+        journal.close()
+        return state
+
+    def _journal(self, name: str) -> Journal:
+        """A new journal in the folder for this policy; without such a folder one in memory."""
+        if self.out is None:
+            return Journal(None)
+        path = self.out / name / "journal.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        return Journal(path)
+
+    def _head(self, name: str, rule: Policy[Any]) -> Head:
+        """What the simulated journal says of its run."""
+        return {
+            **head(self.setup, self.data, self._deciders(name, rule)),
+            "simulated": True,
+            "study": f"plan of {type(self.setup.recipe).__name__} under {name}",
+        }
+
+    def _deciders(self, name: str, rule: Policy[Any]) -> Deciders:
+        """What decides; the automatic policy goes by its name."""
+        if is_auto(name):
+            return Deciders(self.searcher, name, self.options)
+        return Deciders(self.searcher, rule, self.options)
+
+    def _sim(self) -> Sim:
+        """The simulator with the slots of the options."""
+        return Sim(
+            self.truth,
+            script=[self._joined()],
+            shards=self.data.sizes,
+            seed=self.setup.seed,
+            checkpoint_every=self.options.checkpoint_every,
+            recipe=SimulatedRecipe(validate_every=self.options.validate_every),
+        )
+
+    def _joined(self) -> tuple[Seconds, Joined]:
+        """When the slots join."""
+        count = self.options.slots_on_this_machine()
+        slots = [slot(number, self.data, count) for number in range(count)]
+        return self._start(), Joined(tuple(slots))
+
+    def _start(self) -> Seconds:
+        """How long the backend takes to start."""
+        if self.options.backend == "ray":
+            return RAY_START
+        return 0.0
+
+
+class _Ends:
+    """Notes when the first plan was made and when the last trial was done."""
+
+    def __init__(self) -> None:
+        self.first: Seconds = nan
+        self.last: Seconds = 0.0
+
+    def __call__(self, now: Seconds, entries: tuple[Any, ...], state: State) -> None:
+        for entry in entries:
+            if isinstance(entry, Planned) and isnan(self.first):
+                self.first = now
+            if isinstance(entry, Finished):
+                self.last = now
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def forecast_lines(found: Found) -> list[str]:
+    """The prediction for people, the fastest policy first."""
+    trials = f"{found['trials']} trials of {found['kinds']} kinds"
+    lines = [f"{trials}, probed in {found['probe_s']:.1f} s", ""]
+    lines.append(f"{'policy':12} {'slots':>5} {'seconds':>9}")
+    for row in sorted(found["policies"], key=lambda row: row["seconds"]):
+        lines.append(_row_line(row))
+    lines += ["", *_reasons(found)]
+    if found["guessed"]:
+        lines.append("")
+        lines.append(
+            f"speeds at widths above 1 are guessed (width ** {WIDER}): "
+            "`shoal profile` measures them, for --profile"
+        )
+    return lines
+
+
+def _row_line(row: Row) -> str:
+    """A policy's line in the table."""
+    figures = f"{row['policy']:12} {row['slots']:5d} {row['seconds']:9.1f}"
+    return f"{figures}   {row.get('report', '')}".rstrip()
+
+
+def _reasons(found: Found) -> Iterator[str]:
+    """What the automatic policy follows, and why."""
+    for row in found["policies"]:
+        if "why" in row:
+            yield f"{row['policy']}: {row['follows']}, because {row['why']}"

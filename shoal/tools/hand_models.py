@@ -1,0 +1,302 @@
+"""The models of a pack by hand: which are on the device, which rest beside it, and their turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import TYPE_CHECKING
+
+from shoal.core.cluster import ShardId
+from shoal.core.trial import Trial, TrialId, Visit
+from shoal.core.visits import next_visit
+from shoal.train.lane.blame import add
+from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
+
+if TYPE_CHECKING:
+    from shoal.core.event import Sum
+    from shoal.train.slot.station import News, Station
+
+States = Mapping[TrialId, Tree | None]  # None: of a model that is not built yet
+Values = dict[str, float]
+Scores = dict[TrialId, Values | TrialError]
+
+
+@dataclass(slots=True)
+class HandModel:
+    """A model of a pack by hand."""
+
+    trial: Trial
+    visits: tuple[Visit, ...] = ()
+    # Its state, while it is not on the device.
+    source: Tree | None = None
+    # The sums of the training values of its newest epoch.
+    sums: dict[str, Sum] = field(default_factory=dict)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The means of the training values of its newest epoch, by name."""
+        found = {}
+        for name, (total, count) in self.sums.items():
+            if count:
+                found[name] = total / count
+        return found
+
+
+class HandModels:
+    """Models by name, and the station that trains them. `shards`: of the data, in their order.
+
+    `scored`: whether the validation that ends an epoch has a metric, which schedules may follow.
+    """
+
+    def __init__(
+        self, station: Station, shards: Sequence[ShardId], seed: int, scored: bool
+    ) -> None:
+        self.station = station
+        self.by_name: dict[TrialId, HandModel] = {}
+        self._shards = shards
+        self._seed = seed
+        self._scored = scored
+
+    def add(self, trial: Trial, state: Tree | None) -> None:
+        """Add a new model; `state`: from which it goes on."""
+        self.by_name[trial.id] = HandModel(trial, visits_of(state), state)
+
+    def forget(self, name: TrialId) -> None:
+        """Take a model out, and give its memory back."""
+        self.station.forget(name)
+        del self.by_name[name]
+
+    def state(self, name: TrialId) -> Tree | None:
+        """The model's state, which further training may change.
+
+        Returns None if the model is new and not built yet.
+        """
+        model = self.by_name[name]
+        if self._is_away(name):
+            return model.source
+        return self.station.state(name)
+
+    def states(self) -> States:
+        """Copies of all models' states, for `rewind_all`."""
+        return {name: deepcopy(self.state(name)) for name in self.by_name}
+
+    def rewind_all(self, states: States) -> None:
+        """Put back the states of the models that are loaded still."""
+        for name, state in states.items():
+            if name in self.by_name:
+                self._rewind(name, state)
+
+    def keep_only(self, names: Sequence[TrialId]) -> None:
+        """Take all other models off the device; they rest in copies of their states."""
+        for name, model in self.by_name.items():
+            if name not in names and model.source is None:
+                self._rewind(name, deepcopy(self.state(name)))
+
+    def place(self, names: Iterable[TrialId]) -> None:
+        """Have these models on the device.
+
+        Raises:
+            TrialError: a recipe raised.
+        """
+        for name in names:
+            if self._is_away(name):
+                model = self.by_name[name]
+                visit = Visit(0, self._shards[0], 0, 0)
+                self.station.place(Unit(model.trial, model.visits, visit, model.source))
+                model.source = None
+
+    def next_unit(self, name: TrialId) -> Unit:
+        """The visit that this model makes next."""
+        model = self.by_name[name]
+        made = len(model.visits)
+        if made % len(self._shards) == 0:
+            model.sums = {}
+        visit = next_visit(self._seed, model.visits, frozenset(self._shards))
+        ends_epoch = (made + 1) % len(self._shards) == 0
+        scored = ends_epoch and self._needs_scores(name)
+        return Unit(model.trial, model.visits, visit, model.source, scored)
+
+    def visits_after(self, name: TrialId, epochs: int) -> int:
+        """How many visits the model will have made in all, after so many epochs more."""
+        return len(self.by_name[name].visits) + epochs * len(self._shards)
+
+    def _needs_scores(self, name: TrialId) -> bool:
+        """Whether the model's further training depends on the scores of its epochs."""
+        return self._scored and self.station.follows_scores(name)
+
+    def _is_away(self, name: TrialId) -> bool:
+        """Whether the model as it is now is not on the device."""
+        model = self.by_name[name]
+        if model.source is not None:
+            return True
+        return not self.station.holds(name, len(model.visits))
+
+    def _rewind(self, name: TrialId, state: Tree | None) -> None:
+        self.station.forget(name)
+        model = self.by_name[name]
+        model.source = state
+        model.visits = visits_of(state)
+
+
+class HandTurns:
+    """Trains and evaluates the models, as many at once as have room.
+
+    `fuse`: models of one graph may train in one step.
+    """
+
+    def __init__(self, models: HandModels, fuse: bool) -> None:
+        # Models that were freed because they raised or diverged, and why.
+        self.failed: dict[str, str] = {}
+        self._models = models
+        self._fuse = fuse
+        # The most models that are known to have room together.
+        self.most: float = inf
+        # Whether a model was taken out since that number was found.
+        self._fewer = False
+
+    def forget(self, name: TrialId) -> None:
+        """Take a model out, and give its memory back."""
+        self._models.forget(name)
+        self._fewer = True
+
+    def _all(self) -> list[TrialId]:
+        """All models; they are tried at once again if one is gone since they had no room."""
+        if self._fewer:
+            self.most = inf
+            self._fewer = False
+        return [*self._models.by_name]
+
+    def _parts(self, names: Sequence[TrialId]) -> Iterator[Sequence[TrialId]]:
+        """As many models at once as have room; meanwhile the others are not on the device."""
+        if self.most == inf:
+            if names:
+                yield names
+            return
+        size = int(self.most)
+        for at in range(0, len(names), size):
+            part = names[at : at + size]
+            self._models.keep_only(part)
+            yield part
+
+    def _loaded(self, names: Iterable[TrialId]) -> list[TrialId]:
+        """The models among these that did not fail meanwhile."""
+        return [name for name in names if name in self._models.by_name]
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def train(self, epochs: int, before: States) -> None:
+        """Train all models so many epochs more. `before`: their states now."""
+        self._train(self._all(), epochs, before)
+
+    def _train(self, names: Sequence[TrialId], epochs: int, before: States) -> None:
+        """Train in packs that have room. `before`: the models' states before this training."""
+        if len(names) > self.most:
+            for part in self._parts(names):
+                self._train(part, epochs, before)
+            return
+        if self._train_together(names, epochs):
+            return
+        # All models of this pack begin again.
+        self._models.rewind_all({name: before[name] for name in names})
+        self._train(self._loaded(names), epochs, before)
+
+    def _train_together(self, names: Sequence[TrialId], epochs: int) -> bool:
+        """Train these models at once. Returns whether they had room."""
+        goals = {name: self._models.visits_after(name, epochs) for name in names}
+        going = self._below(goals)
+        while going:
+            if self._visit(going):
+                self.most = max(1, ceil(len(going) / 2))
+                return False
+            going = self._below(goals)
+        return True
+
+    def _below(self, goals: Mapping[TrialId, int]) -> list[TrialId]:
+        """The models that have made fewer visits than their goals."""
+        loaded = self._loaded(goals)
+        models = self._models.by_name
+        return [name for name in loaded if len(models[name].visits) < goals[name]]
+
+    def _visit(self, names: Sequence[TrialId]) -> bool:
+        """Each model visits one shard. Returns whether they had too little memory together."""
+        units = [self._models.next_unit(name) for name in names]
+        short = False
+        with closing(self._models.station.together(units, self._fuse)) as events:
+            for name, event in events:
+                if isinstance(event, OutOfMemory) and (len(names) > 1 or event.freed):
+                    short = True
+                else:
+                    self._take(name, event)
+        return short
+
+    def _take(self, name: TrialId, event: News) -> None:
+        """Note what a visit has come to."""
+        model = self._models.by_name[name]
+        if isinstance(event, Part):
+            add(model.sums, event.values)
+        elif isinstance(event, Done):
+            model.visits = (*model.visits, event.visit)
+            model.source = None
+        else:
+            self.failed[name] = event.why
+            self.forget(name)
+
+    # -- evaluating --------------------------------------------------------------------------------
+
+    def evaluate(self) -> dict[str, Values]:
+        """The means of each model's validation values, by name.
+
+        Raises:
+            TrialError: a recipe raised.
+        """
+        return self._evaluate(self._all())
+
+    def _evaluate(self, names: Sequence[TrialId]) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for part in self._parts(names):
+            try:
+                scores = self._scores(part)
+            except OutOfMemory:
+                self.most = ceil(len(part) / 2)
+                left = [name for name in self._loaded(names) if name not in found]
+                return found | self._evaluate(left)
+            for name, values in scores.items():
+                found[name] = _checked(name, values)
+        return found
+
+    def _scores(self, names: Sequence[TrialId]) -> Scores:
+        """The validation values of each model, or what its recipe raised.
+
+        Raises:
+            OutOfMemory: several models have no room together.
+        """
+        try:
+            self._models.place(names)
+            return {**self._models.station.evaluate(names)}
+        except TrialError as error:
+            if len(names) == 1:
+                return {names[0]: error}
+            if isinstance(error, OutOfMemory):
+                raise
+        # One of them raised: asked one by one, each answers for itself.
+        found: Scores = {}
+        for name in names:
+            found |= self._scores([name])
+        return found
+
+
+def _checked(name: TrialId, values: Values | TrialError) -> Values:
+    """The values; what the model's recipe raised instead is raised with the model's name."""
+    if isinstance(values, TrialError):
+        raise type(values)(f"{name}: {values.why}", values.text, values.signature)
+    return values
+
+
+def visits_of(state: Tree | None) -> tuple[Visit, ...]:
+    """The visits that led to this state."""
+    if state is None:
+        return ()
+    return tuple(Visit(*visit) for visit in state["visits"])

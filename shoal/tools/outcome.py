@@ -1,0 +1,140 @@
+"""What a command prints: figures as JSON or as lines, errors as one line."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shoal import report
+from shoal.core.check import PlanError
+from shoal.engine.journal import JournalError
+from shoal.engine.run import Stalled
+from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+
+MENDABLE = (
+    StudyError,
+    StudyPaused,
+    JournalError,
+    PlanError,
+    Stalled,
+    ValueError,
+    OSError,
+)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """One clear line instead of a traceback, for what a user can mend."""
+
+    def warn(message: Warning | str, *_: Any, **__: Any) -> None:
+        typer.echo(f"warning: {message}", err=True)
+
+    warnings.showwarning = warn
+    try:
+        yield
+    except MENDABLE as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def show(
+    found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]
+) -> None:
+    """Figures as JSON, or as lines for people."""
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, default=str))
+    else:
+        typer.echo("\n".join(lines(found)))
+
+
+@contextmanager
+def concluded(study: "Study", as_json: bool) -> Iterator[None]:
+    """Say what came out of a run, also if every trial failed.
+
+    Raises:
+        Exit: with 1 when there are trials and all of them failed.
+    """
+    with suppress(TrialsFailed):
+        yield
+    path = study.report()
+    found = report.summary(study.lines()) | {"report": str(path)}
+    show(found, as_json, report.status_lines)
+    trials = study.trials
+    failed = [trial.id for trial in trials if trial.status.startswith("failed")]
+    if not as_json:
+        for line in next_steps(study, found, failed):
+            typer.echo(line)
+    if len(failed) == len(trials) > 0:
+        raise typer.Exit(1)
+
+
+def next_steps(
+    study: "Study", found: Mapping[str, Any], failed: Sequence[str]
+) -> Iterator[str]:
+    """Where the report is, and what to do next."""
+    folder = study.folder.path
+    yield f"\nreport:  {found['report']}"
+    if failed:
+        text = folder / "trials" / failed[0] / "error.txt"
+        yield f"failed:  {text} has the traceback of the first of {len(failed)}"
+    if len(failed) < len(study.trials):
+        yield (
+            f"next:    shoal replay {folder}   trains every trial again over its recorded visits "
+            "and compares the weights"
+        )
+        yield (
+            f"         shoal.load_study({str(folder)!r}).best_model()   "
+            "gives the best model in Python"
+        )
+    if found.get("stopped"):
+        yield f"         shoal resume {folder}   goes on where this run stopped"
+
+
+def check_lines(found: Mapping[str, Any]) -> list[str]:
+    """A line for each check of a recipe."""
+    verdicts = {True: "ok  ", False: "FAIL"}
+    return [
+        f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]
+    ]
+
+
+def replay_lines(found: Mapping[str, Any]) -> list[str]:
+    """The comparison, a line for each trial."""
+    rows = found["trials"]
+    lines = [
+        f"{row['trial']}: {_verdict(row)} after {row['visits']} visits" for row in rows
+    ]
+    equal = sum(row["equal"] for row in rows)
+    rounded = sum(row["agrees"] and not row["equal"] for row in rows)
+    total = f"{equal} of {len(rows)} trials equal"
+    if rounded:
+        total += f", {rounded} more agree"
+    return [*lines, total]
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    """How a trial that was trained again compares with its checkpoint."""
+    difference = f"{row['difference']:.3g}"
+    if row["random"] and not row["agrees"]:
+        return (
+            f"other by up to {difference} "
+            "(fuse_random: trained in a fused pack, equal in distribution only)"
+        )
+    if row["equal"]:
+        return "equal bit for bit"
+    if not row["agrees"]:
+        return f"DIFFERS by up to {difference}"
+    return f"agrees up to {difference} (trained {_how(row)}, which rounds otherwise)"
+
+
+def _how(row: Mapping[str, Any]) -> str:
+    """In what company a trial was trained."""
+    if row["wide"]:
+        return "on several slots"
+    return "in a fused pack"

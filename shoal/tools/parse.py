@@ -1,0 +1,142 @@
+"""How what a user typed becomes a study, a recipe, a search space, a configuration."""
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import shoal
+from shoal.study.folder import load_module, recipe_class
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+    from shoal.train.recipe.recipe import Recipe
+
+DOMAINS = ("uniform", "loguniform", "randint", "choice", "grid")
+
+
+def open_study(
+    file: str,
+    storage: Path | None,
+    space: list[str] | None,
+    metric: str | None,
+    mode: str | None,
+    seed: int,
+) -> "Study":
+    """The study of a recipe's file; new, or going on in its folder."""
+    recipe = recipe_of(file)
+    return shoal.create_study(
+        recipe,
+        storage=storage,
+        metric=metric,
+        mode=mode,
+        search_space=space_of(recipe, space),
+        load_if_exists=True,
+        seed=seed,
+    )
+
+
+def _file_and_name(file: str) -> tuple[str, str | None]:
+    """The parts of FILE.py[:NAME]; a colon may also belong to the file's own name."""
+    if ":" not in file or Path(file).exists():
+        return file, None
+    path, _, name = file.rpartition(":")
+    return path, name
+
+
+def recipe_of(file: str) -> "Recipe":
+    """An instance of the recipe that FILE.py[:NAME] names.
+
+    Raises:
+        ValueError: the recipe's class takes arguments without defaults.
+    """
+    path, name = _file_and_name(file)
+    made = recipe_class(load_module(Path(path)), name)
+    try:
+        return made()
+    except TypeError as error:
+        raise ValueError(
+            f"{made.__name__}() raised TypeError: {error}; "
+            "here a recipe is made without arguments: give defaults"
+        ) from error
+
+
+def space_of(recipe: "Recipe", given: list[str] | None) -> dict[str, Any] | None:
+    """The recipe's search space; the dimensions given replace its own of that name, or are added.
+
+    Returns None if neither has any.
+    """
+    own = getattr(recipe, "search_space", None)
+    more = parse_space(given)
+    if own is None:
+        return more
+    return {**own, **(more or {})}
+
+
+def parse_space(given: list[str] | None) -> dict[str, Any] | None:
+    """A search space from "name=domain(arguments)" or "name=value"; nothing is executed.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    if not given:
+        return None
+    found: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            domain, values = _domain_and_values(value.strip())
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"--space takes name=domain(arguments), domains {', '.join(DOMAINS)}, "
+                f"text in quotes; got {text!r}"
+            ) from error
+        found[name] = values[0]
+        if domain is not None:
+            found[name] = getattr(shoal, domain)(*values)
+    return found
+
+
+def _domain_and_values(text: str) -> tuple[str | None, list[Any]]:
+    """The name of a domain and its arguments; or None and the only value.
+
+    Raises:
+        SyntaxError, TypeError, ValueError: the text is neither.
+    """
+    node = ast.parse(text, mode="eval").body
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in DOMAINS
+    ):
+        return node.func.id, [ast.literal_eval(argument) for argument in node.args]
+    return None, [ast.literal_eval(node)]
+
+
+def parse_config(given: list[str]) -> dict[str, Any]:
+    """A configuration from "name=value": Python literals; what is no literal is text.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name.strip() and equals):
+            raise ValueError(f"a configuration is given as NAME=VALUE; got {text!r}")
+        try:
+            found[name.strip()] = ast.literal_eval(value.strip())
+        except (SyntaxError, ValueError):
+            found[name.strip()] = value.strip()
+    return found
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Numbers with commas between them.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ValueError(f"{option} takes whole numbers >= 1, as 1,2,4; got {text!r}")
+    return [int(part) for part in parts]

@@ -1,0 +1,109 @@
+"""What `shoal plan` tries before it simulates: which trials there will be, and their speed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from shoal.backend.sim.sim import Sim
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Measured, Opened
+from shoal.core.fold import fold
+from shoal.core.ports import Searcher
+from shoal.core.state import State
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.policy.fifo import Fifo
+from shoal.profile.pace import FORM
+from shoal.profile.table import Table
+from shoal.study.options import Options
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import device_of
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+    from shoal.train.recipe.data import Data
+
+# A signature, and what was measured for it by name.
+Measurement = tuple[str, Mapping[str, Any]]
+
+# At most so many trials of one form are probed in fused steps.
+MOST_TOGETHER = 32
+# About how long that may take for each form.
+LONGEST: Seconds = 5.0
+# Steps of each trial that such a probe takes: six alone and six in each width, rarely more than
+# four widths.
+STEPS = 30
+
+
+def all_trials(searcher: Searcher[Any], data: "Data") -> State:
+    """Every trial that the searcher would submit, found by simulating it with made-up speeds."""
+    sim = Sim(Table().of, [slot(0, data)], shards=data.sizes)
+    begin = fold(State(), [Opened(1, data.sizes)])
+    end = run(searcher, Fifo(), sim, Table().believe, Journal(), begin)
+    return replace(end, figures={}, signature={})
+
+
+def slot(number: int, data: "Data", slots: int = 1) -> Slot:
+    """Slot `number` of so many, with every `slots`-th shard."""
+    name = "local"
+    if slots > 1:
+        name = f"slot{number}"
+    return Slot(SlotId(name), shards=frozenset(data.shards[number::slots]))
+
+
+def probed(
+    study: "Study", options: Options, data: "Data", state: State, fuse: bool
+) -> State:
+    """The state with what was measured of its trials, on one slot.
+
+    `fuse`: also what steps of several trials take at once.
+    """
+    with TemporaryDirectory() as folder:
+        station = _station(study, options, data, folder)
+        found = {trial.id: station.probe(trial) for trial in state.known.values()}
+        told = _entries(found)
+        if fuse:
+            for some in _packs(state, found):
+                told += _entries(station.probe_packs(some))
+        return fold(state, told)
+
+
+def _station(study: "Study", options: Options, data: "Data", folder: str) -> Station:
+    """A slot of this process. `folder`: where its checkpoints go."""
+    setup = StationSetup(
+        seed=study.setup.seed,
+        run=1,
+        device=device_of(options.device),
+        threads=options.threads,
+        metric=study.metric,
+    )
+    return Station(study.recipe, data, Checkpoints(folder, 1), setup)
+
+
+def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:
+    """What was measured of each trial, as a journal has it."""
+    return [Measured(trial, *measured) for trial, measured in found.items()]
+
+
+def _packs(
+    state: State, found: Mapping[TrialId, Measurement]
+) -> Iterable[Sequence[Trial]]:
+    """The trials of each form, as many as can be probed in the time."""
+    forms: dict[str, list[Trial]] = {}
+    slowest: dict[str, Seconds] = {}
+    for trial, (signature, figures) in found.items():
+        form = signature[:FORM]
+        forms.setdefault(form, []).append(state.known[trial])
+        slowest[form] = max(slowest.get(form, 0.0), figures.get("step", 0.0))
+    for form, some in forms.items():
+        yield some[: _most(slowest[form])]
+
+
+def _most(step: Seconds) -> int:
+    """How many trials are probed together, if a step of the slowest takes so long."""
+    in_time = int(LONGEST / max(1e-9, STEPS * step))
+    return max(2, min(MOST_TOGETHER, in_time))

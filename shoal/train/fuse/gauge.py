@@ -1,0 +1,267 @@
+"""Whether lanes go faster fused, and how many at once: found out on their own first steps."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil, inf
+from statistics import fmean, median
+
+from shoal.core.trial import Seconds
+
+TRIES = 6  # steps timed of each width in a round
+SKIPPED = 2  # how many of the first ones do not count
+# A model of 4 x 64 units takes 8 steps' time a lane to be stacked and checked, and a round tries
+# two widths or more, which may be slower than lanes alone. Where fusing saves a quarter of the
+# time, it is after so many steps of each lane that it has earned that.
+WORTH = 100
+GAIN = 0.03  # fused must save so much of the time to be chosen
+# askings, with nothing to try, after which there is another round
+AGAIN = (2, 6, 20, 60, 200, 1000)
+# up to here only what is in doubt is tried again, lest a short search lose by it
+SOON = 6
+FAR = 1.5  # what takes more than this times the best, of widths and lanes alone, is not in doubt
+NEAR = 1.3  # a width speaks for those within this ratio
+
+Steps = dict[int, Seconds]  # of a step, by width
+Found = defaultdict[int, list[float]]  # ratios of several rounds, by width
+Ratios = dict[int, float]  # a lane's time at a width over its time alone, by width
+
+
+@dataclass(slots=True)
+class _GaugeRound:
+    """Tries of a crew's widths that follow each other closely."""
+
+    least: Steps = field(default_factory=dict)
+    tries: Counter[int] = field(default_factory=Counter)
+
+    def tried(self, width: int) -> bool:
+        """Whether the width was tried often enough."""
+        return self.tries[width] >= TRIES
+
+    def took(self, width: int, seconds: Seconds) -> None:
+        """A step took so long. The least counts, for others may use the machine, too."""
+        self.tries[width] += 1
+        if self.tries[width] > SKIPPED:
+            least = self.least.get(width, seconds)
+            self.least[width] = min(seconds, least)
+
+    def of_a_lane(self) -> Steps:
+        """Seconds of a step, over the lanes in it, by width."""
+        return {width: least / width for width, least in self.least.items()}
+
+
+class Gauge:
+    """Seconds per step of one lane alone (width 1) and of so many fused.
+
+    They are known by kind of lanes, which is their graph key. A machine's speed changes with what
+    else runs on it, and lanes of a kind may have several optimizers. So widths are compared within
+    a round, whose tries follow each other closely and are of one `mix` of optimizers, and the
+    median of all rounds' ratios counts. Where fusing is far faster in any case, and only by how
+    many is in doubt, an early round leaves the lanes alone out: they would cost several times as
+    much.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, list[_GaugeRound]] = {}  # by kind
+        self._newest: dict[tuple[str, str], _GaugeRound] = {}  # by kind and mix
+        self._calm: Counter[str] = Counter()
+        self._never: dict[str, str] = {}
+        # lanes that have room fused, where more had none
+        self._most: dict[str, int] = {}
+
+    # -- what to try -------------------------------------------------------------------------------
+
+    def wants(
+        self, kind: str, lanes: int, mix: str = "", left: float = inf
+    ) -> int | None:
+        """The width to try next where so many lanes are together; None: enough is known.
+
+        Nothing is tried, either, with fewer than `WORTH` steps `left` to a lane.
+
+        First alone, then all together, then halves (rounded up), as long as that is faster; now
+        and then again. What is known of other mixes is enough for one that has tried nothing
+        itself.
+        """
+        lanes = self.room(kind, lanes)
+        if kind in self._never or lanes < 2 or left < WORTH:
+            return None
+        own = self._newest.get((kind, mix))
+        if own is None and _near(lanes, self.ratios(kind)) is None:
+            own = self._begin(kind, mix)
+        width = None
+        if own is not None:
+            width = self._next(kind, own, lanes)
+        if width is not None:
+            return width
+        return self._wants_again(kind, lanes, mix)
+
+    def _wants_again(self, kind: str, lanes: int, mix: str) -> int | None:
+        """The width to try next, if it is time for another round."""
+        self._calm[kind] += 1
+        if self._calm[kind] not in AGAIN:
+            return None
+        settled = self._settled(kind, lanes) if self._calm[kind] <= SOON else []
+        if len({1, *self._within(kind, lanes)}) - len(settled) < 2:
+            return None
+        again = self._begin(kind, mix)
+        again.tries.update(dict.fromkeys(settled, TRIES))
+        return self._next(kind, again, lanes)
+
+    def _begin(self, kind: str, mix: str) -> _GaugeRound:
+        made = _GaugeRound()
+        self._newest[kind, mix] = made
+        self._rounds.setdefault(kind, []).append(made)
+        return made
+
+    def _settled(self, kind: str, lanes: int) -> list[int]:
+        """The widths that take far longer than the best."""
+        ratios = {1: 1.0} | self._within(kind, lanes)
+        far = FAR * min(ratios.values())
+        return _above(far, ratios)
+
+    def _next(self, kind: str, own: _GaugeRound, lanes: int) -> int | None:
+        """The width that this round is to try next."""
+        if not own.tried(1):
+            return 1
+        width = lanes
+        best = inf
+        while width > 1:
+            near = _near(width, filter(own.tried, own.tries))
+            if near is None:
+                return self._untried(kind, own, width)
+            took = self.ratio(kind, near) or 0.0
+            if took >= best:
+                return None
+            best = took
+            # of the widths in which as many lanes can be parted evenly
+            width = ceil(width / 2)
+        return None
+
+    def _untried(self, kind: str, own: _GaugeRound, width: int) -> int:
+        """This width; but lanes alone first, where there is nothing to compare it with."""
+        if 1 in own.least or _near(width, self.ratios(kind)) is not None:
+            return width
+        own.tries[1] = 0
+        return 1
+
+    def missing(self, kind: str, width: int, mix: str = "") -> int:
+        """How many steps of this width the newest round still lacks."""
+        newest = self._newest.get((kind, mix))
+        if newest is None:
+            return TRIES
+        return TRIES - newest.tries[width]
+
+    # -- what is found -----------------------------------------------------------------------------
+
+    def took(self, kind: str, width: int, seconds: Seconds, mix: str = "") -> bool:
+        """A step of so many lanes took so long; whether enough is known of this width by it."""
+        newest = self._newest_round(kind, mix)
+        if newest.tried(width):
+            return False
+        newest.took(width, seconds)
+        return newest.tried(width)
+
+    def _newest_round(self, kind: str, mix: str) -> _GaugeRound:
+        return self._newest.get((kind, mix)) or self._begin(kind, mix)
+
+    def never(self, kind: str, why: str) -> None:
+        """Lanes of this kind cannot be fused."""
+        self._never.setdefault(kind, why)
+
+    def crowded(self, kind: str, lanes: int) -> None:
+        """So many lanes have no room in one step: at most half as many are fused from now on."""
+        self._most[kind] = min(lanes // 2, self._most.get(kind, lanes))
+
+    # -- what is known -----------------------------------------------------------------------------
+
+    def choose(self, kind: str, lanes: int) -> int:
+        """The width that takes the least time per lane; 1: one lane after the other."""
+        lanes = self.room(kind, lanes)
+        ratios = self._within(kind, lanes)
+        if kind in self._never or lanes < 2 or not ratios:
+            return 1
+        best = min(ratios, key=ratios.__getitem__)
+        if ratios[best] >= 1 - GAIN:
+            return 1
+        # parted by less, as many would not be in one
+        return lanes if lanes <= best * NEAR else best
+
+    def room(self, kind: str, lanes: int) -> int:
+        """How many of so many lanes may be fused in one, if they are parted evenly."""
+        most = self._most.get(kind, lanes)
+        if not 0 < most < lanes:
+            return lanes
+        parts = ceil(lanes / most)
+        return ceil(lanes / parts)
+
+    def why(self, kind: str) -> str | None:
+        """Why lanes of this kind are not fused; None: they may be."""
+        return self._never.get(kind)
+
+    def ratio(self, kind: str, width: int) -> float | None:
+        """What a step of a lane takes at this width over what it takes alone; None: not known."""
+        return self.ratios(kind).get(width)
+
+    def ratios(self, kind: str) -> Ratios:
+        """By width, of those that were tried."""
+        found: Found = defaultdict(list)
+        steps = [each.of_a_lane() for each in self._rounds.get(kind, ())]
+        for step in steps:
+            if 1 in step:
+                _compare(step, step[1], found)
+        known = _medians(found)
+        for step in steps:
+            alone = _alone_by(step, known)
+            if 1 not in step and alone is not None:
+                _compare(step, alone, found)
+        ratios = _medians(found)
+        ratios.pop(1, None)
+        return ratios
+
+    def _within(self, kind: str, lanes: int) -> Ratios:
+        """Ratios of the widths that so many lanes can have, or nearly."""
+        most = lanes * NEAR
+        ratios = self.ratios(kind)
+        return {width: ratio for width, ratio in ratios.items() if width <= most}
+
+
+def _compare(step: Steps, alone: Seconds, found: Found) -> None:
+    """Add a round's ratios to those found."""
+    for width, took in step.items():
+        found[width].append(took / alone)
+
+
+def _above(least: float, ratios: Ratios) -> list[int]:
+    """The widths with ratios above this one."""
+    return [width for width, ratio in ratios.items() if ratio > least]
+
+
+def _medians(found: Found) -> Ratios:
+    return {width: median(ratios) for width, ratios in found.items()}
+
+
+def _alone_by(step: Steps, known: Ratios) -> Seconds | None:
+    """What a lane takes alone, as a round's widths and what is known of them say."""
+    if len(step) < 2:
+        return None
+    said = []
+    for width, took in step.items():
+        near = _near(width, known)
+        if near is not None:
+            said.append(took / known[near])
+    return fmean(said) if said else None
+
+
+def _near(width: int, known: Iterable[int]) -> int | None:
+    """The width itself, or the nearest known that speaks for it."""
+    near = sorted(of for of in known if _speaks(of, width))
+    if not near:
+        return None
+    return min(near, key=lambda of: abs(of - width))
+
+
+def _speaks(of: int, width: int) -> bool:
+    """Whether what is known of one width holds for the other."""
+    return of > 1 and width / NEAR <= of <= width * NEAR

@@ -1,0 +1,341 @@
+"""Which lanes compute the same: the identity of what a training step does, the optimizer left out.
+
+A model is described by words, in order: its modules, their attributes, and what those hold. Two
+models with the same words compute the same from the same parameters. What cannot be described
+by what it holds gets a word that no other object has.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.train.fuse.optimizers import formula_key
+from shoal.train.fuse.rewritten import FLAT_WEIGHTS
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.optimizers import family
+from shoal.train.lane.tensors import is_lazy, unique
+
+PLAIN = (bool, int, float, str, bytes)
+SHOWN = (  # kinds of values that `repr` describes whole
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    np.dtype,
+    np.generic,
+    range,
+    slice,
+    complex,
+)
+CODE = (FunctionType, staticmethod, classmethod, property)
+NAMED = {"_parameters", "_buffers", "_modules"}  # described by name
+_INNER = frozenset(vars(nn.Module())) - {"training"}  # hooks and such; empty as a rule
+
+
+def graph_key(lane: TrainingLane) -> str:
+    """Equal for lanes that may be fused, in any process, as far as their code can be described.
+
+    Part of the key: the model's structure (classes, plain attributes, functions by their code,
+    tied parameters), shapes and dtypes of parameters and buffers, the order in which the
+    optimizer has them, batch size, precision, accumulation, training flags. Not part of it: the
+    values of parameters and buffers, which of torch's usual optimizers it is, rates, betas,
+    weight decay, clipping.
+
+    Raises:
+        ValueError: the lane cannot be fused, for its steps take more than the model and a batch.
+    """
+    if lane.hooks.per_trial:
+        raise ValueError(
+            "a step takes the configuration or the epoch, which differ between lanes"
+        )
+    settings = lane.settings
+    optimizer: Any = "usual"
+    if family(lane.optimizer) is None:
+        optimizer = formula_key(lane.optimizer)
+
+    words = _Words(lane.model)
+    for value in (
+        type(lane.recipe),
+        settings.batch_size,
+        settings.shuffle,
+        settings.drop_last,
+        settings.accumulate_grad_batches,
+        settings.precision,
+        settings.data_key,
+        str(lane.device),
+        _parameters(lane),
+        optimizer,
+    ):
+        words.add(value)
+    words.model(lane.model)
+    return words.digest()
+
+
+def _parameters(lane: TrainingLane) -> list[Any]:
+    """Each parameter's form, and its number in the optimizer."""
+    numbers = {id(p): i for i, p in enumerate(unique(lane.parameters))}
+    found: list[Any] = [len(numbers)]
+    for name, tensor in lane.model.named_parameters(remove_duplicate=False):
+        shape = None if is_lazy(tensor) else tuple(tensor.shape)
+        form = (tensor.dtype, tensor.requires_grad, str(tensor.device))
+        found.append((name, shape, form, numbers.get(id(tensor))))
+    return found
+
+
+def attributes(model: nn.Module) -> str:
+    """Equal as long as the model is the same but for what its parameters and buffers hold."""
+    words = _Words(model)
+    words.model(model)
+    return words.digest()
+
+
+def tensors_met(model: nn.Module) -> list[Tensor]:
+    """The tensors in its modules' attributes, and in what those hold.
+
+    Parameters and buffers in their own places are left out.
+    """
+    words = _Words(model)
+    words.model(model)
+    return words.met
+
+
+class _Words:
+    """Words that describe values; the model's own tensors by their number."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._known = _numbers(model)  # of parameters and buffers, by id
+        self._registered = {id(module) for module in model.modules()}
+        self._seen: dict[int, int] = {}  # numbers of values described, by id
+        self._keep: list[Any] = []  # so that no id is used twice
+        self._words: list[str] = []
+        self.met: list[Tensor] = []  # in attributes, whatever holds them
+
+    def digest(self) -> str:
+        """Equal for the same words."""
+        return _digest("\n".join(self._words).encode())
+
+    # -- modules -----------------------------------------------------------------------------------
+
+    def model(self, model: nn.Module) -> None:
+        """Describe its modules, each with what it holds besides."""
+        for name, module in model.named_modules(remove_duplicate=False):
+            if self._again(module):
+                continue
+            self._words.append(name)
+            self.add(type(module))
+            if isinstance(module, torch.jit.ScriptModule):
+                self._only(module)
+            else:
+                self._module(module)
+
+    def _module(self, module: nn.Module) -> None:
+        """Describe a module by what it holds, but for the modules in it."""
+        held = vars(module)
+        registered = id(module) in self._registered
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in held[kind].items():
+                self._own(name, tensor, registered)
+
+        for name, value in held.items():
+            inner = name in _INNER and not value
+            if not inner and name not in NAMED and name not in FLAT_WEIGHTS:
+                self._words.append(name)
+                self.add(value)
+
+    def _own(self, name: str, tensor: Tensor | None, registered: bool) -> None:
+        """A module's parameter or buffer. Not `registered`: the module is in a list, say."""
+        if tensor is None or is_lazy(tensor):
+            self._words.append(f"{name} bare")
+            return
+        number = self._known.get(id(tensor))
+        self._words.append(f"{name} {number} {tuple(tensor.shape)} {tensor.dtype}")
+        if not registered:
+            self._tensor(tensor)
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def add(self, value: Any) -> None:
+        """Describe any value."""
+        word = _word(value)
+        if word is not None:
+            self._words.append(word)
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, nn.Module):
+            self.model(value)
+        elif not self._again(value):
+            self._compound(value)
+
+    def _tensor(self, tensor: Tensor) -> None:
+        """A tensor: its number, if it is the model's own; else what it holds."""
+        self.met.append(tensor)
+        number = self._known.get(id(tensor))
+        if number is not None:
+            self._words.append(f"tensor {number}")
+        elif tensor.layout is torch.strided and tensor.device.type != "meta":
+            line = tensor.detach().cpu().contiguous().reshape(-1)
+            held = _digest(line.view(torch.uint8).numpy().tobytes())
+            form = f"{tuple(tensor.shape)} {tensor.dtype}"
+            self._words.append(f"tensor {form} {held}")
+        else:
+            self._only(tensor)
+
+    def _only(self, value: Any) -> None:
+        """A word that no other object has."""
+        self._words.append(f"only {id(value)}")
+
+    def _again(self, value: Any) -> bool:
+        """Whether the value has been described; then only which it was is said."""
+        number = self._seen.get(id(value))
+        if number is not None:
+            self._words.append(f"#{number}")
+            return True
+        self._seen[id(value)] = len(self._seen)
+        self._keep.append(value)
+        return False
+
+    def _compound(self, value: Any) -> None:
+        """A value that is described by its parts."""
+        if isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, FunctionType):
+            self._function(value)
+        elif isinstance(value, CodeType):
+            self._code(value)
+        else:
+            parts = _parts(value)
+            if parts is None:
+                self._only(value)
+            else:
+                self._each(*parts)
+
+    def _each(self, kind: str, parts: Iterable[Any]) -> None:
+        """Each part of a value of that kind."""
+        self._words.append(f"{kind} of")
+        for part in parts:
+            self.add(part)
+        self._words.append("end")
+
+    # -- code --------------------------------------------------------------------------------------
+
+    def _class(self, value: type) -> None:
+        """A class: its name; if it was made in a function, what it holds, for two may differ."""
+        self._words.append(_full_name(value))
+        if _found_by_name(value):
+            return
+        self._each("bases", value.__bases__)
+        for name, part in vars(value).items():
+            if isinstance(part, CODE) or not name.startswith("__"):
+                self._words.append(name)
+                for inner in _functions(part):
+                    self.add(inner)
+
+    def _function(self, value: FunctionType) -> None:
+        """A function: its name; if it was made in a function, what it holds."""
+        self._words.append(_full_name(value))
+        if _found_by_name(value):
+            return
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        defaults = (value.__defaults__, value.__kwdefaults__)
+        self._each("function", (value.__code__, defaults, cells))
+
+    def _code(self, value: CodeType) -> None:
+        """What a function does."""
+        names = f"{value.co_names} {value.co_varnames}"
+        self._words.append(f"{value.co_code.hex()} {names}")
+        self.add(value.co_consts)
+
+
+def _numbers(model: nn.Module) -> dict[int, int]:
+    """A number for each parameter and buffer, by id."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return {id(tensor): i for i, tensor in enumerate(unique(tensors))}
+
+
+def _digest(held: bytes) -> str:
+    return blake2b(held, digest_size=16).hexdigest()
+
+
+def _word(value: Any) -> str | None:
+    """The word for a value that has no parts."""
+    if value is None or type(value) in PLAIN:
+        return repr(value)
+    kind = type(value).__name__
+    if isinstance(value, Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, SHOWN):
+        return f"{kind} {value!r}"
+    if isinstance(value, weakref.ref):
+        return "ref"
+    if isinstance(value, BuiltinFunctionType | type(torch.relu)):
+        return _full_name(value)
+    return _long_word(value)
+
+
+def _long_word(value: Any) -> str | None:
+    """The word for a value whose parts are not described one by one."""
+    if isinstance(value, ModuleType):
+        # in a closure: a recipe that was made in a function
+        return f"module {value.__name__}"
+    if isinstance(value, np.ndarray):
+        form = f"{value.shape} {value.dtype}"
+        return f"array {form} {_digest(value.tobytes())}"
+    if isinstance(value, set | frozenset):
+        return f"set {sorted(map(repr, value))}"
+    return None
+
+
+def _parts(value: Any) -> tuple[str, Iterable[Any]] | None:
+    """What a value is called that is described by its parts, and its parts."""
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        return kind, list(value.items())
+    if isinstance(value, list | tuple):
+        return kind, value
+    if isinstance(value, MethodType):
+        return kind, (value.__func__, value.__self__)
+    if isinstance(value, partial):
+        return kind, (value.func, value.args, value.keywords)
+    if hasattr(value, "__dict__") and not hasattr(type(value), "__slots__"):
+        return "object", (type(value), vars(value))
+    return None
+
+
+def _full_name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def _functions(part: Any) -> Iterator[Any]:
+    """The functions that a class attribute consists of."""
+    if isinstance(part, property):
+        yield part.fget
+        yield part.fset
+    else:
+        yield getattr(part, "__func__", part)
+
+
+def _content(cell: Any) -> Any:
+    """What a function's closure holds in one place."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return "empty"
+
+
+def _found_by_name(value: Any) -> bool:
+    """Whether the value's own name leads to it: then the name says all."""
+    found: Any = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value

@@ -1,0 +1,242 @@
+"""The models of several lanes as one: each parameter and buffer stacked, one model's code for all.
+
+Stacking models and differentiating them at once follows torch.func's model ensembling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from shoal.train.fuse.memory import Rows, Stack
+from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
+from shoal.train.fuse.rewritten import Rewritten, recurrent_layers_lent
+from shoal.train.lane.noted import named
+from shoal.train.private import vmapped
+from shoal.train.recipe.columns import Columns
+
+Values = dict[str, Any]  # by name
+Function = Callable[[nn.Module], Mapping[str, Any]]
+
+
+class StackedModels:
+    """k models of one graph in stacks: `weights` those that are trained, `others` the rest.
+
+    Code runs on the first lane's model, whose tensors are exchanged meanwhile. `leaves` are the
+    trained parameters (k, *shape) that a loss is differentiated by, `rest` the other tensors.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._first = lanes[0]
+        self.model = self._first.model
+
+        self.rows = [trained(lane) for lane in lanes]
+        self.weights = Stack(self.rows, by_lane=True)
+        self.leaves = [part.detach().requires_grad_() for part in self.weights.parts]
+
+        rest = []
+        for lane, row in zip(lanes, self.rows, strict=True):
+            rest.append(others(lane.model, row))
+        self.others, self.rest = _stacked_by_place(rest)
+        self._before = [stack.flat.clone() for stack in self.others]
+
+        self._caller = _Caller(self.model)
+        names = _names(self._caller)
+        self._names = [names[id(tensor)] for tensor in [*self.rows[0], *rest[0]]]
+        self._tied = len(names) < _count_of_names(self._caller)
+
+        self._on_cpu = self.weights.flat.device.type == "cpu"
+        # watching every function that is called takes a tenth of a small model's step
+        self._rewrites = not self._on_cpu or _is_recurrent(self.model)
+
+    # -- running the recipe's code -----------------------------------------------------------------
+
+    def train(self, batch: Columns, *, draws: bool = False) -> Values:
+        """What the recipe's training step gives for each lane.
+
+        `draws`: it draws random numbers, each lane numbers of its own.
+
+        Afterwards the mode of gradients is what it was, whatever the recipe does.
+        """
+        first = self._first
+
+        def forward(model: nn.Module) -> Mapping[str, Any]:
+            return named(first.hooks.training_step(model, batch, first.epochs_made))
+
+        with torch.enable_grad(), first.casting():
+            if not draws:
+                return self.run(forward)
+            with first.rng:
+                return self.run(forward, "different")
+
+    def run(self, function: Function, randomness: str = "error") -> Values:
+        """What the function gives for each lane's model: tensors (k, ...).
+
+        What is no tensor is the same for all lanes.
+
+        Raises:
+            Unfusable: a buffer got another form, or is no longer one.
+        """
+        one_lane = _OneLane(self._caller, function, self._names, len(self.leaves))
+        one_lane.tied = self._tied
+        with ExitStack() as during:
+            self._prepare(during)
+            values = vmapped(one_lane, [*self.leaves, *self.rest], randomness)
+
+        buffers = values[len(one_lane.names) :]
+        with torch.no_grad():
+            for number, value in zip(one_lane.replaced, buffers, strict=True):
+                self.rest[number].copy_(value)
+        return {**one_lane.plain, **dict(zip(one_lane.names, values, strict=False))}
+
+    def _prepare(self, during: ExitStack) -> None:
+        """Replace what cannot be vectorized, as long as `during` is open."""
+        if self._rewrites:
+            during.enter_context(recurrent_layers_lent(self.model))
+            during.enter_context(Rewritten())
+        if self._on_cpu:
+            _turn_off_flash(during)
+
+    # -- the tensors -------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Remember the tensors that are not trained."""
+        for before, stack in zip(self._before, self.others, strict=True):
+            before.copy_(stack.flat)
+
+    def undo(self) -> None:
+        """Make the tensors that are not trained what they were at `keep`."""
+        with torch.no_grad():
+            for before, stack in zip(self._before, self.others, strict=True):
+                stack.flat.copy_(before)
+
+    def gather(self) -> None:
+        """Take over tensors that lie elsewhere by now."""
+        for stack in (self.weights, *self.others):
+            stack.gather()
+
+    def part(self) -> None:
+        """Give every lane memory of its own."""
+        for stack in (self.weights, *self.others):
+            stack.part()
+
+
+class _OneLane:
+    """The function that is vectorized: given one lane's tensors, what the recipe's code gives.
+
+    It notes the names of the tensors that it returns, the values that are no tensors, and the
+    numbers of the buffers that were set anew: those come last.
+    """
+
+    def __init__(
+        self, caller: nn.Module, function: Function, given: list[str], leaves: int
+    ) -> None:
+        self._caller = caller
+        self._function = function
+        self._given = given  # the names of the tensors
+        self._leaves = leaves  # how many of the tensors are trained; they come first
+        self.tied = False  # whether a tensor has several names
+        self.names: list[str] = []
+        self.plain: Values = {}
+        self.replaced: list[int] = []
+
+    def __call__(self, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+        own = dict(zip(self._given, tensors, strict=True))
+        made = functional_call(
+            self._caller,
+            own,
+            (self._function,),
+            tie_weights=self.tied,
+        )
+
+        return (*self._values(made), *self._new_buffers(own, tensors))
+
+    def _values(self, made: Mapping[str, Any]) -> Iterator[Tensor]:
+        """The tensors that the function gave."""
+        for name, value in made.items():
+            if isinstance(value, Tensor):
+                self.names.append(name)
+                yield value
+            else:
+                self.plain[name] = value
+
+    def _new_buffers(self, own: Values, tensors: list[Tensor]) -> Iterator[Tensor]:
+        """The buffers that were set anew rather than written to."""
+        first = self._leaves
+        for number, before in enumerate(tensors[first:]):
+            name = self._given[first + number]
+            now = own[name]
+            if now is not before:
+                _check_form(name, before, now)
+                self.replaced.append(number)
+                yield now
+
+
+def _check_form(name: str, before: Tensor, now: Any) -> None:
+    """Refuse a buffer that got another form, or is no longer one."""
+    if not isinstance(now, Tensor) or _form(now) != _form(before):
+        raise Unfusable(f"buffer {name} changes its form in training")
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
+class _Caller(nn.Module):
+    """Calls a function with the model: `functional_call` exchanges a module's tensors meanwhile."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Function) -> Mapping[str, Any]:
+        """What the function gives for the model."""
+        return function(self.model)
+
+
+def _turn_off_flash(during: ExitStack) -> None:
+    """Do without flash attention meanwhile: the CPU's kernel cannot be vectorized."""
+    flash = torch.backends.cuda
+    if flash.flash_sdp_enabled():  # type: ignore[no-untyped-call]
+        flash.enable_flash_sdp(False)
+        during.callback(flash.enable_flash_sdp, True)
+
+
+def _stacked_by_place(
+    rows: Rows,
+) -> tuple[list[Stack], list[Tensor]]:
+    """A stack for each dtype and device, and the tensors (k, *shape) in their own order."""
+    places: dict[Any, list[int]] = {}
+    for j, tensor in enumerate(rows[0]):
+        places.setdefault((tensor.dtype, tensor.device), []).append(j)
+
+    stacks = []
+    parts: dict[int, Tensor] = {}
+    for numbers in places.values():
+        same = [[row[j] for j in numbers] for row in rows]
+        stack = Stack(same, by_lane=False)
+        stacks.append(stack)
+        parts.update(zip(numbers, stack.parts, strict=True))
+    return stacks, [parts[j] for j in range(len(rows[0]))]
+
+
+def _names(module: nn.Module) -> dict[int, str]:
+    """The first name of each parameter and buffer, by its id."""
+    named_tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {id(tensor): name for name, tensor in named_tensors}
+
+
+def _count_of_names(module: nn.Module) -> int:
+    """How many names parameters and buffers have; some may have several."""
+    parameters = list(module.named_parameters(remove_duplicate=False))
+    buffers = list(module.named_buffers(remove_duplicate=False))
+    return len(parameters) + len(buffers)
+
+
+def _is_recurrent(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())

@@ -1,0 +1,209 @@
+"""Functions of torch that vmap cannot vectorize, or only lane by lane, made of ones that it can.
+
+Recurrent layers have kernels that vmap knows nothing of. Losses of class indices it computes
+lane by lane, which on a GPU takes hundreds of small kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+
+State = tuple[Tensor, ...]  # (hidden,), or (hidden, cell)
+Cell = Callable[[Tensor, Tensor, State], State]
+# options of losses that are left to torch
+RARE = ("weight", "size_average", "reduce")
+# attributes of nn.RNNBase: its parameters once more
+FLAT_WEIGHTS = ("_flat_weights", "_flat_weight_refs")
+
+
+class Rewritten(TorchFunctionMode):
+    """Within it the functions of this module replace torch's; rarer forms are left to torch."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function, or the one that replaces it."""
+        kwargs = kwargs or {}
+        if func in (F.cross_entropy, F.nll_loss):
+            return _class_loss(func, *args, **kwargs)
+        cell = CELLS.get(getattr(func, "__name__", ""))
+        if cell is not None and _given_whole(args):
+            return _recurrent(func.__name__, cell, _RecurrentCall(*args))
+        return func(*args, **kwargs)
+
+
+# -- losses --------------------------------------------------------------------------------------
+
+
+def _class_loss(
+    func: Any, input: Tensor, target: Tensor, *more: Any, **named: Any
+) -> Tensor:
+    """cross_entropy or nll_loss of (samples, classes): picked logarithms, summed."""
+    plain = input.dim() == 2 and target.shape == input.shape[:1]
+    if more or not plain or target.is_floating_point() or _are_rare(named):
+        result: Tensor = func(input, target, *more, **named)
+        return result
+
+    logs = input
+    if func is F.cross_entropy:
+        if torch.is_autocast_enabled(input.device.type):  # as torch's own
+            input = input.float()
+        logs = torch.log_softmax(input, -1)
+
+    counted = target != named.get("ignore_index", -100)
+    losses = -_picked(logs, target, counted)
+    return _reduced(losses, counted, named.get("reduction", "mean"))
+
+
+def _picked(logs: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """The logarithm at each sample's class; 0 where it does not count."""
+    classes = target.where(counted, 0).unsqueeze(-1)
+    picked = logs.gather(-1, classes).squeeze(-1)
+    # a product would make nan of an infinite one
+    return picked.where(counted, 0)
+
+
+def _reduced(losses: Tensor, counted: Tensor, reduction: str) -> Tensor:
+    """The losses of the samples, their sum, or their mean."""
+    if reduction == "none":
+        return losses
+    total: Tensor = losses.sum(-1)
+    if reduction == "mean":
+        total = total / counted.sum(-1)
+    return total
+
+
+def _are_rare(named: dict[str, Any]) -> bool:
+    """Whether a loss is given options that are left to torch."""
+    if named.get("label_smoothing"):
+        return True
+    return any(named.get(option) is not None for option in RARE)
+
+
+# -- recurrent layers ----------------------------------------------------------------------------
+
+
+def _gru(own: Tensor, before: Tensor, state: State) -> State:
+    own_reset, own_update, own_new = own.chunk(3, -1)
+    reset, update, new = before.chunk(3, -1)
+    candidate = torch.tanh(own_new + torch.sigmoid(own_reset + reset) * new)
+    kept = torch.sigmoid(own_update + update)
+    return (candidate + kept * (state[0] - candidate),)
+
+
+def _lstm(own: Tensor, before: Tensor, state: State) -> State:
+    enter, forget, candidate, leave = (own + before).chunk(4, -1)
+    kept = torch.sigmoid(forget) * state[1]
+    cell = kept + torch.sigmoid(enter) * torch.tanh(candidate)
+    return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+def _tanh(own: Tensor, before: Tensor, state: State) -> State:
+    return (torch.tanh(own + before),)
+
+
+def _relu(own: Tensor, before: Tensor, state: State) -> State:
+    return (torch.relu(own + before),)
+
+
+# by torch's name: given what the layer makes of its input and of its state, and the state
+CELLS: dict[str, Cell] = {
+    "gru": _gru,
+    "lstm": _lstm,
+    "rnn_tanh": _tanh,
+    "rnn_relu": _relu,
+}
+
+
+class _RecurrentCall(NamedTuple):
+    """The arguments of torch.gru and its like."""
+
+    x: Tensor
+    start: Any  # a tensor, or several
+    weights: Sequence[Tensor]
+    biased: bool
+    layers: int
+    dropout: float
+    training: bool
+    both_ways: bool
+    batch_first: bool
+
+
+def _given_whole(args: Sequence[Any]) -> bool:
+    """Whether a recurrent layer is given no packed sequence."""
+    return len(args) == len(_RecurrentCall._fields) and isinstance(args[3], bool)
+
+
+def _recurrent(name: str, cell: Cell, call: _RecurrentCall) -> tuple[Tensor, ...]:
+    """A recurrent layer, or several, from the first time step to the last.
+
+    Raises:
+        NotImplementedError: it goes both ways, or has more weights: its outputs are projected.
+    """
+    each = 4 if call.biased else 2  # tensors of weights a layer
+    if call.both_ways or len(call.weights) != each * call.layers:
+        raise NotImplementedError(
+            f"{name} of two directions, or projected, is not fused"
+        )
+    x = call.x
+    start = call.start
+    state: State = (start,) if isinstance(start, Tensor) else tuple(start)
+
+    if call.batch_first:
+        x = x.transpose(0, 1)
+    ends: list[State] = []
+    for layer in range(call.layers):
+        if layer and call.dropout and call.training:
+            x = F.dropout(x, call.dropout)
+        own = call.weights[layer * each : (layer + 1) * each]
+        begin = tuple(part[layer] for part in state)
+        x, end = _layer(cell, x, begin, own)
+        ends.append(end)
+    if call.batch_first:
+        x = x.transpose(0, 1)
+    return x, *(torch.stack(parts) for parts in zip(*ends, strict=True))
+
+
+def _layer(
+    cell: Cell, x: Tensor, state: State, weights: Sequence[Tensor]
+) -> tuple[Tensor, State]:
+    """One layer over x (time, batch, features)."""
+    from_input, from_state, *biases = weights
+    input_bias, state_bias = biases or (None, None)
+    outputs = []
+    for own in F.linear(x, from_input, input_bias).unbind(0):
+        before = F.linear(state[0], from_state, state_bias)
+        state = cell(own, before, state)
+        outputs.append(state[0])
+    return torch.stack(outputs), state
+
+
+@contextmanager
+def recurrent_layers_lent(model: nn.Module) -> Iterator[None]:
+    """Within it recurrent layers may be given other parameters; afterwards they are as before.
+
+    torch would lay the parameters out anew for cuDNN, and keeps them in a list besides.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    kept = []
+    for layer in layers:
+        box = vars(layer)
+        kept.append({name: box[name] for name in FLAT_WEIGHTS if name in box})
+        box["flatten_parameters"] = _nothing
+    try:
+        yield
+    finally:
+        for layer, before in zip(layers, kept, strict=True):
+            vars(layer).update(before)
+            del vars(layer)["flatten_parameters"]
+
+
+def _nothing() -> None:
+    """In place of `flatten_parameters`."""

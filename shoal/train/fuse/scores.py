@@ -1,0 +1,253 @@
+"""What fused lanes return: the values of their steps, and their scores on validation data."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.train.fuse.agree import agreed, flags_kept, same_scores
+from shoal.train.fuse.models import StackedModels
+from shoal.train.fuse.obstacles import Lanes, Unfusable
+from shoal.train.lane.device import doubled
+from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, named_scores, scoring
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.unit import RAISED
+
+Means = dict[str, float]
+Values = dict[str, Any]  # by name
+Items = list[tuple[int, Any]]  # samples of a step, and what it returned
+
+
+class FusedScores:
+    """Scores of fused lanes: all at once, or lane by lane where that is quicker.
+
+    Validation changes no parameter, buffer, random state or training flag.
+    """
+
+    def __init__(self, lanes: Lanes, models: StackedModels, key: str) -> None:
+        self._lanes = lanes
+        self._models = models
+        self._key = key
+        self._size = EVALUATION_BATCHES * lanes[0].settings.batch_size
+        # seconds of the newest evaluation that went into how to do it
+        self.found_out = 0.0
+
+    def evaluate(self, validation: Iterable[Columns], timed: bool) -> list[Means]:
+        """Each lane's scores, as `scoring.evaluate` gives them.
+
+        Lane by lane where they cannot be had at once; `timed`: or where that is quicker.
+        """
+        self.found_out = 0.0
+        chunks = iter(validation)
+        first = next(chunks, None)
+        if first is None:
+            return [{} for _ in self._lanes]
+
+        begin = perf_counter()
+        at_once = self._at_once(cols.cut(first, 0, self._size), timed)
+        self.found_out = perf_counter() - begin
+
+        every = _joined([first], chunks)
+        del first, chunks
+        if at_once:
+            return self.together(every)
+        return self._one_by_one(every)
+
+    # -- how to do it ------------------------------------------------------------------------------
+
+    def _at_once(self, piece: Columns, timed: bool) -> bool:
+        """Whether to validate all lanes at once; found out once in a process."""
+        known = agreed(self._lanes[0].recipe)
+        whether = (self._key, "scores")
+        if whether not in known:
+            known[whether] = self._agree(piece)
+        if not known[whether] or not timed:
+            return known[whether]
+
+        sooner = (self._key, len(self._lanes))
+        if sooner not in known:
+            known[sooner] = self._sooner(piece)
+        return known[sooner]
+
+    def _agree(self, piece: Columns) -> bool:
+        """Whether the lanes' scores at once are those of each alone."""
+        alone = [evaluate(lane, [piece]) for lane in self._lanes]
+        try:
+            fused = self.together([piece])
+        except RAISED:  # whatever cannot be vectorized can still be done lane by lane
+            return False
+
+        samples = cols.rows(piece)
+        for mine, theirs in zip(alone, fused, strict=True):
+            if not same_scores(mine, theirs, samples):
+                return False
+        return True
+
+    def _sooner(self, piece: Columns) -> bool:
+        """Whether a batch takes less time at once than lane by lane; the least of two counts."""
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for at_once in (True, False) * 2:
+            begin = perf_counter()
+            if at_once:
+                self.together([piece])
+            else:
+                self._one_by_one([piece])
+            seconds[at_once].append(perf_counter() - begin)
+        return min(seconds[True]) < min(seconds[False])
+
+    # -- lane by lane ------------------------------------------------------------------------------
+
+    def _one_by_one(self, chunks: Iterable[Columns]) -> list[Means]:
+        """All lanes on one chunk after the other."""
+        with ExitStack() as opened:
+            scores = [opened.enter_context(scoring(lane)) for lane in self._lanes]
+            for chunk in chunks:
+                for each in scores:
+                    each.add(chunk)
+        return [each.means() for each in scores]
+
+    # -- all at once -------------------------------------------------------------------------------
+
+    def together(self, chunks: Iterable[Columns]) -> list[Means]:
+        """Each lane's means, all computed at once."""
+        totals: dict[str, Tensor] = {}  # by name (k,): sums
+        counts: dict[str, int] = {}
+        with self._validating():
+            for batch in self._batches(chunks):
+                count = cols.rows(batch)
+                for name, values in self._validated(batch).items():
+                    totals[name] = totals.get(name, 0.0) + values
+                    counts[name] = counts.get(name, 0) + count
+
+        means: list[Means] = [{} for _ in self._lanes]
+        for name, total in totals.items():
+            by_lane = (total / counts[name]).tolist()
+            for own, value in zip(means, by_lane, strict=True):
+                own[name] = value
+        return means
+
+    @contextmanager
+    def _validating(self) -> Iterator[None]:
+        """Within it the model evaluates; afterwards all is as it was."""
+        models = self._models
+        fast = torch.backends.mha.get_fastpath_enabled()
+        models.keep()
+        try:
+            # its kernels cannot be vectorized
+            torch.backends.mha.set_fastpath_enabled(False)
+            untouched = self._lanes[0].rng.untouched()
+            with flags_kept(models.model), untouched, torch.no_grad():
+                models.model.eval()
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+            models.undo()
+
+    def _batches(self, chunks: Iterable[Columns]) -> Iterator[Columns]:
+        """The chunks, cut into batches."""
+        for chunk in chunks:
+            for start in range(0, cols.rows(chunk), self._size):
+                yield cols.cut(chunk, start, start + self._size)
+
+    def _validated(self, batch: Columns) -> dict[str, Tensor]:
+        """Each score's sums (k,) over the batch's samples."""
+        first = self._lanes[0]
+
+        def forward(model: nn.Module) -> dict[str, Tensor]:
+            outcome = first.hooks.validation_step(model, batch, first.epochs_made)
+            return dict(named_scores(outcome))
+
+        with first.casting():
+            scores = self._models.run(forward)
+        samples = cols.rows(batch)
+        return {name: self._sums(name, of, samples) for name, of in scores.items()}
+
+    def _sums(self, name: str, values: Any, samples: int) -> Tensor:
+        """Each lane's sum of a score over so many samples (k,)."""
+        lanes = len(self._lanes)
+        shape = tuple(values.shape) if isinstance(values, Tensor) else None
+        if shape == (lanes, samples):
+            return doubled(values).sum(1)
+        if shape == (lanes,):  # means over the batch
+            return doubled(values) * samples
+        raise Unfusable(f"validation_step: {name} is not a value for each sample")
+
+
+def _joined(first: list[Columns], rest: Iterator[Columns]) -> Iterator[Columns]:
+    """All chunks, with nothing held of those handed out."""
+    return chain((first.pop() for _ in (0,)), rest)
+
+
+class FusedNotes:
+    """The values that each fused step returned since the lanes were last given theirs.
+
+    Reading all values in one call takes a tenth of the time of reading them one by one.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        # of each step its samples, and its values by name
+        self._steps: list[tuple[int, Values]] = []
+
+    def add(self, outcome: Mapping[str, Any], samples: int) -> None:
+        """Note what one step on so many samples returned: tensors (k, ...), numbers for all."""
+        copies = {name: _copied(value) for name, value in outcome.items()}
+        if not self._steps:
+            for lane in self._lanes:
+                lane.noted.pending = self.tell
+        self._steps.append((samples, copies))
+
+    def tell(self) -> None:
+        """Give the lanes what was noted of them."""
+        for lane in self._lanes:
+            lane.noted.pending = None
+        by_name = _by_name(self._steps)
+        self._steps = []
+        for name, items in by_name.items():
+            self._give(name, items)
+
+    def _give(self, name: str, items: Items) -> None:
+        """Give the lanes their values of this name, each with its step's samples."""
+        counts = [samples for samples, _ in items]
+        each = self._by_lane([value for _, value in items])
+        for lane, values in zip(self._lanes, each, strict=True):
+            own = lane.noted.by_name.setdefault(name, [])
+            own.extend(zip(counts, values, strict=True))
+
+    def _by_lane(self, values: Sequence[Any]) -> Iterable[Iterable[Any]]:
+        """Each lane's values of one name."""
+        if all(isinstance(value, Tensor) and value.dim() == 1 for value in values):
+            numbers: list[list[float]] = torch.stack(list(values)).T.tolist()
+            return numbers
+        steps = [self._of_each(value) for value in values]
+        return zip(*steps, strict=True)
+
+    def _of_each(self, value: Any) -> Sequence[Any]:
+        """Each lane's value of one step."""
+        if isinstance(value, Tensor):
+            return value.unbind()
+        return [value] * len(self._lanes)
+
+
+def _copied(value: Any) -> Any:
+    """A value that stays as it is: a tensor, or a number."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return float(value)
+
+
+def _by_name(steps: Iterable[tuple[int, Values]]) -> dict[str, Items]:
+    """The values of several steps by name, each with its step's samples."""
+    found: defaultdict[str, Items] = defaultdict(list)
+    for samples, values in steps:
+        for name, value in values.items():
+            found[name].append((samples, value))
+    return found

@@ -1,0 +1,1 @@
+"""One trial being trained: its model, optimizer, steps, scores, checkpoints."""

@@ -1,0 +1,109 @@
+"""What a unit's seconds went to, and whose fault it is when something raises."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds
+from shoal.train.lane import device
+from shoal.train.lane.checkpoint import StaleRun
+from shoal.train.recipe.columns import DataError
+from shoal.train.recipe.unit import (
+    RAISED,
+    DeviceLost,
+    Diverged,
+    OutOfMemory,
+    TrialError,
+)
+
+
+class Spent:
+    """Seconds by what they were spent on.
+
+    They are taken by the clock; without `clocked` only those count that are added.
+    """
+
+    def __init__(self, clocked: bool) -> None:
+        self._clocked = clocked
+        self._open: dict[str, Seconds] = {}
+        self.worked: Seconds = 0.0  # what the loss of the state would cost again
+
+    @contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """The seconds spent within count as `name`."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            if self._clocked:
+                self.add(name, perf_counter() - begin)
+
+    def add(self, name: str, seconds: Seconds) -> None:
+        """Count these as `name`."""
+        self._open[name] = self._open.get(name, 0.0) + seconds
+        if name in ("data", "train"):
+            self.worked += seconds
+
+    def take(self) -> dict[str, Seconds]:
+        """Those since the last call."""
+        spent, self._open = self._open, {}
+        return spent
+
+
+@contextmanager
+def blaming() -> Iterator[None]:
+    """What the recipe's code raises, as the trial's error; what concerns the whole study passes."""
+    try:
+        yield
+    except (DataError, DeviceLost, StaleRun, TrialError):
+        raise
+    except RAISED as error:  # the recipe's own, whatever it is
+        line = str(error).strip().split("\n")[0]
+        if no_room(error):
+            raise OutOfMemory(_why(error, line), traceback.format_exc()) from error
+        if isinstance(error, RuntimeError) and not device.works():
+            raise DeviceLost(
+                f"the GPU does not work any more in this process, after {line} (perhaps of an "
+                "earlier step, of any trial there: with CUDA_LAUNCH_BLOCKING=1 the traceback tells "
+                "which); a trial that does it again can be stopped by name"
+            ) from error
+        raise TrialError(_why(error, line), traceback.format_exc()) from error
+
+
+def _why(error: BaseException, line: str) -> str:
+    """One line for people: the error's class and its first line."""
+    if isinstance(error, Diverged):
+        return line
+    return f"{type(error).__name__}: {line}".removesuffix(": ")
+
+
+_NO_ROOM = (  # in messages of errors that have no type of their own
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether memory ran out, on a device or in this process."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(words in text for words in _NO_ROOM)
+
+
+def add(totals: dict[str, Sum], values: Mapping[str, Sum]) -> None:
+    """Add the sums to the totals."""
+    for name, (total, count) in values.items():
+        before, counted = totals.get(name, (0.0, 0.0))
+        totals[name] = (before + total, counted + count)

@@ -1,0 +1,10 @@
+"""Durable states of trials.
+
+- `checkpoints`: `Checkpoints`, the states of one study, written by one of its runs.
+- `folder`: files at any fsspec URL. `packs`: small states that share a file.
+"""
+
+from shoal.train.lane.checkpoint.checkpoints import SMALL, Checkpoints, StaleRun
+from shoal.train.lane.checkpoint.packs import Damaged
+
+__all__ = ["SMALL", "Checkpoints", "Damaged", "StaleRun"]

@@ -1,0 +1,370 @@
+"""One trial at work on one slot: model, optimizer, schedule and random states, and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from shoal.core.event import Sum
+from shoal.core.trial import Visit
+from shoal.profile.pace import FORM
+from shoal.train.lane import optimizers, tree
+from shoal.train.lane.device import kind_of
+from shoal.train.lane.noted import Noted, named
+from shoal.train.lane.schedules import configured
+from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.recipe import Recipe, TrialHooks, settings
+from shoal.train.recipe.rng import Rng
+from shoal.train.stream.batches import Batches
+
+
+class TrialModel:
+    """What of a trial lasts: model, optimizer, schedule, random states, and the visits made.
+
+    Raises:
+        TypeError, ValueError: the recipe's settings, model or optimizer are not what they must be.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: Mapping[str, Any],
+        *,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.settings = settings(recipe, config)
+        self.recipe = recipe
+        self.hooks = TrialHooks(recipe, config)
+        self.device = device
+        self.visits: tuple[Visit, ...] = ()
+        self.rng = Rng(seed, device)
+        with self.rng:
+            model = self.hooks.configure_model()
+            check_model(model)
+            coalesce_buffers(model)
+            self.model: nn.Module = model.to(device)
+            made = self.hooks.configure_optimizers(self.model)
+        self.optimizer, self.schedule = configured(made)
+        self._check_schedule()
+        optimizers.quicken(self.optimizer, device)
+        groups = self.optimizer.param_groups
+        self._configured = [optimizers.group_numbers(group) for group in groups]
+        self.parameters = [p for group in groups for p in group["params"]]
+        # the batch size, where the configuration leaves it to be found out
+        self.found: int | None = None
+        self.noted = Noted(self.settings.nan_patience)
+
+    def _check_schedule(self) -> None:
+        if self.schedule.by_step and self.settings.batch_per_slot:
+            kind = type(self.scheduler).__name__
+            raise ValueError(
+                f"{kind} counts optimizer steps, and with batch_per_slot their number depends on "
+                "the trial's widths: use a shoal.LRSchedule, which counts epochs or samples"
+            )
+
+    @property
+    def scheduler(self) -> Any:
+        """The recipe's scheduler; None where it has none."""
+        return self.schedule.scheduler
+
+    @cached_property
+    def signature(self) -> str:
+        """Equal for trials that cost the same.
+
+        It tells modules, parameters, optimizer, batch size, precision, kind of device, and way of
+        preparing. The first `FORM` letters tell all but which of torch's usual optimizers it is.
+        """
+        s = self.settings
+        shapes = [
+            (name, tuple(p.shape), str(p.dtype))
+            for name, p in self.model.named_parameters()
+        ]
+        modules = [type(module).__qualname__ for module in self.model.modules()]
+        optimizer = type(self.optimizer).__qualname__
+        other = optimizer
+        if optimizers.family(self.optimizer) is not None:
+            other = ""
+        kind = kind_of(self.device)
+        form = repr(
+            (shapes, modules, other, s.batch_size, s.precision, kind, *s.data_key)
+        )
+        return _digest(form, FORM // 2) + _digest(optimizer, 2)
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """Within it the recipe's steps run: autocast, or nothing."""
+        if self.settings.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the trial's further training depends on.
+
+        The arrays are views: they change when the lane trains on.
+        """
+        return {
+            "model": tree.to_numpy(self.model.state_dict()),
+            "optimizer": tree.to_numpy(self.optimizer.state_dict()),
+            "scheduler": self.schedule.state(),
+            "rng": tree.to_numpy(self.rng.state()),
+            "visits": [list(visit) for visit in self.visits],
+            "bad": self.noted.strikes,
+            "configured": tree.to_numpy(self._configured),
+            "scheduled": tree.to_numpy(self.schedule.made_with),
+            "found": self.found,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Become that state. Arrays are copied, in place where this lane has memory of their shape.
+
+        Of a trial with other hyper-parameters (this one starts from it) momenta and progress are
+        taken over; learning rates, decays, the schedule's gamma and the like stay this trial's.
+
+        Raises:
+            ValueError: it is the state of another model.
+        """
+        tree.load_model(self.model, state["model"])
+        tree.load_optimizer(self.optimizer, state["optimizer"])
+        optimizers.unsettle(self.optimizer)
+        self.schedule.load(state["scheduler"], state.get("scheduled", {}))
+        self.rng.load(state["rng"])
+        self.visits = tuple(Visit(*visit) for visit in state["visits"])
+        self.passed = float(sum(visit.samples for visit in self.visits))
+        self.noted.strikes = state["bad"]
+        theirs = state.get("configured", self._configured)
+        if theirs != self._configured:
+            optimizers.restore_numbers(self.optimizer, self._configured, theirs)
+            self.schedule.set_bases(
+                [optimizers.base_rate(own) for own in self._configured]
+            )
+
+    @property
+    def bytes(self) -> int:
+        """Memory held: parameters, buffers, gradients, optimizer."""
+        own: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        states = [dict(state) for state in self.optimizer.state.values()]
+        return sum(map(bytes_of, own + grads)) + tree.size_of(states)
+
+
+class TrainingLane(TrialModel):
+    """A trial's model in training.
+
+    `epoch`: samples to an epoch, for schedules. What runs the recipe's code in training (`feed`,
+    `flush`, `step`, `end_epoch`) is to be called within `with lane.rng`.
+
+    `batches` and `grouped` are the batches and samples in the gradient so far, `passed` the
+    samples of all steps in all visits, `unreported` the samples taken since the last report.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: Mapping[str, Any],
+        *,
+        seed: int,
+        device: torch.device,
+        epoch: float,
+    ) -> None:
+        super().__init__(recipe, config, seed=seed, device=device)
+        self._epoch = epoch
+        # of a whole batch; with `batch_per_slot` it changes with the lane's width
+        self.size = self.settings.batch_size
+        self.factor = 1.0  # on the learning rate, at this width
+        self._cut = Batches(self.settings.batch_size)
+        self.batches = 0
+        self.grouped = 0
+        self.passed = 0.0
+        self.unreported = 0
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def begin(self, samples: int, at: int = 0) -> None:
+        """Start a pass over so many samples, after the visits made.
+
+        `at`: samples of the pass that were trained before.
+
+        Raises:
+            ValueError: all of the samples would be dropped.
+        """
+        if self.settings.drop_last and samples < self.size and not at:
+            raise ValueError(
+                f"drop_last leaves nothing to train: the shard has {samples} samples, "
+                f"a batch {self.size}; use fewer shards or a smaller batch_size"
+            )
+        self._cut = Batches(self.settings.batch_size)
+        self.restart(float(sum(visit.samples for visit in self.visits) + at), 0)
+
+    def restart(self, passed: float, unreported: int) -> None:
+        """Go on after so many samples, with no batch in the gradient and nothing noted."""
+        self.batches = 0
+        self.grouped = 0
+        self.passed = passed
+        self.unreported = unreported
+        self.noted.take()
+
+    def feed(self, chunk: Columns) -> Iterator[int]:
+        """Train on the chunk, batch by batch; yields the samples of each batch as it is done.
+
+        What is left over waits for the next chunk.
+        """
+        for batch, count in self._cut.of(chunk):
+            yield self.step(batch, count)
+
+    def flush(self) -> Iterator[int]:
+        """End the pass: train (or drop) the smaller last batch, and complete the last group."""
+        rest = self._cut.end()
+        if rest is not None:
+            yield from self.last(*rest)
+        self.close()
+
+    def last(self, batch: Columns, count: int) -> Iterator[int]:
+        """Train, or drop, the smaller batch at the end of a pass."""
+        if self.settings.drop_last:
+            self.drop(count)
+        else:
+            yield self.step(batch, count)
+
+    def drop(self, count: int) -> None:
+        """Count so many samples as trained on."""
+        self.unreported += count
+        self.passed += count
+
+    def close(self) -> None:
+        """Take the step of a group of batches that the end of the pass cut short."""
+        if self.batches:
+            self._apply()
+
+    def step(self, batch: Any, count: int) -> int:
+        """Train on one batch of so many samples.
+
+        With accumulation, the optimizer's step comes with the last batch of a group.
+        """
+        self.backward(self.forward(batch, count), count)
+        if self.full:
+            self._apply()
+        return count
+
+    def forward(self, batch: Any | None, count: int) -> Tensor | None:
+        """The loss on so many samples, whose values are noted.
+
+        None instead of a batch: no sample of it falls to this process, and there is no loss.
+        """
+        if self.batches == 0:
+            optimizers.zero(self.optimizer)
+        if batch is None:
+            return None
+        epoch = self.epochs_made
+        if self.settings.precision == "bf16":
+            with self.casting():
+                outcome = self.hooks.training_step(self.model, batch, epoch)
+        else:
+            outcome = self.hooks.training_step(self.model, batch, epoch)
+        values = named(outcome)
+        self.noted.add(values, count)
+        loss: Tensor = values["loss"]
+        return loss
+
+    @property
+    def epochs_made(self) -> int:
+        """Whole epochs trained so far."""
+        return int(self.passed / self._epoch)
+
+    def backward(self, loss: Tensor | None, count: int, share: float = 1.0) -> None:
+        """Add the gradient on a batch of `count` samples.
+
+        `share`: the part of the batch's samples that the loss is of.
+        """
+        s = self.settings
+        if s.accumulate_grad_batches > 1:
+            share *= count / (s.accumulate_grad_batches * self.size)
+        if loss is not None:
+            if share != 1.0:
+                loss = loss * share
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.count(count)
+
+    def count(self, samples: int) -> None:
+        """A batch of so many samples is in the gradient."""
+        self.batches += 1
+        self.grouped += samples
+        self.unreported += samples
+
+    @property
+    def full(self) -> bool:
+        """Whether the optimizer's step is due."""
+        return self.batches == self.settings.accumulate_grad_batches
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a group of batches still waits for its optimizer's step."""
+        return self.batches > 0
+
+    def _apply(self) -> None:
+        """The step of a group of batches. A group cut short gets the mean over its samples."""
+        s = self.settings
+        full = s.accumulate_grad_batches * self.size
+        if s.accumulate_grad_batches > 1 and self.grouped != full:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(full / self.grouped)
+        if s.gradient_clip_val is not None:
+            clip_grad_norm_(self.parameters, s.gradient_clip_val)
+        self.set_rates()
+        if self.factor == 1.0:
+            optimizers.step(self.optimizer)
+        else:
+            self._step_scaled()
+        self.end_group()
+        self.schedule.after_step()
+
+    def set_rates(self) -> None:
+        """Set the learning rates for the step that is due."""
+        self.schedule.before_step(self.passed, self._epoch)
+
+    def end_group(self) -> None:
+        """The gradient so far is used: the next batch begins another one."""
+        self.passed += self.grouped
+        self.batches = 0
+        self.grouped = 0
+
+    def _step_scaled(self) -> None:
+        """Step at the learning rates of this width; schedules and states know those of width 1."""
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        optimizers.set_rates(self.optimizer, [rate * self.factor for rate in rates])
+        optimizers.step(self.optimizer)
+        optimizers.set_rates(self.optimizer, rates)
+
+    def taken(self) -> tuple[int, dict[str, Sum]]:
+        """Samples taken since the last call (dropped ones too), and the sums of the values noted.
+
+        Raises:
+            Diverged: too many steps in a row had a loss that is not finite.
+        """
+        sums = self.noted.sums()
+        samples = self.unreported
+        self.unreported = 0
+        return samples, sums
+
+    # -- around the visits -------------------------------------------------------------------------
+
+    @property
+    def steps_by_epoch(self) -> bool:
+        """Whether an epoch's end changes anything."""
+        return self.schedule.by_epoch
+
+    def end_epoch(self, metric: float | None) -> None:
+        """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric."""
+        self.schedule.end_epoch(metric)
+
+
+def _digest(text: str, size: int) -> str:
+    return blake2b(text.encode(), digest_size=size).hexdigest()

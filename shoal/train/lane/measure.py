@@ -1,0 +1,224 @@
+"""Figures of what trials cost, taken from their own first steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.trial import Seconds
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.tensors import bytes_of
+
+STEPS, COUNTED = 48, 20  # batches measured at most, and how many of the last ones count
+REPEATS = 2  # a figure of a rare event is taken again once: the first time may hold start-up costs
+
+Step = tuple[int, Seconds]  # its samples, and how long it took
+
+
+class Meter:
+    """What one slot learns about each signature; every figure is handed out once, by `news`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._steps: dict[str, list[Step]] = {}
+        self._most = inf
+        self._extra: dict[str, int] = {}  # bytes of a step beside the trial's state
+        self._seen: dict[tuple[str, str], int] = {}
+        self._news: dict[str, dict[str, float]] = {}
+
+    def wants(self, signature: str) -> bool:
+        """Whether steps of such trials should still be timed."""
+        return len(self._steps.get(signature, ())) < STEPS
+
+    def step(self, signature: str) -> Seconds | None:
+        """Seconds of a batch; None where none was timed."""
+        times = [took for _, took in self._steps.get(signature, ())]
+        if not times:
+            return None
+        return median(times[-COUNTED:])
+
+    def timed(self, lane: TrainingLane, steps: Iterator[int]) -> Iterator[int]:
+        """Make the steps, timed until there are enough of the lane's signature.
+
+        The very first one tells how much memory a step needs.
+        """
+        times = self._steps.setdefault(lane.signature, [])
+        if lane.signature not in self._extra:
+            extra = Extra(lane, self._device)
+            with extra:
+                count = next(steps, None)
+            if count is None:
+                return
+            self._extra[lane.signature] = extra.bytes
+            yield count
+
+        while len(times) < STEPS:
+            begin = self.now()
+            count = next(steps, None)
+            if count is None:
+                return
+            times.append((count, self.now() - begin))
+            yield count
+        yield from steps
+
+    def timed_elsewhere(self, signature: str, samples: int, seconds: Seconds) -> None:
+        """A step of so many samples, made outside `timed`, took so long."""
+        if self.wants(signature):
+            self._steps.setdefault(signature, []).append((samples, seconds))
+
+    def knows_memory(self, signature: str) -> bool:
+        """Whether it is known what a step of such trials needs beside their state."""
+        return signature in self._extra
+
+    def learn_memory(self, signature: str, extra: int) -> None:
+        """A step of such trials needs so many bytes beside their state."""
+        self._extra[signature] = extra
+
+    def conclude(self, lane: TrainingLane) -> None:
+        """Turn the times so far into a rate, once there are enough or the unit is over."""
+        times = self._steps.get(lane.signature)
+        if not times or not self._first(lane.signature, f"after {len(times)}", 1):
+            return
+        samples, took = _whole_batches(times, lane.settings.batch_size)
+        step = _of_a_batch(took, lane.settings.accumulate_grad_batches)
+        rate = samples / max(step, 1e-9)
+        memory = self.memory(lane) / 2**30
+        self.tell(lane.signature, step=step, rate=rate, memory=memory)
+
+    def memory(self, lane: TrainingLane | None) -> float:
+        """Bytes that such a lane takes in training.
+
+        Where they are not known: the most that any lane took; infinite while none did.
+        """
+        if lane is None or lane.signature not in self._extra:
+            return self._most
+        needs = lane.bytes + self._extra[lane.signature]
+        if self._most == inf or needs > self._most:
+            self._most = needs
+        return needs
+
+    def record(self, signature: str, name: str, seconds: Seconds) -> None:
+        """Something rarer than a step took so long."""
+        if self._first(signature, name, REPEATS):
+            self.tell(signature, **{name: seconds})
+
+    def waited(self, lane: TrainingLane, seconds: Seconds) -> None:
+        """A pass waited so long for its data, per sample.
+
+        First passes do not count: they may prepare the data for good.
+        """
+        passes = len(lane.visits)
+        if passes and self._first(lane.signature, "data", REPEATS):
+            self.tell(lane.signature, data=seconds)
+
+    def news(self, signature: str) -> dict[str, float]:
+        """The figures not yet handed out."""
+        return self._news.pop(signature, {})
+
+    def _first(self, signature: str, name: str, times: int) -> bool:
+        seen = self._seen[signature, name] = self._seen.get((signature, name), 0) + 1
+        return seen <= times
+
+    def tell(self, signature: str, **figures: float) -> None:
+        """Figures found elsewhere."""
+        self._news.setdefault(signature, {}).update(figures)
+
+    @property
+    def waits(self) -> bool:
+        """Whether to look at a result is to wait for the device."""
+        return self._device.type != "cpu"
+
+    def now(self) -> Seconds:
+        """The time, once the device is through with what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
+        return perf_counter()
+
+
+def _whole_batches(times: list[Step], size: int) -> tuple[int, list[Seconds]]:
+    """The samples of a batch, and the seconds of the batches of so many."""
+    took = [seconds for count, seconds in times if count == size]
+    if took:
+        return size, took
+    last, _ = times[-1]  # no batch is whole
+    return last, [seconds for _, seconds in times]
+
+
+def _of_a_batch(took: list[Seconds], group: int) -> Seconds:
+    """Seconds of a batch in the middle, of these.
+
+    The batches of a group cost unequally: its optimizer's step comes with the last one.
+    """
+    took = took[-max(COUNTED, group) :]
+    starts = range(0, len(took) - group + 1, group)
+    means = [sum(took[start : start + group]) / group for start in starts]
+    return median(means or took)
+
+
+class Extra:
+    """Bytes that a step needs beside the trial's state.
+
+    On a GPU they are the step's peak, elsewhere the outputs of all modules.
+    """
+
+    def __init__(self, lane: TrainingLane, device: torch.device) -> None:
+        self._lane, self._device = lane, device
+        self.bytes = 0
+        self._hooks: list[Any] = []
+        self._before = (0, 0)
+
+    def __enter__(self) -> None:
+        modules = list(self._lane.model.modules())
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._before = (torch.cuda.memory_allocated(self._device), self._lane.bytes)
+            return
+        if any(type(module).__name__ == "OptimizedModule" for module in modules):
+            return  # hooks would make it compile again
+        for module in modules:
+            if any(module.children()):
+                continue
+            hook = module.register_forward_hook(self._count)
+            self._hooks.append(hook)
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if self._device.type == "cuda":
+            allocated, held = self._before
+            # gradients and the optimizer's state are made in the first step
+            grown = self._lane.bytes - held
+            peak = torch.cuda.max_memory_allocated(self._device)
+            self.bytes = max(0, peak - allocated - grown)
+
+    def _count(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self.bytes += bytes_of(output)
+
+
+_started: set[str] = set()
+
+
+def start_up(device: torch.device) -> Seconds | None:
+    """Pay what the first model and optimizer of a process cost beyond their own.
+
+    Returns how long that took; None if it was paid before.
+    """
+    if device.type in _started:
+        return None
+    _started.add(device.type)
+    begin = perf_counter()
+    weight = torch.zeros(1, 1, device=device, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    output = nn.functional.linear(torch.ones(1, 1, device=device), weight)
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return perf_counter() - begin

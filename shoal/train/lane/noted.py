@@ -1,0 +1,109 @@
+"""What training steps return: noted for each step, and summed when the lane reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from operator import mul
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.core.event import Sum
+from shoal.train.recipe.unit import Diverged
+
+Items = dict[str, list[tuple[int, Any]]]  # samples and value of each step, by name
+
+
+class Noted:
+    """Values by name, with the samples of each step. They stay on their device until `sums`.
+
+    `patience`: so many steps in a row may have a loss that is not finite.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._by_name: Items = {}
+        self.strikes = 0  # steps in a row, up to now, whose loss was not finite
+        # brings values in that were noted for several lanes at once
+        self.pending: Callable[[], None] | None = None
+
+    @property
+    def by_name(self) -> Items:
+        """(samples, value) of each step since the last report."""
+        if self.pending is not None:
+            self.pending()
+        return self._by_name
+
+    def add(self, values: Mapping[str, Any], samples: int) -> None:
+        """Note what one step on so many samples returned. A copy is kept: parameters change."""
+        by_name = self.by_name
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                value = value.detach().clone()
+            else:
+                value = float(value)
+            by_name.setdefault(name, []).append((samples, value))
+
+    def take(self) -> Items:
+        """What was noted since the last report; it is noted no longer."""
+        taken = self.by_name
+        self._by_name = {}
+        return taken
+
+    def sums(self) -> dict[str, Sum]:
+        """By name the sum of value times samples, and the samples. Waits for the device.
+
+        Raises:
+            Diverged: too many steps in a row had a loss that is not finite.
+        """
+        sums = {}
+        for name, items in self.take().items():
+            counts = [count for count, _ in items]
+            values = numbers([value for _, value in items])
+            if name == "loss":
+                self._watch(values)
+            sums[name] = (sum(map(mul, counts, values)), float(sum(counts)))
+        return sums
+
+    def _watch(self, losses: list[float]) -> None:
+        """Count the steps in a row whose loss is not finite."""
+        if self.strikes == 0 and all(map(isfinite, losses)):
+            return
+        for loss in losses:
+            self.strikes = 0 if isfinite(loss) else self.strikes + 1
+            if self.strikes > self._patience:
+                raise Diverged(
+                    f"diverged: loss was not finite for {self.strikes} steps"
+                )
+
+
+def named(outcome: Any) -> Mapping[str, Any]:
+    """What a training step returned, by name.
+
+    Raises:
+        TypeError, ValueError: it holds no loss that is one number.
+    """
+    values = outcome
+    if isinstance(outcome, Tensor):
+        values = {"loss": outcome}
+    if not isinstance(values, Mapping) or not isinstance(values.get("loss"), Tensor):
+        rule = (
+            'training_step must return the loss or {"loss": loss, …}, the loss a tensor'
+        )
+        raise TypeError(f"{rule}; got {type(outcome).__name__}")
+    shape = tuple(values["loss"].shape)
+    if shape:
+        rule = "training_step must return one number, the mean loss over the batch"
+        raise ValueError(f"{rule}; got shape {shape}")
+    return values
+
+
+def numbers(values: list[Any]) -> list[float]:
+    """The values as numbers; tensors on a device are fetched all at once."""
+    if values and all(isinstance(value, Tensor) for value in values):
+        each = [value.reshape(()) for value in values]
+        fetched: list[float] = torch.stack(each).tolist()
+        return fetched
+    return [float(value) for value in values]

@@ -1,0 +1,294 @@
+"""Learning-rate schedules: Shoal's own, and torch's, stepped by epoch or by optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Literal
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    CyclicLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
+
+from shoal.train.lane import tree
+from shoal.train.lane.optimizers import set_rates
+from shoal.train.recipe.recipe import LRSchedule
+
+Interval = Literal["epoch", "step"]
+# schedulers whose arguments are numbers of optimizer steps
+COUNT_STEPS = (OneCycleLR, CyclicLR)
+LIGHTNING = {"scheduler", "interval", "frequency", "monitor", "strict", "name"}
+FORMS = (
+    "configure_optimizers must return an optimizer, (optimizer, scheduler) or "
+    '{"optimizer": …, "lr_scheduler": …}, the scheduler one of torch\'s, a shoal.LRSchedule, or '
+    '{"scheduler": …, "interval": "epoch" or "step"}'
+)
+# attributes that say how far a scheduler is, though a new scheduler has them, too
+_COUNTED = ("_last_lr", "T_i", "T_cur")
+# attributes that hold schedulers, or functions, with attributes of their own
+_WITHIN = ("_schedulers", "lr_lambdas")
+
+
+class Schedule:
+    """What changes an optimizer's learning rates: an `LRSchedule`, torch's scheduler, or nothing.
+
+    `interval`: when torch's scheduler is stepped; None for what is usual for its class.
+    `monitor`: the metric that ReduceLROnPlateau is to follow, where the recipe names one.
+
+    Raises:
+        ValueError: the interval does not fit the scheduler.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        scheduler: LRSchedule | LRScheduler | None = None,
+        interval: Interval | None = None,
+        monitor: str | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.monitor = monitor
+        self.by_step = interval == "step"
+        if interval is None:
+            self.by_step = _counts_steps(scheduler)
+        if self.by_step and self.follows_metric:
+            raise ValueError(
+                'ReduceLROnPlateau is stepped once an epoch; got interval="step": leave it out'
+            )
+        if interval is not None and isinstance(scheduler, LRSchedule):
+            raise ValueError(
+                f"an LRSchedule is set before every step; got interval={interval!r}: leave it out"
+            )
+        self._optimizer = optimizer
+        self._bases = [float(group["lr"]) for group in optimizer.param_groups]
+        self.made_with = made_with(scheduler)
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether an epoch's end changes anything."""
+        return isinstance(self.scheduler, LRScheduler) and not self.by_step
+
+    @property
+    def follows_metric(self) -> bool:
+        """Whether the learning rate depends on the study's metric."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def check_metric(self, metric: str | None) -> None:
+        """Whether the study's metric is what ReduceLROnPlateau is to follow.
+
+        Raises:
+            ValueError: no.
+        """
+        if not self.follows_metric:
+            return
+        if metric is None:
+            raise ValueError(
+                "ReduceLROnPlateau follows the study's metric, but none is set: give metric="
+            )
+        if self.monitor not in (None, metric):
+            raise ValueError(
+                f"ReduceLROnPlateau follows the study's metric, {metric!r}; "
+                f"got monitor={self.monitor!r}: leave it out"
+            )
+
+    def before_step(self, samples: float, epoch: float) -> None:
+        """Set an `LRSchedule`'s rates, after so many samples; `epoch`: samples to an epoch."""
+        if not isinstance(self.scheduler, LRSchedule):
+            return
+        progress = samples / epoch if self.scheduler.unit == "epochs" else samples
+        factor = self.scheduler.factor(progress)
+        set_rates(self._optimizer, [base * factor for base in self._bases])
+
+    def after_step(self) -> None:
+        """The optimizer has made a step."""
+        if self.by_step and isinstance(self.scheduler, LRScheduler):
+            self.scheduler.step()
+
+    def end_epoch(self, metric: float | None) -> None:
+        """An epoch is over. ReduceLROnPlateau waits for an epoch with a metric."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if metric is not None:
+                self.scheduler.step(metric)
+        elif isinstance(self.scheduler, LRScheduler) and self.by_epoch:
+            self.scheduler.step()
+
+    def state(self) -> Any:
+        """How far it is, as a plain tree; None where there is nothing to keep."""
+        if not isinstance(self.scheduler, LRScheduler):
+            return None
+        return tree.to_numpy(self.scheduler.state_dict())
+
+    def load(self, state: Any, made: Mapping[str, Any] | None = None) -> None:
+        """Go on from that state. `made`: what the scheduler with that state was made with."""
+        if state is None or not isinstance(self.scheduler, LRScheduler):
+            return
+        self.scheduler.load_state_dict(tree.to_torch(state))
+        if made is not None:
+            put_back(self.scheduler, self.made_with, made)
+
+    def set_bases(self, bases: Sequence[float]) -> None:
+        """Count from these learning rates, one for each parameter group."""
+        if isinstance(self.scheduler, LRScheduler):
+            rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+            state = self.scheduler.state_dict()
+            state.update(base_lrs=list(bases), _last_lr=rates)
+            self.scheduler.load_state_dict(state)
+
+
+def _counts_steps(scheduler: Any) -> bool:
+    """Whether the scheduler, or one within it, counts optimizer steps."""
+    inner = getattr(scheduler, "_schedulers", ())
+    return isinstance(scheduler, COUNT_STEPS) or any(map(_counts_steps, inner))
+
+
+# -- what configure_optimizers may return --------------------------------------------------------
+
+
+def configured(made: Any) -> tuple[Optimizer, Schedule]:
+    """The optimizer and its schedule, from what `configure_optimizers` returned.
+
+    Lightning's forms are accepted as long as there is one optimizer.
+
+    Raises:
+        TypeError: none of the forms, or more than one optimizer or scheduler.
+        ValueError: an interval, frequency or key that Shoal does not know.
+    """
+    optimizer, scheduler, monitor = _unpacked(made)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{FORMS}; got {type(made).__name__}: {str(made)[:80]}")
+    interval = None
+    if isinstance(scheduler, Mapping):
+        interval, monitor = _lightning(scheduler, monitor)
+        scheduler = scheduler["scheduler"]
+    if scheduler is not None and not isinstance(scheduler, LRSchedule | LRScheduler):
+        raise TypeError(f"{FORMS}; got the scheduler {type(scheduler).__name__}")
+    return optimizer, Schedule(optimizer, scheduler, interval, monitor)
+
+
+def _unpacked(made: Any) -> tuple[Any, Any, str | None]:
+    """Optimizer, scheduler and monitored metric, not yet checked."""
+    if isinstance(made, list):
+        made = _only(made, "optimizer")
+    if isinstance(made, Mapping):
+        unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
+        if unknown or "optimizer" not in made:
+            raise TypeError(
+                f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}"
+            )
+        return made["optimizer"], made.get("lr_scheduler"), made.get("monitor")
+    if not isinstance(made, tuple):
+        return made, None, None
+    several = sum(isinstance(each, Optimizer) for each in made)
+    if several > 1 or len(made) != 2:
+        _only(made, "optimizer")
+        return _unpacked(made[0])
+    optimizer, scheduler = made
+    if isinstance(optimizer, list):
+        optimizer = _only(optimizer, "optimizer")
+    if isinstance(scheduler, list):
+        scheduler = _only(scheduler, "scheduler") if scheduler else None
+    return optimizer, scheduler, None
+
+
+def _only(several: Sequence[Any], what: str) -> Any:
+    """The one there is."""
+    if len(several) != 1:
+        raise TypeError(
+            f"a trial has one {what}; configure_optimizers returned {len(several)}: give one "
+            "optimizer several parameter groups, chain schedulers with SequentialLR"
+        )
+    return several[0]
+
+
+def _lightning(
+    options: Mapping[str, Any], monitor: str | None
+) -> tuple[Any, str | None]:
+    """Interval and monitored metric of Lightning's scheduler dictionary."""
+    unknown = set(options) - LIGHTNING
+    if unknown or "scheduler" not in options:
+        keys = ", ".join(sorted(map(str, options)))
+        raise ValueError(
+            f'a scheduler\'s dict needs "scheduler", and may have {_KEYS}; got {keys}'
+        )
+    interval = options.get("interval")
+    if interval not in (None, "epoch", "step"):
+        raise ValueError(
+            f'a scheduler\'s interval must be "epoch" or "step"; got {interval!r}'
+        )
+    frequency = options.get("frequency", 1)
+    if frequency != 1:
+        raise ValueError(
+            f"a scheduler is stepped at every interval, frequency 1; got {frequency!r}: "
+            "give the scheduler numbers that many times as large"
+        )
+    return interval, options.get("monitor", monitor)
+
+
+_KEYS = ", ".join(sorted(LIGHTNING - {"scheduler"}))
+
+
+# -- a state that comes from another trial ---------------------------------------------------------
+
+
+def made_with(scheduler: Any) -> dict[str, Any]:
+    """The plain attributes of a torch scheduler that has just been made, and of what is within it.
+
+    They tell what it was made with from what it counts: a trial that starts from another's state
+    keeps its own. {} of other schedules.
+    """
+    return _attributes(scheduler) if isinstance(scheduler, LRScheduler) else {}
+
+
+def _attributes(of: Any) -> dict[str, Any]:
+    """As `made_with`, of any object."""
+    found = getattr(of, "__dict__", {})
+    attributes: dict[str, Any] = {}
+    for name, value in found.items():
+        if name not in (*_COUNTED, *_WITHIN) and _is_plain(value):
+            attributes[name] = _plain(value)
+    for name in _WITHIN:
+        if name in found:
+            attributes[name] = [_attributes(each) for each in found[name]]
+    return attributes
+
+
+def put_back(scheduler: Any, own: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Restore, after another trial's state was loaded, what the two schedulers were made with.
+
+    Examples: gamma, T_max, base rates.
+    """
+    for name, value in own.items():
+        if name in _WITHIN:
+            others = theirs.get(name, ())
+            inner = zip(getattr(scheduler, name), value, others, strict=False)
+            for each, mine, other in inner:
+                put_back(each, mine, other)
+        elif name in theirs and theirs[name] != value:
+            now = getattr(scheduler, name)
+            if isinstance(now, tuple | list | dict):
+                value = type(now)(deepcopy(value))
+            setattr(scheduler, name, value)
+    if isinstance(scheduler, CyclicLR):
+        # its scale function holds the gamma that was there when it was made
+        scheduler.load_state_dict(scheduler.state_dict())
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _plain(value: Any) -> Any:
+    """A copy as it comes back from a checkpoint: lists for tuples."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,116 @@
+"""A lane's scores on validation data, chunk by chunk: several lanes can share the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.train.lane.device import doubled
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.tensors import buffers
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+
+# without gradients a batch of so many training batches fits where one of those does
+EVALUATION_BATCHES = 4
+RULE = (
+    "validation_step must return {name: values}, the values a tensor of shape (n,), one for each "
+    "of the n samples, or one number, the mean over the batch; a tensor alone counts as the loss"
+)
+
+
+class Scoring:
+    """The means of the validation step's values over the chunks so far."""
+
+    def __init__(self, lane: TrainingLane) -> None:
+        self._lane = lane
+        self._totals: dict[str, list[Any]] = {}  # by name: sum and samples
+
+    def add(self, chunk: Columns) -> None:
+        """Validate on these samples, too.
+
+        Raises:
+            TypeError, ValueError: `validation_step` returns something that is no score.
+        """
+        lane = self._lane
+        with lane.rng, torch.no_grad():
+            size = EVALUATION_BATCHES * lane.settings.batch_size
+            for start in range(0, cols.rows(chunk), size):
+                self._add(cols.cut(chunk, start, start + size))
+            for total in self._totals.values():  # on the device until here
+                total[0] = float(total[0])
+
+    def _add(self, batch: Columns) -> None:
+        """Validate on one batch."""
+        lane = self._lane
+        count = cols.rows(batch)
+        with lane.casting():
+            outcome = lane.hooks.validation_step(lane.model, batch, lane.epochs_made)
+
+        for name, values in named_scores(outcome).items():
+            total = self._totals.setdefault(name, [0.0, 0])
+            total[0] = total[0] + _sum(name, values, count)
+            total[1] += count
+
+    def means(self) -> dict[str, float]:
+        """The mean over all samples so far, by name."""
+        return {name: total / count for name, (total, count) in self._totals.items()}
+
+
+def named_scores(outcome: Any) -> Mapping[str, Any]:
+    """What a validation step returned, by name.
+
+    Raises:
+        TypeError: it is neither a mapping nor a tensor.
+    """
+    if isinstance(outcome, Tensor):
+        return {"loss": outcome}
+    if isinstance(outcome, Mapping):
+        return outcome
+    raise TypeError(f"{RULE}; got {type(outcome).__name__}")
+
+
+def _sum(name: str, values: Any, samples: int) -> Any:
+    """The sum over the samples, of their values or of their mean."""
+    if isinstance(values, Tensor):
+        shape = tuple(values.shape)
+        if shape == (samples,):
+            return doubled(values).sum()
+        if shape == ():
+            return doubled(values) * samples
+        raise ValueError(f"{RULE}; {name}: got shape {shape} for {samples} samples")
+    if isinstance(values, Real):
+        return float(values) * samples
+    raise TypeError(f"{RULE}; {name}: got {type(values).__name__}")
+
+
+@contextmanager
+def scoring(lane: TrainingLane) -> Iterator[Scoring]:
+    """Have the lane validated.
+
+    Afterwards no parameter, buffer, random state or training flag has changed.
+    """
+    flags = [(module, module.training) for module in lane.model.modules()]
+    before = buffers(lane.model)
+    mark = lane.rng.mark()
+    try:
+        lane.model.eval()
+        yield Scoring(lane)
+    finally:
+        lane.rng.back(mark)
+        for module, flag in flags:
+            module.training = flag
+        before.put_back()
+
+
+def evaluate(lane: TrainingLane, chunks: Iterable[Columns]) -> dict[str, float]:
+    """The means of the validation step's values. Changes nothing of the lane, as `scoring`."""
+    with scoring(lane) as scores:
+        for chunk in chunks:
+            scores.add(chunk)
+    return scores.means()

@@ -1,0 +1,156 @@
+"""Pickling a recipe together with its code, so that other processes and later runs can load it.
+
+A recipe's own file is no installed package, so the pickle holds the code itself. What that file
+imports from beside it is found again because the pickle names the folder, and loading the pickle
+puts that folder on sys.path. Recipes that an earlier Shoal pickled are read, too, although its
+modules had other names.
+"""
+
+import io
+import pickle
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+# Where a class that a user's recipe can hold was once, and where it is now.
+# A study's folder holds its recipe for years: leave a line here for every such class that moves.
+MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("shoal.train.columns", "DataError"): ("shoal.train.recipe.columns", "DataError"),
+    ("shoal.train.data", "Data"): ("shoal.train.recipe.data", "Data"),
+    ("shoal.train.dataset", "Items"): ("shoal.train.recipe.dataset", "Items"),
+    ("shoal.train.folder", "Files"): ("shoal.train.recipe.npz", "Files"),
+    ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
+    ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
+    ("shoal.train.sources", "Arrays"): ("shoal.train.recipe.arrays", "Arrays"),
+}
+_found: list[str] = []  # folders that recipes of this process came from
+
+
+def dumps(thing: Any) -> bytes:
+    """The thing, pickled with the code of its classes, except that of installed packages.
+
+    Of a tuple, the code of each part. `pickle.loads` reads it.
+    """
+    parts: tuple[Any, ...] = (thing,)
+    if isinstance(thing, tuple):
+        parts = thing
+    modules = list(_modules(parts))
+    registered = cloudpickle.list_registry_pickle_by_value()
+    own = {module for module in modules if _is_pickled(module)}
+    new = [module for module in own if module.__name__ not in registered]
+    for module in new:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        folders = dict.fromkeys([*filter(None, map(_folder, modules)), *_found])
+        return bytes(cloudpickle.dumps(_Carried(tuple(folders), thing)))
+    finally:
+        for module in new:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def import_from(folder: str | Path) -> None:
+    """Let this process import modules from the folder, as a script does from its own folder."""
+    place = str(Path(folder).resolve())
+    if place not in _found:
+        _found.append(place)
+    if place not in sys.path:
+        sys.path.insert(0, place)
+
+
+class _Carried:
+    """Pickles as folders followed by a thing; unpickles as the thing alone.
+
+    Pickle restores parts in their order, so the folders are on sys.path before the thing's code
+    is looked for.
+    """
+
+    def __init__(self, folders: tuple[str, ...], thing: Any) -> None:
+        self.folders = _Folders(folders)
+        self.thing = thing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _second, (self.folders, self.thing)
+
+
+class _Folders:
+    """Pickles as folders; unpickling lets the process import from them."""
+
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self.folders = folders
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _import_from_all, (self.folders,)
+
+
+def _import_from_all(folders: tuple[str, ...]) -> None:
+    for folder in folders:
+        if Path(folder).is_dir():  # on another machine it may not be there
+            import_from(folder)
+
+
+def _second(_: Any, thing: Any) -> Any:
+    return thing
+
+
+def _modules(parts: Iterable[Any]) -> Iterator[ModuleType]:
+    """The modules of the parts' classes and functions, and the packages that those lie in."""
+    for part in parts:
+        kinds: tuple[Any, ...] = type(part).__mro__
+        if isinstance(part, FunctionType):
+            kinds = (part,)
+        for kind in kinds:
+            for name in dict.fromkeys(
+                (kind.__module__, kind.__module__.partition(".")[0])
+            ):
+                module = sys.modules.get(name)
+                if module is not None and not _is_installed(module):
+                    yield module
+
+
+def _is_pickled(module: ModuleType) -> bool:
+    """Whether the module's code goes into the pickle; cloudpickle sees to `__main__` itself."""
+    return module.__name__ != "__main__"
+
+
+def _is_installed(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    top = module.__name__.partition(".")[0]
+    if top == "shoal" or top in sys.stdlib_module_names:
+        return True
+    return not file or "site-packages" in file or "dist-packages" in file
+
+
+def _folder(module: ModuleType) -> str | None:
+    """The folder from which the module is imported by its full name."""
+    if getattr(module, "__file__", None) is None:
+        return None
+    place = Path(str(module.__file__)).resolve()
+    levels = module.__name__.count(".")
+    if place.name == "__init__.py":
+        levels += 1
+    return str(place.parents[levels])
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds classes of Shoal where they are now."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        now = MOVED.get((module_name, global_name), (module_name, global_name))
+        return super().find_class(*now)
+
+
+def loads(blob: bytes) -> Any:
+    """What was pickled, as `cloudpickle.loads` gives it. It runs the code in the blob: read what
+    you trust.
+
+    Raises:
+        AttributeError, ModuleNotFoundError: it names a class that is not there any more.
+    """
+    return _Unpickler(io.BytesIO(blob)).load()

@@ -1,0 +1,252 @@
+"""The global random generators, swapped in for one trial at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.train.private import WORDS, generator_memory
+
+_global_bits: Any = np.random.get_bit_generator  # type: ignore[attr-defined]
+_set_global_bits: Any = np.random.set_bit_generator  # type: ignore[attr-defined]
+
+
+class _Generator:
+    """A bit generator for NumPy's global functions, and the normal number that they hold back.
+
+    These functions draw normal numbers in pairs, and hold the second one back beside the generator.
+    NumPy takes 60 us to give its state and as long to set it; to exchange the generator takes
+    nothing. Only the number held back must be asked for. It can have changed only if the generator
+    has moved since there was none.
+    """
+
+    __slots__ = ("_none_at", "bits", "waiting")
+
+    def __init__(self, bits: Any) -> None:
+        self.bits = bits
+        self.waiting: float | None = None
+        self._none_at = b""  # the generator's memory when none was held back
+
+    def put(self) -> None:
+        """Make it the one that NumPy's global functions use."""
+        _set_global_bits(self.bits)
+        if self.waiting is not None:
+            np.random.set_state(
+                {**self.bits.state, "has_gauss": 1, "gauss": self.waiting}
+            )
+
+    def memory(self) -> bytes:
+        """The state of an MT19937."""
+        return generator_memory(self.bits)
+
+    def restore(self, memory: bytes, waiting: float | None) -> None:
+        """Go back to what `memory()` and `waiting` were. Call it outside `with rng:` only."""
+        if self.memory() != memory:
+            words = np.frombuffer(memory, dtype=np.uint32)
+            self.bits.state = _described(words[:WORDS], int(words[WORDS]))
+        if self.waiting != waiting:
+            self.waiting = waiting
+            self._none_at = b""
+
+    def note(self) -> None:
+        """Look which number is held back. Call it while this is the global generator."""
+        memory = b""
+        if isinstance(self.bits, np.random.MT19937):
+            memory = self.memory()
+        if memory and memory == self._none_at:
+            return
+        state: Any = np.random.get_state(legacy=False)
+        if state.get("has_gauss"):
+            self.waiting = float(state["gauss"])
+            self._none_at = b""
+        else:
+            self.waiting = None
+            self._none_at = memory
+
+
+def _described(key: Any, position: int) -> dict[str, Any]:
+    """The state of an MT19937 as NumPy wants it."""
+    return {"bit_generator": "MT19937", "state": {"key": key, "pos": position}}
+
+
+_outer = _Generator(_global_bits())
+
+
+def _outside() -> _Generator:
+    """The generator that is global now, as it was left."""
+    global _outer  # noqa: PLW0603
+    if _global_bits() is not _outer.bits:
+        _outer = _Generator(_global_bits())
+    _outer.note()
+    return _outer
+
+
+def _made(key: Any, position: int) -> _Generator:
+    """A new generator in this state."""
+    bits: Any = np.random.MT19937(0)
+    bits.state = _described(key, position)
+    return _Generator(bits)
+
+
+class _Others(NamedTuple):
+    """The states of torch's, Python's and the device's global generators, and torch's modes."""
+
+    torch: Tensor
+    python: tuple[Any, ...]
+    device: Tensor | None
+    dtype: torch.dtype  # of new tensors
+    grad: bool  # whether operations are recorded
+
+
+def _read(device: torch.device) -> _Others:
+    """The states as they are now."""
+    own = None
+    if device.type == "cuda":
+        own = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        own = torch.mps.get_rng_state()
+    return _Others(
+        torch.get_rng_state(),
+        random.getstate(),
+        own,
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+    )
+
+
+def _write(state: _Others, device: torch.device) -> None:
+    """Make these the states."""
+    torch.set_rng_state(state.torch)
+    random.setstate(state.python)
+    if torch.get_default_dtype() != state.dtype:
+        torch.set_default_dtype(state.dtype)
+    if torch.is_grad_enabled() != state.grad:
+        torch.set_grad_enabled(state.grad)
+    if state.device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state.device, device)
+    elif state.device is not None:
+        torch.mps.set_rng_state(state.device)
+
+
+class Rng:
+    """A trial's random states.
+
+    Within `with rng:` the global generators are the trial's. Afterwards they are what they were.
+    The same holds for torch's default dtype and whether it records gradients, for a recipe's code
+    may set these, too.
+    """
+
+    __slots__ = ("_around", "_device", "_numpy", "_others", "_outer")
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._device = device
+        self._outer = _read(device)
+        if device.type == "cpu":
+            # torch.manual_seed also notes the seed, with a traceback, for GPUs that nobody uses.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+        random.seed(seed)
+        self._others = _read(device)
+        _write(self._outer, device)
+        seeded: Any = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+        inner = seeded["state"]
+        self._numpy = _made(inner["key"], inner["pos"])
+        self._around = self._numpy
+
+    def __enter__(self) -> None:
+        self._outer = _read(self._device)
+        self._around = _outside()
+        _write(self._others, self._device)
+        self._numpy.put()
+
+    def __exit__(self, *_: object) -> None:
+        self._others = _read(self._device)
+        self._numpy.note()
+        _write(self._outer, self._device)
+        self._around.put()
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """As `with rng:`, but the trial's states stay what they are."""
+        mark = self.mark()
+        try:
+            with self:
+                yield
+        finally:
+            self.back(mark)
+
+    def mark(self) -> tuple[Any, ...]:
+        """The trial's states as they are now. Call it, and `back`, outside `with rng:` only."""
+        return self._others, self._numpy, self._numpy.memory(), self._numpy.waiting
+
+    def back(self, mark: tuple[Any, ...]) -> None:
+        """Go back to the states that `mark` gave."""
+        self._others, self._numpy = mark[:2]
+        self._numpy.restore(*mark[2:])
+
+    def state(self) -> dict[str, Any]:
+        """The trial's states as arrays and plain values."""
+        others = self._others
+        device = None
+        if others.device is not None:
+            device = others.device.numpy()
+        return {
+            "torch": others.torch.numpy(),
+            "numpy": self._numpy_state(),
+            "python": _python_state(others.python),
+            "device": device,
+        }
+
+    def _numpy_state(self) -> dict[str, Any]:
+        """The state of NumPy's generator as arrays and plain values."""
+        inner: Any = self._numpy.bits.state["state"]
+        return {
+            "key": inner["key"].view(np.int32),
+            "pos": int(inner["pos"]),
+            "waiting": self._numpy.waiting,
+        }
+
+    def load(self, state: Any) -> None:
+        """Take over what `state()` gave.
+
+        A state that comes from a device of another kind leaves the states of this device as they
+        are.
+        """
+        others = self._others
+        device = others.device
+        if device is not None and state["device"] is not None:
+            device = _tensor(state["device"])
+        self._others = others._replace(
+            torch=_tensor(state["torch"]),
+            python=_python_of(state["python"]),
+            device=device,
+        )
+        numpy = state["numpy"]
+        key = np.array(numpy["key"]).view(np.uint32)
+        self._numpy = _made(key, numpy["pos"])
+        self._numpy.waiting = numpy["waiting"]
+
+
+def _tensor(array: Any) -> Tensor:
+    """A copy of the array as a tensor."""
+    return torch.from_numpy(np.array(array))
+
+
+def _python_state(state: tuple[Any, ...]) -> dict[str, Any]:
+    """The state of Python's generator as arrays and plain values."""
+    version, words, gauss = state
+    numbers = np.array(words, dtype=np.uint32)
+    return {"version": version, "words": numbers.view(np.int32), "gauss": gauss}
+
+
+def _python_of(state: Any) -> tuple[Any, ...]:
+    """The state of Python's generator out of what `_python_state` gave."""
+    words = np.asarray(state["words"]).view(np.uint32).tolist()
+    return state["version"], tuple(words), state["gauss"]

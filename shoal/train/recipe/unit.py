@@ -1,0 +1,106 @@
+"""What a slot is asked to do, and what it answers. Without torch, for the driver uses it, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.core.event import Sum
+from shoal.core.trial import Samples, Seconds, Trial, Visit
+
+# What the recipe's code may raise: it ends the trial, and nothing else.
+RAISED = (Exception, SystemExit)
+# A lane's state: nested dicts and lists of NumPy arrays and plain values.
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One visit of one trial, and what to do around it."""
+
+    trial: Trial
+    # made before this one, oldest first
+    visits: tuple[Visit, ...]
+    # the one to make; its field `samples` is 0, for it is not yet known
+    visit: Visit
+    # the state before it, or the name of its checkpoint;
+    # None: the slot has it, or the trial begins here
+    source: str | Tree | None = None
+    # whether to validate after it
+    evaluate: bool = False
+    # seconds of training since the trial's last durable state
+    age: Seconds = 0.0
+    # whether the trial has all its samples after it, so that its state is made durable
+    last: bool = False
+    # whether to return the state, so that the trial can go on at another slot
+    carry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the unit was trained: one chunk, or about a second of it."""
+
+    samples: Samples
+    values: Mapping[str, Sum] = field(default_factory=dict)
+    # by switch, data, train, evaluate, save
+    spent: Mapping[str, Seconds] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The unit was made."""
+
+    # with its samples
+    visit: Visit
+    # that were not yet reported in a Part
+    spent: Mapping[str, Seconds] = field(default_factory=dict)
+    # None: they were not asked for, or there is nothing to validate with
+    scores: Mapping[str, float] | None = None
+    # the name of the checkpoint that was written
+    kept: str | None = None
+    # seconds of training since the trial's last durable state
+    age: Seconds = 0.0
+    signature: str = ""
+    # empty if nothing new was measured
+    figures: Mapping[str, float] = field(default_factory=dict)
+    # if it was asked for; views, valid until this slot trains the trial again
+    state: Tree | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The unit's pass was made by several processes, of which another one reports the unit."""
+
+
+class TrialError(Exception):
+    """A trial cannot go on: its recipe raised, or its loss diverged. Other trials can."""
+
+    def __init__(self, why: str, text: str = "", signature: str = "") -> None:
+        super().__init__(why, text, signature)
+        self.why = why  # one line
+        self.text = text  # the traceback
+        self.signature = signature  # the trial's, where it is known
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class Diverged(Exception):  # noqa: N818
+    """The loss was not finite for more steps in a row than the recipe's patience."""
+
+
+class DeviceLost(OSError):  # noqa: N818
+    """The device does not work any more in this process; no trial can go on here."""
+
+
+class OutOfMemory(TrialError):  # noqa: N818
+    """The device had too little memory. A trial among several on a slot may have enough alone.
+
+    `freed`: models at rest were given up, so that there may be room when the trial is tried again.
+    """
+
+    def __init__(
+        self, why: str, text: str = "", signature: str = "", freed: bool = False
+    ) -> None:
+        super().__init__(why, text, signature)
+        self.args = (why, text, signature, freed)
+        self.freed = freed

@@ -1,0 +1,1 @@
+"""One slot at work: the lanes that it holds, its units, their evaluation."""

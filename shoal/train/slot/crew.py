@@ -1,0 +1,248 @@
+"""Lanes that take the same batches, and how many of them are fused in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import inf
+from statistics import fmean
+from weakref import WeakKeyDictionary
+
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds, TrialId
+from shoal.train.fuse.gauge import Gauge
+from shoal.train.fuse.graph import graph_key
+from shoal.train.fuse.optimizers import formula_key
+from shoal.train.lane.blame import Spent, no_room
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.measure import Meter
+from shoal.train.recipe.unit import Part, TrialError, Unit
+from shoal.train.stream.batches import Batches
+
+
+@dataclass(eq=False, slots=True)
+class Pass:
+    """A lane's visit while it is made."""
+
+    unit: Unit
+    lane: TrainingLane
+    spent: Spent
+    # sums of the values that its steps noted
+    totals: dict[str, Sum] = field(default_factory=dict)
+    # for chunks of data
+    waited: Seconds = 0.0
+    failed: bool = False
+    done: bool = False
+
+    @property
+    def trial(self) -> TrialId:
+        """The trial whose visit it is."""
+        return self.unit.trial.id
+
+
+News = tuple[Pass, Part | TrialError]
+
+
+@dataclass(eq=False, slots=True)
+class SameBatches:
+    """A crew: lanes that take the same batches.
+
+    `graph`: the key of the graph that all of them have; None if they may not be fused. `mix`:
+    which optimizers they have, in the lanes' order.
+    """
+
+    passes: list[Pass]
+    cut: Batches
+    graph: str | None
+    mix: str = ""
+    reported: Seconds = 0.0  # when the crew last reported, by the clock
+
+
+class Crews:
+    """Divides the lanes of a slot into crews, and says how many of a crew to fuse.
+
+    `paced`: nothing is timed, and all lanes of a crew are fused.
+    """
+
+    def __init__(self, meter: Meter, paced: bool) -> None:
+        self._meter = meter
+        self._paced = paced
+        self._graphs: WeakKeyDictionary[TrainingLane, str | None] = WeakKeyDictionary()
+        self._reported: set[tuple[str, str]] = set()  # (signature, name of a figure)
+        self.gauge = Gauge()
+
+    def of(self, passes: Sequence[Pass], fuse: bool) -> list[SameBatches]:
+        """The crews of lanes that see the same chunks: by batch size and, to fuse, by graph."""
+        crews: dict[tuple[int, str | None], SameBatches] = {}
+        may_fuse = fuse and len(passes) > 1
+        for each in passes:
+            size = each.lane.settings.batch_size
+            graph = None
+            if may_fuse:
+                graph = self.graph(each.lane)
+            key = (size, graph)
+            if key not in crews:
+                crews[key] = SameBatches([], Batches(size), graph)
+            crews[key].passes.append(each)
+
+        for crew in crews.values():
+            if crew.graph is not None:
+                _sort(crew)
+                self._report(crew, crew.graph)
+        return list(crews.values())
+
+    def graph(self, lane: TrainingLane) -> str | None:
+        """The key of the lane's graph; None if it has no such key.
+
+        The key is found once: a model whose graph changes as it trains cannot be fused.
+        """
+        if lane not in self._graphs:
+            try:
+                self._graphs[lane] = graph_key(lane)
+            except Exception:  # noqa: BLE001 the model's attributes may be of any kind
+                self._graphs[lane] = None
+        return self._graphs[lane]
+
+    # -- widths --------------------------------------------------------------------------------
+
+    def trying(self, crew: SameBatches, left: float = inf) -> tuple[int, int] | None:
+        """The number of lanes whose fused step is to be timed next, and how many such steps.
+
+        None if enough is known. `left`: steps that each lane has still to take; nothing is tried
+        for a few of them.
+        """
+        graph = self._fusable(crew)
+        if graph is None or self._paced:
+            return None
+        lanes = len(crew.passes)
+        width = self.gauge.wants(graph, lanes, crew.mix, left)
+        if width is None:
+            return None
+        return width, self.gauge.missing(graph, width, crew.mix)
+
+    def width(self, crew: SameBatches) -> int:
+        """How many lanes are to be fused in one step."""
+        graph = self._fusable(crew)
+        if graph is None:
+            return 1
+        choose = self.gauge.choose
+        if self._paced:
+            choose = self.gauge.room
+        return choose(graph, len(crew.passes))
+
+    def unmeasured(self, crew: SameBatches) -> bool:
+        """Whether the time of a step alone is unknown for any of the lanes.
+
+        Fused steps are compared with those times.
+        """
+        if self._paced:
+            return False
+        signatures = [each.lane.signature for each in crew.passes]
+        return any(self._meter.step(signature) is None for signature in signatures)
+
+    def timed(
+        self, crew: SameBatches, width: int, took: Iterable[Sequence[Seconds]]
+    ) -> None:
+        """Steps at this width took so long: by lane or stack, the seconds of each of its steps.
+
+        The mean of the least seconds of each counts, since optimizers cost unequally.
+        """
+        assert crew.graph is not None, "only lanes that may be fused are timed"
+        least = [accumulate(each, min) for each in took]
+
+        for steps in zip(*least, strict=False):
+            new = self.gauge.took(crew.graph, width, fmean(steps), crew.mix)
+            if new and width > 1:
+                self._forget_reports(crew, crew.graph)
+                self._report(crew, crew.graph)
+
+    def give_up(self, crew: SameBatches, error: BaseException, lanes: int) -> None:
+        """Never again fuse such lanes; if only memory was short, not so many of them."""
+        if crew.graph is None:
+            return
+        if _is_short_of_memory(error):
+            self.gauge.crowded(crew.graph, lanes)
+        else:
+            self.gauge.never(crew.graph, f"{type(error).__name__}: {error}")
+            self._report(crew, crew.graph)
+
+    def _fusable(self, crew: SameBatches) -> str | None:
+        """The key of the crew's graph; None if its lanes cannot be fused."""
+        if crew.graph is None or self.gauge.why(crew.graph) is not None:
+            return None
+        return crew.graph
+
+    # -- figures for the meter -----------------------------------------------------------------
+
+    def _report(self, crew: SameBatches, graph: str) -> None:
+        """Report to the meter what is known of the graph and was not reported before."""
+        for signature in _signatures(crew):
+            news: dict[str, float] = {}
+            for name, figure in self._figures(signature, graph).items():
+                if (signature, name) not in self._reported:
+                    self._reported.add((signature, name))
+                    news[name] = figure
+            if news:
+                self._meter.tell(signature, **news)
+
+    def _figures(self, signature: str, graph: str) -> dict[str, float]:
+        """Seconds of fused steps by width, in terms of the signature's step alone."""
+        figures: dict[str, float] = {}
+        step = self._meter.step(signature)
+        if step:
+            for width, ratio in self.gauge.ratios(graph).items():
+                figures[f"fused:{width}"] = width * ratio * step
+        if self.gauge.why(graph) is not None:
+            figures["unfusable"] = 1.0
+        return figures
+
+    def _forget_reports(self, crew: SameBatches, graph: str) -> None:
+        """Let all ratios be reported anew: a round compares widths, so that any may differ."""
+        for width in self.gauge.ratios(graph):
+            for signature in _signatures(crew):
+                self._reported.discard((signature, f"fused:{width}"))
+
+
+def _sort(crew: SameBatches) -> None:
+    """Put lanes side by side whose optimizers have one formula, for these step together."""
+    formulas = {each: repr(formula_key(each.lane.optimizer)) for each in crew.passes}
+    crew.passes.sort(key=formulas.__getitem__)
+    crew.mix = " ".join(formulas[each] for each in crew.passes)
+
+
+def _signatures(crew: SameBatches) -> set[str]:
+    return {each.lane.signature for each in crew.passes}
+
+
+def _is_short_of_memory(error: BaseException | None) -> bool:
+    """Whether the error, or one that led to it, is a lack of memory."""
+    while error is not None:
+        if no_room(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def steps_left(passes: Sequence[Pass]) -> float:
+    """Steps that each lane has still to take, this visit's included; the mean over the lanes."""
+    return fmean([_steps_of(each) for each in passes])
+
+
+def _steps_of(each: Pass) -> float:
+    """Steps that the lane has still to take."""
+    lane = each.lane
+    made = sum(visit.samples for visit in lane.visits)
+    samples = each.unit.trial.samples - made
+    return samples / lane.settings.batch_size
+
+
+def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:
+    """The passes in order, in equal parts of at most `width`; for width 1 all in one part."""
+    count = len(passes)
+    if width <= 1:
+        return [list(passes)]
+
+    parts = -(-count // width)
+    cuts = [count * number // parts for number in range(parts + 1)]
+    return [list(passes[start:stop]) for start, stop in pairwise(cuts)]

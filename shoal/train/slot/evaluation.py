@@ -1,0 +1,225 @@
+"""The scores of a slot's lanes on the validation data.
+
+Lanes that see the same data share its chunks. Lanes that are fused are evaluated in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import perf_counter
+
+from shoal.core.trial import Seconds, TrialId
+from shoal.train.fuse.fused import Fused
+from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.scoring import Scoring, evaluate, scoring
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.recipe import validates
+from shoal.train.recipe.unit import RAISED, OutOfMemory, TrialError
+from shoal.train.slot.crew import Pass
+from shoal.train.slot.together import PackRun
+from shoal.train.slot.workplace import Workplace
+from shoal.train.stream.stream import Stream
+
+Scores = dict[str, float]
+Found = dict[TrialId, Scores | TrialError]
+Chunks = Generator[Columns, None, None]
+
+
+class Evaluation:
+    """Evaluates the lanes of one slot."""
+
+    def __init__(self, workplace: Workplace, pack: PackRun) -> None:
+        self._at = workplace
+        self._meter = workplace.meter
+        self._pack = pack
+        self._clocked = workplace.setup.clocked
+        self.possible = validates(workplace.recipe, workplace.data)
+
+    def scores(self, passes: Sequence[Pass]) -> Found:
+        """Each trial's scores, or its error. Empty if there is nothing to validate with.
+
+        Raises:
+            OutOfMemory: of one of the lanes.
+            DataError: a part of the validation data cannot be read.
+        """
+        found: Found = {}
+        if not self.possible:
+            return found
+        by_stream: dict[Stream, list[Pass]] = {}
+        for each in passes:
+            if each.trial not in found:
+                found |= self._with_fused(each, passes)
+            if each.trial not in found:
+                stream = self._stream(each.lane)
+                by_stream.setdefault(stream, []).append(each)
+
+        for stream, some in by_stream.items():
+            found |= self._one_by_one(stream, some)
+        return found
+
+    def of(self, lane: TrainingLane, spent: Spent) -> Scores:
+        """One lane's scores.
+
+        Raises:
+            TrialError: the recipe's code raised.
+            DataError: a part of the validation data cannot be read.
+        """
+        self._at.set_threads()
+        begin = perf_counter()
+        with spent.on("evaluate"), blaming():
+            scores = evaluate(lane, self._stream(lane).validation())
+        seconds = perf_counter() - begin
+        self._meter.record(lane.signature, "evaluate", seconds)
+        return scores
+
+    def _stream(self, lane: TrainingLane) -> Stream:
+        """The stream of the lane's data."""
+        return self._at.streams.of(lane.settings.data_key)
+
+    def _one_by_one(self, stream: Stream, passes: Sequence[Pass]) -> Found:
+        """Evaluate lanes of one stream, each on a chunk before the next chunk is asked for."""
+        self._at.set_threads()
+        sharing = SharedScoring(self._at, passes)
+        found = sharing.run(stream.validation())
+        for signature, seconds in sharing.whole().items():
+            self._meter.record(signature, "evaluate", seconds)
+        if self._clocked:
+            for each, seconds in sharing.took.items():
+                each.spent.add("evaluate", seconds)
+        return found
+
+    # -- fused lanes ---------------------------------------------------------------------------
+
+    def _with_fused(self, each: Pass, passes: Sequence[Pass]) -> Found:
+        """Evaluate the lane and those fused with it; empty if not all of those are asked for."""
+        fused = self._pack.fusing.of(each.lane)
+        if fused is None:
+            return {}
+        some = [other for other in passes if other.lane in fused.lanes]
+        if len(some) != len(fused.lanes):
+            return {}
+        return self._together(fused, some)
+
+    def _together(self, fused: Fused, passes: Sequence[Pass]) -> Found:
+        """Evaluate all lanes of a stack in one go; empty where that does not work."""
+        self._at.set_threads()
+        first = fused.lanes[0]
+        begin = perf_counter()
+        try:
+            scores = fused.evaluate(self._stream(first).validation(), self._clocked)
+        except (
+            RAISED
+        ):  # nothing was changed, and each lane may raise an error of its own
+            self._pack.fusing.release(first)
+            return {}
+        if self._clocked:
+            self._book(fused, passes, perf_counter() - begin)
+        return {each.trial: scores[fused.lanes.index(each.lane)] for each in passes}
+
+    def _book(self, fused: Fused, passes: Sequence[Pass], seconds: Seconds) -> None:
+        """Book the seconds of a fused evaluation, an equal share for each lane.
+
+        Later evaluations need not find out again how to fuse the lanes.
+        """
+        for each in passes:
+            each.spent.add("evaluate", seconds / len(passes))
+
+        usual = (seconds - fused.found_out) / len(passes)
+        for signature in {each.lane.signature for each in passes}:
+            self._meter.record(signature, "evaluate", usual)
+
+
+class SharedScoring:
+    """Scores of lanes that see the same validation data: each chunk is made once for all.
+
+    What a lane's own code raises ends the scoring of that lane only.
+    """
+
+    def __init__(self, workplace: Workplace, passes: Sequence[Pass]) -> None:
+        self._at = workplace
+        self._errors: dict[TrialId, TrialError] = {}
+        self._opened = {each: ExitStack() for each in passes}
+        self._scores: dict[Pass, Scoring] = {}  # of lanes that have not failed
+        self.took: dict[Pass, Seconds] = dict.fromkeys(passes, 0.0)
+
+    def run(self, chunks: Chunks) -> Found:
+        """Each trial's scores, or its error.
+
+        Raises:
+            OutOfMemory: of one of the lanes.
+            DataError: a part of the validation data cannot be read.
+        """
+        try:
+            self._open()
+            while self._scores:
+                chunk = self._next(chunks)
+                if chunk is None:
+                    break
+                self._add(chunk)
+        finally:
+            chunks.close()
+            self._close()
+        means = {each.trial: scores.means() for each, scores in self._scores.items()}
+        return means | self._errors
+
+    def _open(self) -> None:
+        """Put the lanes into evaluation mode."""
+        for each, stack in self._opened.items():
+            with self._noting_errors([each]):
+                self._scores[each] = stack.enter_context(scoring(each.lane))
+
+    def _close(self) -> None:
+        """Put the lanes back as they were."""
+        for each, stack in self._opened.items():
+            with self._noting_errors([each]):
+                stack.close()
+
+    def whole(self) -> dict[str, Seconds]:
+        """By signature, the seconds of a lane that was evaluated to the end."""
+        return {
+            each.lane.signature: self.took[each]
+            for each in self._scores
+            if each.trial not in self._errors
+        }
+
+    def _next(self, chunks: Chunks) -> Columns | None:
+        """The next chunk; None at the end, or where the recipe's code raised as it was made.
+
+        That error, or a chunk that was written to, is the error of all lanes.
+        """
+        begin = perf_counter()
+        chunk = None
+        with self._noting_errors(self._scores):
+            chunk = next(chunks, None)
+        share = (perf_counter() - begin) / len(self._scores)
+        for each in self._scores:
+            self.took[each] += share
+        return chunk
+
+    def _add(self, chunk: Columns) -> None:
+        """Score each lane on the chunk, too."""
+        for each in list(self._scores):
+            begin = perf_counter()
+            self._at.turn_of(each.trial)
+            with self._noting_errors([each]):
+                self._scores[each].add(chunk)
+            if each.trial in self._errors:
+                del self._scores[each]
+            self.took[each] += perf_counter() - begin
+
+    @contextmanager
+    def _noting_errors(self, passes: Iterable[Pass]) -> Iterator[None]:
+        """Note what the recipe's code raises as the error of these trials.
+
+        Raises:
+            OutOfMemory: of one of them.
+        """
+        try:
+            with blaming():
+                yield
+        except OutOfMemory:
+            raise
+        except TrialError as error:
+            self._errors.update({each.trial: error for each in passes})

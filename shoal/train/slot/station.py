@@ -1,0 +1,282 @@
+"""One slot: its data, the lanes of the trials that it has seen, and one unit after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.train.lane.blame import Spent
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import use
+from shoal.train.lane.measure import Meter
+from shoal.train.private import delay_compiler, keep_freed
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
+from shoal.train.slot.build import LaneBuilder
+from shoal.train.slot.crew import Pass
+from shoal.train.slot.evaluation import Evaluation, Found, Scores
+from shoal.train.slot.held import HeldLanes
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.shared_units import Ranks
+from shoal.train.slot.together import PackRun
+from shoal.train.slot.units import Probed, Probing, UnitEnd, UnitStart, first_unit
+from shoal.train.slot.workplace import Workplace, nobody
+from shoal.train.stream.feed import Feed
+from shoal.train.stream.stream import Streams
+
+__all__ = ["Done", "Part", "Station", "StationSetup", "Tree", "TrialError", "Unit"]
+
+News = Part | Done | TrialError
+TrialNews = tuple[TrialId, News]
+
+
+class Station:
+    """One slot. A lane stays after its unit, so that the trial's next unit here goes on at once.
+
+    `vault`: where states are made durable; None: no state is made durable. `feed`: see `Stream`.
+    `turn_of` is called with the trial whose code runs next, of fused trials with the first.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        vault: Checkpoints | None,
+        setup: StationSetup | None = None,
+        *,
+        feed: Feed | None = None,
+        turn_of: Callable[[TrialId], None] | None = None,
+    ) -> None:
+        delay_compiler()
+        keep_freed()
+        setup = setup or StationSetup()
+        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody)
+        self.at = at
+        self.pack = PackRun(at)
+        self.lanes = HeldLanes(at, LaneBuilder(at), self.pack)
+        self._start = UnitStart(at, self.lanes)
+        self._evaluation = Evaluation(at, self.pack)
+        self._end = UnitEnd(at, self.lanes)
+        self._probing = Probing(at, self.pack, self.lanes, self._evaluation)
+        self.ranks = Ranks(at, self.pack, self.lanes, self._evaluation, self._end)
+
+    # -- units ---------------------------------------------------------------------------------
+
+    def train(self, unit: Unit) -> Generator[Part, None, Done]:
+        """Make the visit.
+
+        If the caller stops early, the visit does not count, and the trial's state here is dropped.
+
+        Raises:
+            TrialError: the recipe's code raised, or the loss diverged.
+            DataError, OSError, StaleRun: the study must pause.
+            LookupError: the unit's source is not here.
+        """
+        for _, news in self.together((unit,)):
+            if isinstance(news, TrialError):
+                raise news
+            if isinstance(news, Done):
+                return news
+            yield news
+        raise AssertionError("a unit ends with Done or an error")
+
+    def together(
+        self, units: Sequence[Unit], fuse: bool = False
+    ) -> Generator[TrialNews, None, None]:
+        """Make the visits of several trials over shared chunks.
+
+        The last news of each trial is `Done` or its error. If memory runs out for one of several
+        trials, the visits of all end. If the caller stops early, visits that are not done do not
+        count.
+
+        `fuse`: lanes of one graph may train in one step where that is faster. Results then agree
+        with those of training alone up to rounding; otherwise they agree to the bit.
+
+        Raises:
+            DataError, OSError, StaleRun, LookupError: as `train`.
+        """
+        trials = [unit.trial.id for unit in units]
+        passes: list[Pass] = []
+        over: set[TrialId] = set()
+        saving = self.lanes.make_room(units)
+        try:
+            for trial, error in self._open(units, saving, passes):
+                over.add(trial)
+                yield trial, error
+            for each, news in self.pack.run(passes, fuse):
+                if isinstance(news, TrialError):
+                    self.lanes.drop(each.trial)
+                yield each.trial, news
+            yield from self._finished(passes)
+        except OutOfMemory as error:
+            over |= {each.trial for each in passes if each.done or each.failed}
+            left = [trial for trial in trials if trial not in over]
+            yield from self._without_room(left, passes, error, alone=len(units) == 1)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self.lanes.drop(*trials)
+            raise
+
+    def _open(
+        self, units: Sequence[Unit], saving: Seconds, passes: list[Pass]
+    ) -> Iterator[tuple[TrialId, TrialError]]:
+        """Append the passes that can begin to `passes`; yields the errors of the others.
+
+        `saving`: seconds that making room took.
+        """
+        for unit in units:
+            try:
+                each = self._start.open(unit, saving / len(units))
+                passes.append(each)
+            except OutOfMemory:
+                raise
+            except TrialError as error:
+                self.lanes.drop(unit.trial.id)
+                yield unit.trial.id, error
+
+    def _finished(self, passes: Sequence[Pass]) -> Iterator[TrialNews]:
+        """Evaluate and conclude the passes that have not failed."""
+        made = [each for each in passes if not each.failed]
+        scored = [each for each in made if each.unit.evaluate]
+        scores = self._evaluation.scores(scored)
+        for each in made:
+            yield each.trial, self._concluded(each, scores.get(each.trial))
+
+    def _concluded(
+        self, each: Pass, found: Scores | TrialError | None
+    ) -> Done | TrialError:
+        """The report of a pass that was made, or the trial's error."""
+        try:
+            if isinstance(found, TrialError):
+                raise found
+            held = self.lanes.get(each.trial)
+            assert held is not None, "a lane at work stays"
+            done = self._end.conclude(each, held, found)
+        except OutOfMemory:
+            raise
+        except TrialError as error:
+            each.failed = True
+            self.lanes.drop(each.trial)
+            return error
+        each.done = True
+        return done
+
+    def _without_room(
+        self,
+        trials: Sequence[TrialId],
+        passes: Sequence[Pass],
+        error: OutOfMemory,
+        alone: bool,
+    ) -> Iterator[TrialNews]:
+        """End these trials' visits, which do not count, because memory ran out."""
+        signatures = {each.trial: each.lane.signature for each in passes}
+        self.lanes.drop(*trials)
+        freed = self.lanes.ran_out(alone)
+        for trial in trials:
+            signature = signatures.get(trial, "")
+            yield trial, OutOfMemory(error.why, error.text, signature, freed)
+
+    # -- trials held here ----------------------------------------------------------------------
+
+    def state(self, trial: TrialId) -> Tree:
+        """The trial's state: views, valid until its next unit here.
+
+        Raises:
+            LookupError: it is not here.
+        """
+        return self.lanes.state(trial)
+
+    def holds(self, trial: TrialId, visits: int) -> bool:
+        """Whether a unit of the trial after so many visits needs no source."""
+        return self.lanes.has(trial, visits)
+
+    def follows_scores(self, trial: TrialId) -> bool:
+        """Whether the trial's learning rate depends on its scores; True if that is not known."""
+        held = self.lanes.get(trial)
+        return held is None or held.lane.schedule.follows_metric
+
+    def place(self, unit: Unit) -> None:
+        """Bring the trial into the state before that unit, without training it.
+
+        Raises:
+            TrialError, LookupError: as `train`.
+        """
+        held = self.lanes.ready(unit, Spent(False))
+        held.whole = True
+
+    def keep(self, trial: TrialId) -> str:
+        """Make the trial's state durable now, between its units; returns the checkpoint's name.
+
+        Raises:
+            LookupError: it is not here, or there is no vault.
+        """
+        return self.lanes.keep(trial)
+
+    def commit(self) -> None:
+        """Write the states that wait to share a file with others."""
+        if self.at.vault is not None:
+            self.at.vault.commit()
+
+    def forget(self, trial: TrialId) -> None:
+        """Free the memory that the trial takes here."""
+        self.lanes.forget(trial)
+
+    def evaluate(self, trials: Iterable[TrialId]) -> Found:
+        """The means of the validation values of trials whose lanes are here.
+
+        A trial's scores are empty if there is nothing to validate with.
+
+        Raises:
+            OutOfMemory: the trials are as they were.
+            LookupError: a trial's lane is not here.
+        """
+        passes = []
+        scores: Found = {}
+        for trial in trials:
+            held = self.lanes.get(trial)
+            if held is None:
+                raise LookupError(f"trial {trial} is not held here")
+            unit = first_unit(self.at, Trial(trial, 1.0))
+            passes.append(Pass(unit, held.lane, Spent(False)))
+            scores[trial] = {}
+        return scores | self._evaluation.scores(passes)
+
+    def probe(self, trial: Trial) -> Probed:
+        """The trial's signature and what such trials cost: see `Probing.one`."""
+        return self._probing.one(trial)
+
+    def probe_packs(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
+        """What fused steps of these trials take: see `Probing.pack`."""
+        return self._probing.pack(trials)
+
+
+def _workplace(
+    recipe: Recipe,
+    data: Data,
+    vault: Checkpoints | None,
+    setup: StationSetup,
+    feed: Feed | None,
+    turn_of: Callable[[TrialId], None],
+) -> Workplace:
+    """What the parts of a station share."""
+    device = use(setup.device)
+    streams = Streams(
+        recipe,
+        data,
+        seed=setup.seed,
+        device=device,
+        memory_gb=setup.data_memory_gb,
+        feed=feed,
+    )
+    return Workplace(
+        recipe=recipe,
+        data=data,
+        vault=vault,
+        setup=setup,
+        device=device,
+        streams=streams,
+        meter=Meter(device),
+        turn_of=turn_of,
+    )

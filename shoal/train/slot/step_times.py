@@ -1,0 +1,132 @@
+"""Steps of a shared unit: taken, and timed for the meter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import mean, median
+from typing import NoReturn
+
+from shoal.core.trial import Samples, Seconds
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter
+from shoal.train.recipe.seat import Rescale, Seat
+from shoal.train.wide.lane import Wide
+
+Kind = tuple[str, int]  # signature and width
+TimedStep = tuple[int, Seconds]  # samples, and the seconds for them
+OnStep = Callable[[Samples], None]  # gets the samples of the pass so far
+
+
+class StepTimes:
+    """Takes the steps of passes, and tells the meter rates by width and the time of changes."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._steps: dict[Kind, list[TimedStep]] = {}
+        # how many steps there were at the last report
+        self._reported: dict[Kind, int] = {}
+
+    def take_steps(
+        self, wide: Wide, steps: Iterator[int], on: OnStep | None
+    ) -> NoReturn:
+        """Take all steps of the pass, and time some of them.
+
+        Raises:
+            StopIteration: the pass is over; the value is that of `Wide.run`.
+        """
+        last = self._first_step(wide, steps, on)
+        while True:
+            count = next(steps)
+            _say(wide, on)
+            if not self._wants(wide):  # to ask for the time is to wait for a GPU
+                last = None
+                continue
+
+            now = self._meter.now()
+            if last is not None and last[0] == wide.seat:
+                self._add(wide, count, now - last[1])
+            last = (wide.seat, now)
+
+    def _first_step(
+        self, wide: Wide, steps: Iterator[int], on: OnStep | None
+    ) -> tuple[Seat, Seconds] | None:
+        """Take the first step, and measure its memory, if that is unknown.
+
+        Returns where the process sat and when the step was done; None if no step was taken.
+        """
+        signature = wide.lane.signature
+        if not wide.whole or wide.position or self._meter.knows_memory(signature):
+            return None
+
+        extra = Extra(wide.lane, wide.lane.device)
+        with extra:
+            next(steps)
+            now = self._meter.now()
+            _say(wide, on)
+        width = wide.seat.width
+        self._meter.learn_memory(signature, extra.bytes * width)
+        return wide.seat, now
+
+    def _wants(self, wide: Wide) -> bool:
+        """Whether steps at the lane's present width should still be timed."""
+        key = (wide.lane.signature, wide.seat.width)
+        return len(self._steps.get(key, ())) < STEPS
+
+    def _add(self, wide: Wide, samples: int, seconds: Seconds) -> None:
+        """A step at the lane's present width took so long."""
+        signature = wide.lane.signature
+        width = wide.seat.width
+        steps = self._steps.setdefault((signature, width), [])
+        if len(steps) >= STEPS:
+            return
+        steps.append((samples, seconds))
+        if width == 1:
+            self._meter.timed_elsewhere(signature, samples, seconds)
+
+    def report(self, wide: Wide) -> None:
+        """Hand the meter what is new since the last report."""
+        lane = wide.lane
+        widths = {width for _, width in wide.widths}
+        for width in widths - {1}:
+            self._report_rate(lane, width)
+        self._report_changes(lane.signature, wide.changes.take())
+
+    def _report_changes(self, signature: str, changes: Sequence[Rescale]) -> None:
+        """Report the mean seconds of changes to greater widths, and of those to smaller ones."""
+        wider = [each.seconds for each in changes if each.after > each.before]
+        narrower = [each.seconds for each in changes if each.after < each.before]
+        if wider:
+            self._meter.tell(signature, up=mean(wider))
+        if narrower:
+            self._meter.tell(signature, down=mean(narrower))
+
+    def _report_rate(self, lane: TrainingLane, width: int) -> None:
+        """Report the samples per second at this width, if there are new steps."""
+        signature = lane.signature
+        key = (signature, width)
+        steps = self._steps.get(key, [])
+        if len(steps) <= self._reported.get(key, 0):
+            return
+        self._reported[key] = len(steps)
+        rate = _rate(steps[-COUNTED:], lane.size)
+        self._meter.tell(signature, **{f"rate@{width}": rate})
+
+
+def _say(wide: Wide, on: OnStep | None) -> None:
+    """Rank 0 says how far the pass is."""
+    if on is not None and wide.seat.rank == 0:
+        on(wide.position)
+
+
+def _rate(steps: Sequence[TimedStep], size: int) -> float:
+    """Samples per second, by the steps of whole batches if there are any.
+
+    `steps`: samples and seconds of each. `size`: samples in a whole batch.
+    """
+    samples = steps[-1][0]
+    counted = [seconds for _, seconds in steps]
+    full = [seconds for count, seconds in steps if count == size]
+    if full:
+        samples = size
+        counted = full
+    return samples / max(median(counted), 1e-9)

@@ -1,0 +1,264 @@
+"""Several lanes on one slot: one visit of each, over as few streams of data as possible.
+
+Lanes share a stream if they visit the same shard in the same order. They train in one of two ways.
+*Interleaved* lanes train one after the other on each chunk; the result is to the bit that of
+training alone. *Fused* lanes have one graph and train in one step, where that was measured to be
+faster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import cycle, islice
+from time import perf_counter
+
+from shoal.core.cluster import ShardId
+from shoal.core.trial import Seconds
+from shoal.train.fuse.gauge import TRIES
+from shoal.train.lane.blame import blaming
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.unit import TrialError
+from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
+from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
+from shoal.train.slot.workplace import Workplace
+from shoal.train.stream.batches import Batch
+from shoal.train.stream.stream import Stream
+
+PROBED = 12  # numbers of lanes whose fused step `probe` times at most, 1 included
+Chunks = Generator[Columns, None, None]
+StreamKey = tuple[
+    Stream, ShardId, int, str
+]  # equal for passes that see the same chunks
+
+
+class PackRun:
+    """The lanes of one slot, trained together."""
+
+    def __init__(self, workplace: Workplace) -> None:
+        clocked = workplace.setup.clocked
+        self._at = workplace
+        self._data = workplace.data
+        self._meter = workplace.meter
+        # whether lanes report about every second, instead of after each chunk
+        self._seldom = clocked and workplace.meter.waits
+        self.crews = Crews(workplace.meter, paced=not clocked)
+        self.fusing = FusedLanes(workplace, self.crews)
+        self._steps = LaneSteps(workplace, self.crews, self.fusing)
+
+    def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
+        """Make the visits. What a lane's own code raises ends that lane only.
+
+        Raises:
+            OutOfMemory: of a lane among several; all visits are void.
+            DataError: the study must pause.
+        """
+        for together in self._by_stream(passes):
+            yield from self._pass(together, fuse)
+
+    def probe(self, passes: Sequence[Pass]) -> None:
+        """Time fused steps of these lanes, on one chunk again and again.
+
+        Afterwards the lanes' states are of no use.
+
+        Raises:
+            OutOfMemory, DataError: as `run`.
+        """
+        for together in self._by_stream(passes):
+            _exhaust(self._begin(together))
+            with closing(self._chunks(together[0])) as chunks:
+                chunk = self._next(chunks, together)
+            going = [each for each in together if not each.failed]
+            for crew in self.crews.of(going, True):
+                self._probe(crew, chunk)
+
+    def _probe(self, crew: SameBatches, chunk: Columns) -> None:
+        """Time the crew's fused steps until enough is known of them."""
+        batches = list(crew.cut.of(chunk))
+        if not batches:
+            rest = crew.cut.end()
+            if rest is not None:
+                batches.append(rest)
+
+        for _ in range(PROBED):
+            trying = self.crews.trying(crew)
+            if trying is None:
+                return
+            width, count = trying
+            tried = list(islice(cycle(batches), count))
+            _exhaust(self._take(crew, width, tried, trying=True))
+
+    def _by_stream(self, passes: Sequence[Pass]) -> Iterable[list[Pass]]:
+        """The passes, those that see the same chunks together."""
+        streams: dict[StreamKey, list[Pass]] = {}
+        for each in passes:
+            key = self._key(each)
+            streams.setdefault(key, []).append(each)
+        return streams.values()
+
+    def _key(self, each: Pass) -> StreamKey:
+        """What the chunks of the pass depend on."""
+        visit = each.unit.visit
+        stream = self._stream(each)
+        shuffle = each.lane.settings.shuffle
+
+        turn = 0
+        if shuffle == "each" or stream.augments:
+            turn = visit.turn
+        return stream, visit.shard, turn, shuffle
+
+    def _stream(self, each: Pass) -> Stream:
+        """The stream of the lane's data."""
+        return self._at.streams.of(each.lane.settings.data_key)
+
+    def _chunks(self, each: Pass) -> Chunks:
+        """The chunks of the pass, in its order."""
+        visit = each.unit.visit
+        shuffle = each.lane.settings.shuffle
+        return self._stream(each).chunks(visit.shard, visit.turn, shuffle)
+
+    # -- one stream ----------------------------------------------------------------------------
+
+    def _pass(self, passes: list[Pass], fuse: bool) -> Iterator[News]:
+        """Make visits that see the same chunks."""
+        size = self._size(passes[0])
+        going = yield from self._begin(passes)
+        crews = self.crews.of(going, fuse)
+        with closing(self._chunks(passes[0])) as chunks:
+            left = size
+            while left > 0 and going:
+                try:
+                    chunk = self._next(chunks, going)
+                except TrialError as error:
+                    # The recipe's prepare or augment raised, or a batch was written to.
+                    yield from fail(going, error)
+                    return
+                left -= self._data.chunk
+                for crew in crews:
+                    yield from self._train(crew, chunk, left <= 0)
+                going = [each for each in going if not each.failed]
+            yield from self._check_last(chunks, going)
+        for each in passes:
+            self._meter.waited(each.lane, each.waited / size)
+
+    def _check_last(self, chunks: Chunks, passes: Sequence[Pass]) -> Iterator[News]:
+        """End the chunks, which checks that no step wrote to the last one."""
+        try:
+            with blaming():
+                next(chunks, None)
+        except TrialError as error:
+            yield from fail(passes, error)
+
+    def _size(self, each: Pass) -> int:
+        """Samples of the pass."""
+        return self._data.size(each.unit.visit.shard)
+
+    def _next(self, chunks: Iterator[Columns], passes: Sequence[Pass]) -> Columns:
+        """The next chunk. The lanes share the seconds that they wait for it."""
+        self._at.set_threads()
+        begin = perf_counter()
+        with blaming():
+            chunk = next(chunks)
+        seconds = perf_counter() - begin
+
+        self._steps.spend(passes, "data", seconds)
+        for each in passes:
+            each.waited += seconds
+        return chunk
+
+    def _train(self, crew: SameBatches, chunk: Columns, last: bool) -> Iterator[News]:
+        """Train all lanes of the crew on this chunk. `last`: it is the last one of the pass."""
+        batches = list(crew.cut.of(chunk))
+        while batches and crew.passes:
+            trying = self.crews.trying(crew, steps_left(crew.passes))
+            width, count = self._width(crew, trying, len(batches))
+            yield from self._take(crew, width, batches[:count], trying is not None)
+            batches = batches[count:]
+
+        if last:
+            yield from self._close(crew)
+        yield from self._steps.reports_of(crew, at_once=last or not self._seldom)
+        crew.passes = [each for each in crew.passes if not each.failed]
+
+    def _width(
+        self, crew: SameBatches, trying: tuple[int, int] | None, batches: int
+    ) -> tuple[int, int]:
+        """How many lanes to fuse in one step next, and for how many of the batches."""
+        if trying is not None:
+            return trying
+        if crew.graph is not None and self.crews.unmeasured(crew):
+            return 1, TRIES
+        return self.crews.width(crew), batches
+
+    def _close(self, crew: SameBatches) -> Iterator[News]:
+        """End the pass: the smaller last batch, and groups of batches that are not full."""
+        batches = []
+        rest = crew.cut.end()
+        if rest is not None:
+            batches.append(rest)
+        if batches or any(each.lane.unfinished for each in crew.passes):
+            yield from self._take(crew, self.crews.width(crew), batches, last=True)
+
+    def _take(
+        self,
+        crew: SameBatches,
+        width: int,
+        batches: Sequence[Batch],
+        trying: bool = False,
+        last: bool = False,
+    ) -> Iterator[News]:
+        """Train the crew's lanes on these batches, fused by `width`.
+
+        `trying`: take the time of the steps. `last`: end the pass with these batches.
+        """
+        took: list[list[Seconds]] = []  # seconds of steps, by lane or stack
+        timed = None
+        if trying:
+            timed = took
+        work = LaneWork(crew, batches, timed, last)
+        for some in parted(crew.passes, width):
+            yield from self._take_part(some, width, work)
+
+        if took:
+            self.crews.timed(crew, width, took)
+        crew.passes = [each for each in crew.passes if not each.failed]
+        self.fusing.trained(crew.passes)
+
+    def _take_part(
+        self, passes: Sequence[Pass], width: int, work: LaneWork
+    ) -> Iterator[News]:
+        """Train these lanes fused if they can be, or else one after the other.
+
+        Times count only if the lanes train as `width` says.
+        """
+        fused = None
+        if width > 1 and len(passes) > 1:
+            fused = self.fusing.join(work.crew, passes)
+        if fused is not None:
+            if len(passes) != width:
+                work = work.untimed()
+            yield from self._steps.together(fused, passes, work)
+            return
+
+        if width != 1:
+            work = work.untimed()
+        for each in passes:
+            yield from self._steps.alone(each, work)
+
+    def _begin(self, passes: Iterable[Pass]) -> Generator[News, None, list[Pass]]:
+        """Begin these passes; returns those whose lanes raised nothing."""
+        begun = []
+        for each in passes:
+            try:
+                with blaming():
+                    each.lane.begin(self._size(each))
+                begun.append(each)
+            except TrialError as error:
+                yield from fail([each], error)
+        return begun
+
+
+def _exhaust(news: Iterator[News]) -> None:
+    """Do the work, and throw away what it reports."""
+    deque(news, maxlen=0)

@@ -1,0 +1,265 @@
+"""What a slot does before and after a pass, and trial steps to learn what trials cost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, islice
+
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds, Trial, TrialId, Visit
+from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.measure import STEPS
+from shoal.train.recipe.unit import Done, OutOfMemory, Tree, TrialError, Unit
+from shoal.train.slot.crew import Pass
+from shoal.train.slot.evaluation import Evaluation
+from shoal.train.slot.held import HeldLane, HeldLanes
+from shoal.train.slot.together import PackRun
+from shoal.train.slot.workplace import Workplace
+
+Scores = Mapping[str, float]
+Probed = tuple[str, dict[str, float]]  # a signature, and its figures
+
+
+def first_unit(at: Workplace, trial: Trial) -> Unit:
+    """A unit with the trial's first visit, to the first shard."""
+    visit = Visit(0, at.data.shards[0], 0, 0)
+    return Unit(trial, (), visit)
+
+
+class UnitStart:
+    """Opens the units of one slot."""
+
+    def __init__(self, workplace: Workplace, lanes: HeldLanes) -> None:
+        self._at = workplace
+        self._lanes = lanes
+
+    def open(self, unit: Unit, saving: Seconds) -> Pass:
+        """The unit's pass, about to begin. `saving`: seconds that making room for it took."""
+        spent = self._at.stopwatch()
+        if self._at.setup.clocked and saving:
+            spent.add("save", saving)
+        self._at.turn_of(unit.trial.id)
+        held = self._lanes.ready(unit, spent)
+        held.whole = False
+        held.safe = False
+
+        # The lane may have trained at other widths here.
+        lane = held.lane
+        lane.size = lane.settings.batch_size
+        lane.factor = 1.0
+        return Pass(unit, lane, spent)
+
+
+class UnitEnd:
+    """Ends the units of one slot."""
+
+    def __init__(self, workplace: Workplace, lanes: HeldLanes) -> None:
+        self._at = workplace
+        self._data = workplace.data
+        self._meter = workplace.meter
+        self._setup = workplace.setup
+        self._lanes = lanes
+
+    def conclude(self, each: Pass, held: HeldLane, scores: Scores | None) -> Done:
+        """End a pass that was made: the lane is then in the state after it. Returns the report.
+
+        Raises:
+            TrialError: the scheduler raised, or the state holds what cannot be kept.
+            OSError, StaleRun: the study must pause.
+        """
+        unit = each.unit
+        lane = each.lane
+        visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
+        self.advance(lane, unit.trial, (*unit.visits, visit), scores, each.totals)
+        self._lanes.settle(each.trial, held, safe=False)
+        kept = self._kept_if_due(each)
+        held.safe = kept is not None or unit.carry
+        age = _age(each, kept)
+        state = self._state_to_carry(unit)
+        figures = self._figures(lane)
+        if unit.last and kept is not None:
+            self._lanes.finish(each.trial)
+        return Done(
+            visit=visit,
+            spent=each.spent.take(),
+            scores=scores,
+            kept=kept,
+            age=age,
+            signature=lane.signature,
+            figures=figures,
+            state=state,
+        )
+
+    def _state_to_carry(self, unit: Unit) -> Tree | None:
+        """The trial's state, if the unit asks for it."""
+        if not unit.carry:
+            return None
+        return self._lanes.state(unit.trial.id)
+
+    def advance(
+        self,
+        lane: TrainingLane,
+        trial: Trial,
+        visits: tuple[Visit, ...],
+        scores: Scores | None,
+        totals: Mapping[str, Sum],
+    ) -> None:
+        """Let the lane have made these visits, of which the last one may end an epoch.
+
+        Raises:
+            TrialError: the scheduler raised.
+        """
+        lane.visits = visits
+        shards = trial.shards or self._data.shards
+        if len(visits) % len(shards) == 0 and lane.steps_by_epoch:
+            with blaming(), lane.rng:
+                lane.end_epoch(self._metric(scores, totals))
+
+    def _kept_if_due(self, each: Pass) -> str | None:
+        """Make the state durable if that is due; the checkpoint's name, or None."""
+        if self._at.vault is None:
+            return None
+        if not each.unit.last and _age(each) < self._setup.checkpoint_every:
+            return None
+        return self._lanes.saved.save(each.trial, each.lane, each.spent)
+
+    def _metric(self, scores: Scores | None, totals: Mapping[str, Sum]) -> float | None:
+        """The study's metric in the validation, or else in the training of the pass."""
+        metric = self._setup.metric
+        if metric is None:
+            return None
+        if scores is not None and metric in scores:
+            return scores[metric]
+
+        return _mean(totals, metric)
+
+    def _figures(self, lane: TrainingLane) -> dict[str, float]:
+        """What was measured of such lanes and not reported before, and the batch size found."""
+        figures: dict[str, float] = {}
+        if self._setup.clocked:
+            self._meter.conclude(lane)
+            figures |= self._meter.news(lane.signature)
+        if lane.found is not None:
+            figures["batch_size"] = float(lane.found)
+        return figures
+
+
+def _mean(totals: Mapping[str, Sum], name: str) -> float | None:
+    """The mean of a value that was noted in the pass; None if it was not."""
+    total, count = totals.get(name, (0.0, 0.0))
+    if not count:
+        return None
+    return total / count
+
+
+def _age(each: Pass, kept: str | None = None) -> Seconds:
+    """Seconds of training since the trial's last durable state; `kept`: it is that of now."""
+    if kept is not None:
+        return 0.0
+    return each.unit.age + each.spent.worked
+
+
+class Probing:
+    """Takes steps at one slot whose results are thrown away, to learn what trials cost."""
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        pack: PackRun,
+        lanes: HeldLanes,
+        evaluation: Evaluation,
+    ) -> None:
+        self._at = workplace
+        self._meter = workplace.meter
+        self._pack = pack
+        self._lanes = lanes
+        self._evaluation = evaluation
+        self._start = UnitStart(workplace, lanes)
+
+    def one(self, trial: Trial) -> Probed:
+        """The trial's signature and what such trials cost, from a few steps.
+
+        A trial whose signature is known is built, but takes no steps.
+
+        Raises:
+            TrialError, DataError: as `Station.train`.
+        """
+        spent = Spent(True)
+        unit = first_unit(self._at, trial)
+        lane = self._lanes.ready(unit, spent).lane
+        if self._meter.wants(lane.signature):
+            self._measure(trial.id, lane, spent)
+        self._lanes.forget(trial.id)
+        return lane.signature, self._meter.news(lane.signature)
+
+    def _measure(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> None:
+        """Time the lane's steps, its validation, and the saving of its state."""
+        steps = islice(self._endless(lane), STEPS)
+        with blaming(), lane.rng:
+            deque(self._meter.timed(lane, steps), maxlen=0)
+        self._meter.conclude(lane)
+
+        if self._evaluation.possible:
+            self._evaluation.of(lane, spent)
+        vault = self._at.vault
+        if vault is not None:
+            name = self._lanes.saved.save(trial, lane, spent)
+            vault.delete(name)
+
+    def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
+        """What fused steps of these trials cost; of as many trials as there is room for.
+
+        Trials that cannot be built are left out: they fail when they train.
+
+        Raises:
+            DataError: as `Station.train`.
+        """
+        while len(trials) > 1:
+            found = self._try(trials)
+            if found is not None:
+                return found
+            self._lanes.make_room([])
+            trials = trials[: len(trials) // 2]
+        return {}
+
+    def _try(self, trials: Sequence[Trial]) -> dict[TrialId, Probed] | None:
+        """As `pack`; None if there is no room for all of them."""
+        found: dict[TrialId, Probed] = {}
+        try:
+            passes = list(self._opened(trials))
+            self._pack.probe(passes)
+            for each in passes:
+                signature = each.lane.signature
+                found[each.trial] = (signature, self._meter.news(signature))
+            return found
+        except OutOfMemory:
+            self._lanes.ran_out(alone=False)
+            return None
+        finally:
+            for trial in trials:
+                self._lanes.forget(trial.id)
+
+    def _opened(self, trials: Sequence[Trial]) -> Iterator[Pass]:
+        """A pass of each trial that can be built."""
+        for trial in trials:
+            unit = first_unit(self._at, trial)
+            try:
+                yield self._start.open(unit, 0.0)
+            except OutOfMemory:
+                raise
+            except TrialError:
+                continue
+
+    def _endless(self, lane: TrainingLane) -> Iterator[int]:
+        """Passes over the first shard, without end."""
+        data = self._at.data
+        shard = data.shards[0]
+        settings = lane.settings
+        stream = self._at.streams.of(settings.data_key)
+        for turn in count():
+            lane.begin(data.size(shard))
+            for chunk in stream.chunks(shard, turn, settings.shuffle):
+                yield from lane.feed(chunk)
+            yield from lane.flush()

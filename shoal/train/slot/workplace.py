@@ -1,0 +1,71 @@
+"""What the parts of a slot work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+import torch
+
+from shoal.core.cluster import GiB
+from shoal.core.trial import TrialId
+from shoal.train.lane.blame import Spent
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import memory_of
+from shoal.train.lane.measure import Meter
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.slot.setup import RESTING, StationSetup, resting_memory
+from shoal.train.stream.stream import Streams
+
+
+def nobody(_trial: TrialId) -> None:
+    """Do nothing: nobody wants to know whose code runs next."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The study, the device and the data of one slot, which its parts share.
+
+    `turn_of` is called with the trial whose code runs next, of fused trials with the first.
+    """
+
+    recipe: Recipe
+    data: Data
+    vault: Checkpoints | None  # None: nothing is made durable here
+    setup: StationSetup
+    device: torch.device
+    streams: Streams
+    meter: Meter
+    turn_of: Callable[[TrialId], None] = nobody
+
+    @cached_property
+    def state_room(self) -> float:
+        """Bytes that the lanes here may take."""
+        limit = self.setup.state_memory_gb
+        if limit is None:
+            limit = self._resting_memory()
+        return limit * 2**30
+
+    def _resting_memory(self) -> GiB:
+        """What lanes may take unless the user says so: a part of the memory of the device."""
+        memory = memory_of(str(self.device))
+        if isfinite(memory):
+            return RESTING * memory
+        return resting_memory()
+
+    @property
+    def slot_room(self) -> float:
+        """Bytes of the slot in all; infinite if that is not known."""
+        return self.setup.slot_memory_gb * 2**30
+
+    def set_threads(self) -> None:
+        """Use as many threads as this slot may; other slots of this process may use more."""
+        if torch.get_num_threads() != self.setup.threads:
+            torch.set_num_threads(self.setup.threads)
+
+    def stopwatch(self) -> Spent:
+        """Measures a unit's seconds by the clock; with a pace it counts only what is added."""
+        return Spent(self.setup.clocked)

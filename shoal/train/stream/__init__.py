@@ -1,0 +1,1 @@
+"""Prepared samples on their way to the lanes: chunks, batches, readers."""

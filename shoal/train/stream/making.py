@@ -1,0 +1,81 @@
+"""What a raw block goes through until it is a chunk that lanes train on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.stream.blocks import (
+    EACH,
+    Blocks,
+    checked,
+    draw,
+    locked,
+    on_device,
+    stable,
+    taken,
+)
+from shoal.train.stream.features import Features
+
+
+class ChunkMaker:
+    """Makes chunks of blocks: prepares, mixes and augments them, and moves them to the device.
+
+    `prepares`, `augments`: whether the recipe does so.
+    """
+
+    def __init__(self, recipe: Recipe, seed: int, device: torch.device) -> None:
+        self._recipe = recipe
+        self._seed = seed
+        self._device = device
+        self._features = Features(recipe, seed, device)
+        self._copies: Any = None  # the CUDA stream on which chunks are copied
+        if device.type == "cuda":
+            self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.prepares = overrides(recipe, "prepare")
+        self.augments = overrides(recipe, "augment")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether chunks may be finished in another thread: see `Features`."""
+        return self._features.ready
+
+    def prepared(self, blocks: Blocks, number: int) -> Columns:
+        """The block as the recipe prepares it.
+
+        Raises:
+            ValueError: `prepare` gave another number of samples.
+        """
+        chunk = blocks.block(number)
+        if not self.prepares:
+            return chunk
+        return checked(self._recipe.prepare(chunk), cols.rows(chunk), "prepare")
+
+    def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
+        """The chunk's samples in the random order of one pass."""
+        drawn = draw(EACH, self._seed, blocks.part, turn, number + 1)
+        return taken(chunk, drawn.permutation(cols.rows(chunk)))
+
+    def augmented(
+        self, chunk: Columns, blocks: Blocks, turn: int, number: int
+    ) -> Columns:
+        """The chunk as the recipe augments it in one pass.
+
+        Raises:
+            ValueError: `augment` gave another number of samples.
+        """
+        rng = np.random.default_rng([self._seed, stable(blocks.part), turn, number])
+        given = cols.apply(chunk, locked)
+        return checked(self._recipe.augment(given, rng), cols.rows(chunk), "augment")
+
+    def finished(self, chunk: Columns) -> Columns:
+        """The chunk on the device, as steps see it."""
+        moved = on_device(chunk, self._device, self._copies)
+        if self._features.there:
+            return self._features.of(moved)
+        return moved

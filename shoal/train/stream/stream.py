@@ -1,0 +1,291 @@
+"""A slot's data: prepared once, kept in memory up to a limit, offered as chunks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from shoal.core.cluster import ShardId
+from shoal.train.private import writes
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import DataKey, Recipe, overrides, seen_by
+from shoal.train.stream.ahead import PassChunks, SideThread
+from shoal.train.stream.blocks import EACH, Blocks, draw
+from shoal.train.stream.cache import ChunkCache
+from shoal.train.stream.feed import Feed, FeedClient, PassOrder
+from shoal.train.stream.making import ChunkMaker
+
+READING = 2  # shards that `made` keeps at hand
+Chunks = Generator[Columns, None, None]
+
+
+class Stream:
+    """Chunks of one recipe's data, on the device.
+
+    The samples of a shard are put in a random order once, a function of (seed, shard). Its chunks
+    are consecutive blocks in that order. shuffle="each" draws for every pass, from (seed, shard,
+    turn), an order of the chunks and of the samples inside each.
+
+    `augment` draws from `default_rng([seed, stable(shard), turn, number of the chunk])`. Steps see
+    what `features` makes of the result. `memory_gb`: for the chunks that are kept, or where to keep
+    them. `feed`: where chunks are asked for that take work to make.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        *,
+        seed: int,
+        device: torch.device,
+        memory_gb: float | ChunkCache,
+        feed: Feed | None = None,
+    ) -> None:
+        if not isinstance(memory_gb, ChunkCache):
+            memory_gb = ChunkCache(memory_gb * 2**30)
+        self._data = data
+        self._seed = seed
+        self._cache = memory_gb
+        self._feed = FeedClient(feed, data)
+        self._maker = ChunkMaker(recipe, seed, device)
+        self._thread = SideThread()
+        self._blocks: OrderedDict[ShardId, Blocks] = OrderedDict()  # that `made` reads
+        self.augments = self._maker.augments
+
+    def chunks(
+        self, shard: ShardId, turn: int, shuffle: str = "once", skip: int = 0
+    ) -> Chunks:
+        """One pass over a training shard, without its first `skip` samples.
+
+        The next chunk is made while the one before is in use.
+
+        Raises:
+            DataError: the shard cannot be read.
+        """
+        blocks = Blocks(self._data, shard, self._seed)
+        numbers = list(range(blocks.count))
+        if shuffle == "each":
+            drawn = draw(EACH, self._seed, shard, turn)
+            numbers = drawn.permutation(blocks.count).tolist()
+        while skip and skip >= blocks.rows(numbers[0]):
+            skip -= blocks.rows(numbers.pop(0))
+
+        order = PassOrder(blocks, numbers, turn, shuffle)
+        make = partial(self._chunk, order, turn)
+        chunks = self._ahead(order, make, always=self.augments)
+        if skip:
+            return _without(chunks, skip)
+        return chunks
+
+    def made(
+        self, shard: ShardId, number: int, turn: int | None, shuffle: str
+    ) -> Columns:
+        """One chunk as NumPy arrays, prepared; for the feeds of other streams.
+
+        With a turn the chunk is also in the order of that pass, and augmented.
+
+        Raises:
+            DataError: the shard cannot be read.
+        """
+        blocks = self._read(shard)
+        if turn is None:
+            chunk = self._maker.prepared(blocks, number)
+        else:
+            chunk = self._varied(blocks, number, turn, shuffle)
+        return cols.apply(chunk, np.asarray)
+
+    def validation(self) -> Chunks:
+        """All validation samples, in the order of the data, prepared, never augmented.
+
+        Raises:
+            DataError: a part cannot be read.
+        """
+        for part in self._data.validation:
+            yield from self._validation_part(part)
+
+    def _validation_part(self, part: ShardId) -> Chunks:
+        blocks = Blocks(self._data, part, None)
+        order = PassOrder(blocks, range(blocks.count), None, "once")
+        return self._ahead(order, partial(self._plain, order), always=False)
+
+    def _read(self, shard: ShardId) -> Blocks:
+        """The blocks of the shard; those of the last few shards stay."""
+        if shard not in self._blocks:
+            seed = None
+            if shard in self._data.shards:
+                seed = self._seed
+            self._blocks[shard] = Blocks(self._data, shard, seed)
+            while len(self._blocks) > READING:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(shard)
+        return self._blocks[shard]
+
+    # -- a pass --------------------------------------------------------------------------------
+
+    def _ahead(
+        self, order: PassOrder, make: Callable[[int], Columns], always: bool
+    ) -> Chunks:
+        """The chunks of a pass. `always`: to make one takes time even if it is in the cache."""
+        blocks = order.blocks
+        may_be_fed = self._maker.prepares or always
+
+        def at_once(number: int) -> bool:
+            at_hand = not always and self._cache.get(blocks.part, number) is not None
+            return at_hand or not self._maker.is_ready
+
+        def reads_here() -> bool:
+            return self._data.serial and not (may_be_fed and self._feed.answered)
+
+        coming = PassChunks(
+            blocks,
+            order.numbers,
+            make,
+            self._thread,
+            at_once=at_once,
+            reads_here=reads_here,
+        )
+        with closing(coming.chunks()) as chunks:
+            for chunk in chunks:
+                yield from self._guarded(blocks.part, chunk)
+
+    def _guarded(self, part: ShardId, chunk: Columns) -> Iterator[Columns]:
+        """The chunk. Once it was used, make sure that no step wrote to it.
+
+        It may be in the cache, and other trials may use it, too.
+
+        Raises:
+            ValueError: a step wrote to it.
+        """
+        before = _versions(chunk)
+        begin = perf_counter()
+        try:
+            yield chunk
+            self._feed.trained(perf_counter() - begin, cols.rows(chunk))
+        finally:
+            is_changed = _versions(chunk) != before
+            if is_changed:
+                self._cache.drop(part)
+        if is_changed:
+            raise ValueError(
+                "a step wrote into its batch, which trials share: "
+                "make a new tensor (x = x / 255, not x /= 255)"
+            )
+
+    # -- a chunk -------------------------------------------------------------------------------
+
+    def _chunk(self, order: PassOrder, turn: int, number: int) -> Columns:
+        """A chunk of a training pass, as it is trained on."""
+        blocks = order.blocks
+        if self.augments:
+            make = partial(self._varied, blocks, number, turn, order.shuffle)
+            return self._maker.finished(self._feed.chunk(order, number, make))
+        plain = replace(order, turn=None, shuffle="once")
+        chunk = self._plain(plain, number)
+        if order.shuffle == "each":
+            return self._maker.mixed(chunk, blocks, turn, number)
+        return chunk
+
+    def _plain(self, order: PassOrder, number: int) -> Columns:
+        """The prepared chunk on the device, out of the cache or kept there."""
+        blocks = order.blocks
+        chunk = self._cache.get(blocks.part, number)
+        if chunk is not None:
+            return chunk
+        if self._maker.prepares:
+            make = partial(self._maker.prepared, blocks, number)
+            chunk = self._feed.chunk(order, number, make)
+        else:
+            chunk = self._maker.prepared(blocks, number)
+        chunk = self._maker.finished(chunk)
+        self._cache.put(blocks.part, number, chunk)
+        return chunk
+
+    def _varied(self, blocks: Blocks, number: int, turn: int, shuffle: str) -> Columns:
+        """The chunk in the order of a pass, augmented. What it is made of is kept."""
+        chunk = self._cache.get(blocks.part, number)
+        if chunk is None:
+            chunk = self._maker.prepared(blocks, number)
+            self._cache.put(blocks.part, number, chunk)
+        if shuffle == "each":
+            chunk = self._maker.mixed(chunk, blocks, turn, number)
+        return self._maker.augmented(chunk, blocks, turn, number)
+
+
+class Streams:
+    """A slot's streams, one for each way in which its trials' data is prepared.
+
+    They share the memory for chunks; for the arguments see `Stream`. `feed`: only trials without
+    `data_keys` ask it.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        *,
+        seed: int,
+        device: torch.device,
+        memory_gb: float,
+        feed: Feed | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._cache = ChunkCache(memory_gb * 2**30)
+        self._feed = feed
+        self._stream = partial(Stream, data=data, seed=seed, device=device)
+        self._made: dict[DataKey, Stream] = {}
+
+    def shrink(self) -> bool:
+        """Drop the kept chunks because memory ran out, and keep fewer from now on.
+
+        Returns whether there were any.
+        """
+        return self._cache.shrink()
+
+    def of(self, key: DataKey = ()) -> Stream:
+        """The stream of trials with this key."""
+        if key not in self._made:
+            self._made[key] = self._make(key)
+        return self._made[key]
+
+    def _make(self, key: DataKey) -> Stream:
+        """A new stream, of the recipe as trials with this key see it."""
+        feed = None
+        if not key:
+            feed = self._feed
+        cache = self._cache.of(key)
+        return self._stream(seen_by(self._recipe, key), memory_gb=cache, feed=feed)
+
+
+def _versions(chunk: Columns) -> list[int]:
+    """How often each column's tensor was written to."""
+    return [writes(column) for column in cols.parts(chunk)]
+
+
+def _without(chunks: Chunks, skip: int) -> Chunks:
+    """The chunks; the first one without so many samples."""
+    with closing(chunks):
+        for chunk in chunks:
+            yield cols.cut(chunk, skip, cols.rows(chunk))
+            skip = 0
+
+
+def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
+    """A stream that makes chunks for others, on one core, in main memory.
+
+    `memory_gb`: for what `prepare` made of the data, if the data is augmented in each pass. The
+    stream keeps no finished chunks.
+    """
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    if not overrides(recipe, "prepare"):
+        memory_gb = 0.0
+    return Stream(recipe, data, seed=seed, device=device, memory_gb=memory_gb)

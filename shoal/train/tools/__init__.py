@@ -1,0 +1,1 @@
+"""Checks and timings of a recipe, outside of a study."""

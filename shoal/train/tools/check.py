@@ -1,0 +1,221 @@
+"""The check of a recipe: steps that are taken again in ways that must make no difference."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.largest import is_open, with_size
+from shoal.train.lane.scoring import evaluate
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.data import Data
+from shoal.train.recipe.recipe import Recipe, data_key, overrides, seed_of, seen_by
+from shoal.train.recipe.unit import RAISED, Tree
+from shoal.train.stream.stream import Stream
+from shoal.train.tools.verify import Config, differences
+
+STEPS = 3  # that `check_recipe` takes
+SMALL = 32  # its batch size if the recipe says "max"
+Check = tuple[str, bool, str]  # name, whether it passed, and more
+Between = Callable[[TrainingLane], TrainingLane]
+
+
+def check_recipe(
+    recipe: Recipe,
+    data: Data,
+    config: Config,
+    seed: int = 0,
+    neighbour: Config | None = None,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Take three steps alone, and again in ways that must make no difference.
+
+    `device`: where the steps are taken. `neighbour`: the configuration of the trial beside which
+    they are taken again; best one that differs from `config` in every key. None: the same
+    configuration under another seed.
+
+    Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …]}; a recipe that raises fails
+    the check "trains".
+    """
+    try:
+        alone = _Bench(recipe, data, config, seed, device)
+        first = alone.train(alone.lane(), _same)
+    except RAISED as error:
+        return _report(0, [("trains", False, _described(error))])
+    steps = len(alone.batches)
+    checks: list[Check] = [("trains", True, f"{steps} steps")]
+    if neighbour is None:
+        neighbour = config
+    beside = Neighbour(recipe, data, neighbour, seed + 1, device)
+    for name, between in alone.ways(beside).items():
+        try:
+            again = alone.train(alone.lane(), between)
+            checks.append(_compared(name, first, again))
+        except RAISED as error:
+            checks.append((name, False, _described(error)))
+    return _report(steps, checks)
+
+
+def _compared(name: str, first: Tree, again: Tree) -> Check:
+    """Whether two states are equal; if not, the first three places where they differ."""
+    found = list(differences(first, again))
+    if not found:
+        return name, True, "equal to the last bit"
+    places = [f"{where} differs by {gap:.3g}" for where, gap in found[:3]]
+    return name, False, ", ".join(places)
+
+
+def _report(steps: int, checks: list[Check]) -> dict[str, Any]:
+    """What `check_recipe` returns."""
+    passed = all(check[1] for check in checks)
+    return {"ok": passed, "steps": steps, "checks": checks}
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _same(lane: TrainingLane) -> TrainingLane:
+    """The lane, with which nothing happens between the steps."""
+    return lane
+
+
+class _Bench:
+    """A few batches, and lanes to train on them with something between the steps."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        config: Config,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
+        self._recipe = recipe
+        self._data = data
+        self._device = torch.device(device)
+        self._config = dict(config)
+        if is_open(recipe, config):
+            self._config = with_size(config, SMALL)
+        self._seed = seed_of(config, seed)
+        stream = Stream(
+            seen_by(recipe, data_key(recipe, config)),
+            data,
+            seed=seed,
+            device=self._device,
+            memory_gb=0.0,
+        )
+        self.batches = self._first_batches(stream)
+        self._checked: list[Columns] = []
+        if overrides(recipe, "validation_step"):
+            self._checked = list(stream.validation())[:1]
+
+    def _first_batches(self, stream: Stream) -> list[Columns]:
+        """Up to `STEPS` batches of the first chunk, at least one."""
+        settings = self.lane().settings
+        size = settings.batch_size
+        shard = self._data.shards[0]
+        with closing(stream.chunks(shard, 0, settings.shuffle)) as chunks:
+            chunk = next(chunks)
+        count = min(STEPS, max(1, cols.rows(chunk) // size))
+        starts = range(0, count * size, size)
+        return [cols.cut(chunk, start, start + size) for start in starts]
+
+    def lane(self) -> TrainingLane:
+        """A new lane of the trial."""
+        return TrainingLane(
+            self._recipe,
+            self._config,
+            seed=self._seed,
+            device=self._device,
+            epoch=float(self._data.samples),
+        )
+
+    def train(self, lane: TrainingLane, between: Between) -> Tree:
+        """The state after the steps.
+
+        `between` is called with the lane before the first step and after each. It returns the lane
+        that goes on.
+        """
+        lane = between(lane)
+        self.begin(lane)
+        for batch in self.batches:
+            self.step(lane, batch)
+            lane = between(lane)
+        return lane.state()
+
+    def begin(self, lane: TrainingLane) -> None:
+        """Begin a pass over the first shard."""
+        data = self._data
+        lane.begin(data.sizes[data.shards[0]])
+
+    def step(self, lane: TrainingLane, batch: Columns) -> None:
+        """Train on the batch."""
+        with lane.rng:
+            deque(lane.feed(batch), maxlen=0)
+
+    def ways(self, neighbour: Neighbour) -> dict[str, Between]:
+        """What must make no difference between the steps, by the name of the check."""
+
+        def beside(lane: TrainingLane) -> TrainingLane:
+            neighbour.step()
+            return lane
+
+        def moved(lane: TrainingLane) -> TrainingLane:
+            fresh = self.lane()
+            fresh.load(lane.state())
+            return fresh
+
+        def validated(lane: TrainingLane) -> TrainingLane:
+            evaluate(lane, self._checked)
+            return lane
+
+        ways: dict[str, Callable[[TrainingLane], TrainingLane]] = {
+            "repeats itself": _same,
+            "same beside another trial": beside,
+            "same after a move": moved,
+        }
+        if self._checked:
+            ways["validation changes nothing"] = validated
+        return ways
+
+
+class Neighbour:
+    """Another trial of the recipe, which takes steps between those of the trial that is checked.
+
+    Its model is built at its first step, after that of the checked trial: what its configuration
+    leaves on the recipe is then there when the checked trial goes on.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        config: Config,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
+        own = {**config, "seed": seed}
+        self._bench = partial(_Bench, recipe, data, own, 0, device)
+        self._made: tuple[_Bench, TrainingLane] | None = None
+
+    def step(self) -> None:
+        """Train on its first batch."""
+        if self._made is None:
+            self._made = self._begun()
+        bench, lane = self._made
+        bench.step(lane, bench.batches[0])
+
+    def _begun(self) -> tuple[_Bench, TrainingLane]:
+        """Its batches, and its lane at the begin of a pass."""
+        bench = self._bench()
+        lane = bench.lane()
+        bench.begin(lane)
+        return bench, lane

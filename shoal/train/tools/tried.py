@@ -1,0 +1,202 @@
+"""Trying a recipe before the first trial starts, to find what is wrong beforehand."""
+
+from __future__ import annotations
+
+import dis
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import fields
+from difflib import get_close_matches
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from shoal.train.lane.largest import is_open
+from shoal.train.lane.schedules import configured
+from shoal.train.private import delay_compiler
+from shoal.train.recipe.recipe import Recipe, Settings, seed_of, settings
+from shoal.train.recipe.rng import Rng
+
+# A misspelt attribute is at least this similar to the right name, as difflib counts.
+SIMILAR = 0.8
+# Where functions that wrap another one keep it.
+WRAPS = ("__func__", "fget", "__wrapped__")
+
+
+class NotInSpaceError(KeyError):
+    """The recipe reads a key that the configuration does not have."""
+
+
+class _Watched(dict[str, Any]):
+    """A configuration whose missing keys raise an error of their own."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NotInSpaceError(name)
+
+
+def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
+    """Raise ValueError if a name looks like a misspelt name of one of Shoal's attributes.
+
+    Looked at are attributes that the recipe sets and no code of it reads, and the search space's
+    `dimensions`.
+    """
+    read = _names_read(recipe)
+    _check_attributes(recipe, read)
+    _check_dimensions(recipe, set(dimensions) - read)
+
+
+def _check_attributes(recipe: Recipe, read: Collection[str]) -> None:
+    """Raise ValueError if an attribute that is not `read` looks misspelt."""
+    kind = type(recipe).__name__
+    known = [name for name in vars(Recipe) if not name.startswith("_")]
+    for name in _own_attributes(recipe).difference(read):
+        near = _near(name, known)
+        if near is not None:
+            raise ValueError(
+                f"{kind} has an attribute {name!r}, which Shoal does not know: did you mean "
+                f"{near!r}? If the attribute is your own, read it in a method, or rename it"
+            )
+
+
+def _check_dimensions(recipe: Recipe, dimensions: Collection[str]) -> None:
+    """Raise ValueError if one of these dimensions looks misspelt."""
+    kind = type(recipe).__name__
+    known = [field.name for field in fields(Settings)]
+    for name in dimensions:
+        near = _near(name, known)
+        if near is not None:
+            raise ValueError(
+                f"the search space has a dimension {name!r}, which {kind} does not read: "
+                f"did you mean {near!r}?"
+            )
+
+
+def _own_attributes(recipe: Recipe) -> set[str]:
+    """Public attributes of plain values that the recipe and its classes set."""
+    found = dict(vars(recipe))
+    for kind in _own_classes(recipe):
+        found |= vars(kind)
+    plain = {name for name, value in found.items() if _is_plain(value)}
+    return {name for name in plain if not name.startswith("_")}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, tuple, list, dict, type(None)))
+
+
+def _own_classes(recipe: Recipe) -> list[type]:
+    """The recipe's class and those that it inherits from, without Shoal's own."""
+    return [kind for kind in type(recipe).__mro__ if kind not in (Recipe, object)]
+
+
+def _names_read(recipe: Recipe) -> set[str]:
+    """Names of attributes and texts (keys of a configuration) in the recipe's own code."""
+    names: set[str] = set()
+    for function in _own_functions(recipe):
+        names |= _names_in(function.__code__)
+    return names
+
+
+def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:
+    """The functions of the recipe's classes."""
+    for kind in _own_classes(recipe):
+        for value in vars(kind).values():
+            yield from _functions(value)
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """The function that the value is, and those that it wraps."""
+    wrapped = [getattr(value, name, None) for name in WRAPS]
+    for part in (value, *wrapped):
+        if isinstance(part, FunctionType):
+            yield part
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Names of attributes and texts in the code, and in functions that it defines."""
+    names = set(_names_of(code))
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            names |= _names_in(part)
+        elif isinstance(part, tuple):
+            names |= {name for name in part if isinstance(name, str)}
+    return names
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    """Names and texts that the code's own instructions read."""
+    for instruction in dis.get_instructions(code):
+        stores = instruction.opname.startswith(("STORE", "DELETE"))
+        if not stores and isinstance(instruction.argval, str):
+            yield instruction.argval
+
+
+def _near(name: str, known: Sequence[str]) -> str | None:
+    """The known name that this one is most probably meant to be."""
+    plain = {each.replace("_", ""): each for each in known}
+    squeezed = name.replace("_", "").lower()
+    near = get_close_matches(squeezed, plain, 1, SIMILAR)
+    if not near or name in known:
+        return None
+    return plain[near[0]]
+
+
+def check_values(
+    recipe: Recipe, config: Mapping[str, Any], values: Mapping[str, Collection[Any]]
+) -> None:
+    """Raise ValueError if a setting of the recipe is out of range, or a value that it may get.
+
+    `config`: one configuration. `values`: what the search may choose, by name of the dimension.
+    """
+    usual = dict(config)
+    if is_open(recipe, config):
+        usual["batch_size"] = 1
+    settings(recipe, usual)
+    for field in fields(Settings):
+        for value in values.get(field.name, ()):
+            if value != "max":
+                settings(recipe, {**usual, field.name: value})
+
+
+def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> None:
+    """Build a model and its optimizer of this configuration, and throw them away.
+
+    No random state changes. Other errors of the recipe are left to the trial, for they may be
+    those of this configuration only.
+
+    Raises:
+        ValueError: the recipe reads a key that the configuration lacks, or what
+            `configure_optimizers` returns is no optimizer.
+    """
+    delay_compiler()  # making an optimizer imports it
+    states = Rng(seed_of(config, seed), torch.device("cpu"))
+    with states, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = _optimizer(copy(recipe), config)
+        except NotInSpaceError as error:
+            listed = ", ".join(config) or "nothing"
+            raise ValueError(
+                f"{type(recipe).__name__} reads config[{error.args[0]!r}], and a configuration of "
+                f"the search has {listed}: add a dimension to search_space (a plain value is the "
+                "same for all trials), or read it with config.get"
+            ) from error
+        except Exception:  # noqa: BLE001 - the trial will say so
+            return
+        try:
+            configured(made)
+        except (TypeError, ValueError) as error:
+            raise ValueError(str(error)) from error
+
+
+def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> Any:
+    """What `configure_optimizers` returns for a new model of this configuration.
+
+    Raises:
+        NotInSpaceError: the recipe reads a key that the configuration lacks.
+    """
+    watched = _Watched(config)
+    model = recipe.configure_model(watched)
+    return recipe.configure_optimizers(model, watched)

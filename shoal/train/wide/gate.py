@@ -1,0 +1,162 @@
+"""How processes meet and connect to a generation of a wide lane."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+import torch.distributed
+
+from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.wide.group import Group
+from shoal.train.wide.waiting import (
+    POLL,
+    PeerLost,
+    describe,
+    is_broken,
+    is_overtaken,
+    losing_peers,
+    wait,
+)
+
+dist: Any = torch.distributed  # some of what is public in it has no types
+SOON = 0.05  # seconds within which the store of a living process has answered
+
+
+class Meeting:
+    """A store in this process, where processes of lanes meet. Their seats name its `address`."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        with socket.create_server((host, 0)) as server:
+            port = server.getsockname()[1]
+            self._store = dist.TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=server.detach(),
+                timeout=timedelta(seconds=10),
+                # The other server (torch 2.13) was seen to accept a connection and never to read.
+                use_libuv=False,
+            )
+        self.address = f"{host}:{port}"
+
+
+class Gate:
+    """The way into a generation.
+
+    Processes that stay in the lane look from outside whether those that join are there.
+
+    Raises (every method):
+        PeerLost: no store at that address, or not any more.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        begin = monotonic()
+        self.seat = seat
+        self.store: Any = None
+        self._found: list[Any] = []  # the store, or the error instead of it
+        self._soon = begin + SOON
+        self._until = begin + seat.patience + 1.0
+        # A thread, for the store's timeout ends with the first byte of the connection: if no
+        # answer follows, it waits for ever.
+        threading.Thread(target=self._reach, daemon=True).start()
+
+    def reached(self) -> bool:
+        """Whether the store has answered.
+
+        Waits for that at most `SOON` seconds: the store's process may be gone, and the process
+        that asks can train meanwhile.
+        """
+        if self.store is not None:
+            return True
+        while not self._found and monotonic() < self._soon:
+            sleep(POLL / 4)
+        if self._found:
+            self.store = self._opened(self._found[0])
+            return True
+        if monotonic() > self._until:
+            raise PeerLost(
+                f"lane {self.seat.lane}: the store at {self.seat.store} does not answer"
+            )
+        return False
+
+    def arrive(self) -> None:
+        """Show that this process is ready to connect."""
+        with losing_peers():
+            self.store.set(f"here{self.seat.rank}", "")
+
+    def there(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks are ready."""
+        keys = [f"here{rank}" for rank in ranks]
+        with losing_peers():
+            return bool(self.store.check(keys))
+
+    def connect(self, orders: Orders, device: torch.device) -> Group:
+        """Wait for all processes of the generation, and connect: either all connect, or none.
+
+        Raises:
+            PeerLost: one did not come, or the driver wants another generation by now.
+        """
+        seat = self.seat
+        wait(self.reached, seat, lambda: is_overtaken(seat, orders))
+        self.arrive()
+        try:
+            self._wait_for_all(orders)
+            go = self._judge("go")
+        except PeerLost:
+            if is_broken(seat, orders) or not self._judge("no"):
+                raise
+            go = True  # the others saw all of them here, and wait inside
+        if not go:
+            raise PeerLost(f"{describe(seat)}: one of its processes gave it up")
+        return Group(seat, self.store, orders, device)
+
+    def _reach(self) -> None:
+        """Connect to the store, in a thread."""
+        host, _, port = self.seat.store.rpartition(":")
+        timeout = timedelta(seconds=self.seat.patience)
+        try:
+            store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
+        except RuntimeError as error:
+            self._found.append(error)
+        else:
+            self._found.append(store)
+
+    def _opened(self, found: Any) -> Any:
+        """The generation's part of the store that was found."""
+        seat = self.seat
+        if isinstance(found, RuntimeError):
+            raise PeerLost(
+                f"lane {seat.lane}: no store at {seat.store}: {found}"
+            ) from found
+        return dist.PrefixStore(f"{seat.lane}/{seat.generation}", found)
+
+    def _wait_for_all(self, orders: Orders) -> None:
+        """Wait until all ranks are ready, or one of them has judged."""
+        seat = self.seat
+        patient = monotonic() + seat.patience
+
+        def ready() -> bool:
+            return self._is_judged() or self.there(range(seat.width))
+
+        def vain() -> bool:
+            late = monotonic() > patient and orders.after(seat.generation) is not None
+            return late or is_overtaken(seat, orders)
+
+        wait(ready, seat, vain)
+
+    def _is_judged(self) -> bool:
+        """Whether a rank has said if the generation is to be."""
+        with losing_peers():
+            return bool(self.store.check(["verdict"]))
+
+    def _judge(self, verdict: str) -> bool:
+        """Whether the generation is to be; the verdict that comes first counts for all."""
+        with losing_peers():
+            return bool(self.store.compare_set("verdict", "", verdict) == b"go")

@@ -1,0 +1,204 @@
+"""The processes of one generation of a wide lane, connected.
+
+They form an explicit process group with a store of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from shoal.train.private import gloo_group, nccl_group
+from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.wide import parcel
+from shoal.train.wide.waiting import (
+    POLL,
+    PeerLost,
+    describe,
+    is_broken,
+    losing_peers,
+    wait,
+)
+
+dist: Any = torch.distributed  # some of what is public in it has no types
+LOOK = 0.5  # seconds between two looks at orders while a peer is waited for
+
+
+class Group:
+    """Collective operations among the ranks. All ranks call the same ones in the same order.
+
+    Raises (every method but `close`):
+        PeerLost: a process is gone, did not come within `seat.stall`, or the driver said so.
+    """
+
+    def __init__(
+        self, seat: Seat, store: Any, orders: Orders, device: torch.device
+    ) -> None:
+        self.seat = seat
+        self.sent = 0  # bytes of trees, so far
+        self._orders = orders
+        self._stall = timedelta(seconds=seat.stall)
+        with losing_peers():
+            self._control = _gloo(seat, store)
+            self._gradients = self._control
+            if seat.gradients == "nccl":
+                self._gradients = _nccl(seat, store)
+        if seat.gradients == "nccl":
+            # NCCL connects with the first sum, so let that be now, while all are here.
+            self.end(self.begin_sum(torch.zeros(1, device=device)))
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    def begin_sum(self, gradients: Tensor) -> Any:
+        """Start to sum a flat array over the ranks, in place; to be finished by `end`."""
+        return self._begin_sum(self._gradients, gradients)
+
+    def end(self, work: Any) -> None:
+        """Wait until that sum is there. Only then may the array be used."""
+        if self._gradients is self._control:
+            self._finish(work)
+        else:
+            self._finish_on_device(work)
+
+    def _finish_on_device(self, work: Any) -> None:
+        """Wait for a sum of NCCL, whose own `wait` holds back the device only.
+
+        The loss of a peer would then be noticed after the step.
+        """
+        wait(work.is_completed, self.seat, self._is_broken, POLL / 10)
+        with losing_peers():
+            work.wait(self._stall)  # with a limit it raises what went wrong
+
+    def sum(self, numbers: Tensor) -> None:
+        """Sum numbers in main memory, in place."""
+        self._finish(self._begin_sum(self._control, numbers))
+
+    def _begin_sum(self, group: Any, numbers: Tensor) -> Any:
+        options = dist.AllreduceOptions()
+        options.timeout = self._stall
+        with losing_peers():
+            return group.allreduce([numbers], options)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def gather(self, *numbers: int) -> list[tuple[int, ...]]:
+        """Every rank's numbers, in gang order."""
+        own = torch.tensor(numbers, dtype=torch.int64)
+        found = torch.zeros(self.seat.width, len(numbers), dtype=torch.int64)
+        found[self.seat.rank] = own
+        self.sum(found)
+        return [tuple(row) for row in found.tolist()]
+
+    def union(self, names: set[str]) -> list[str]:
+        """The names that any rank has."""
+        every: set[str] = set()
+        for rank in range(self.seat.width):
+            own = None
+            if rank == self.seat.rank:
+                own = sorted(names)
+            every.update(self.send(own, rank))
+        return sorted(every)
+
+    def send(self, tree: Any, source: int, into: Any = None) -> Any:
+        """The tree of arrays and plain values that rank `source` has.
+
+        The other ranks pass None as the tree, and own what they get. `into`: a tree of arrays that
+        are not needed any more; arrays that are sent go there if they fit.
+        """
+        arrays: list[Tensor] = []
+        if self.seat.rank == source:
+            packed = parcel.pack(tree, arrays)
+            self._send_bytes(pickle.dumps(packed), source)
+        else:
+            packed = pickle.loads(self._send_bytes(b"", source))
+            tree = parcel.unpack(packed, arrays, into)
+        for array in arrays:
+            self._broadcast(array, source)
+            self.sent += array.nbytes
+        return tree
+
+    def _send_bytes(self, text: bytes, source: int) -> bytes:
+        """The bytes that rank `source` has; the other ranks pass none."""
+        size = torch.tensor([len(text)], dtype=torch.int64)
+        self._broadcast(size, source)
+        buffer = torch.empty(int(size), dtype=torch.uint8)
+        if text:
+            buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        self._broadcast(buffer, source)
+        self.sent += buffer.nbytes
+        return buffer.numpy().tobytes()
+
+    def _broadcast(self, tensor: Tensor, source: int) -> None:
+        """Send the tensor of rank `source` to all others, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        options.timeout = self._stall
+        with losing_peers():
+            work = self._control.broadcast([tensor], options)
+        self._finish(work)
+
+    def _finish(self, work: Any) -> None:
+        """Wait for the operation, and look at orders meanwhile."""
+        until = monotonic() + self.seat.stall
+        while not self._is_done(work, until):
+            if self._is_broken():
+                raise PeerLost(f"{describe(self.seat)}: called off")
+
+    def _is_done(self, work: Any, until: float) -> bool:
+        """Wait for the operation for `LOOK` seconds; whether it is done.
+
+        Raises:
+            PeerLost: it failed, or is not done by the time `until`.
+        """
+        try:
+            work.wait(timedelta(seconds=LOOK))
+        except RuntimeError as error:
+            text = str(error)
+            late = "timed out" in text.lower() and not work.is_completed()
+            if not late or monotonic() >= until:
+                raise PeerLost(text.split("\n", maxsplit=1)[0]) from error
+            return False
+        return True
+
+    def _is_broken(self) -> bool:
+        """Whether the driver knows that a peer is waited for in vain."""
+        return is_broken(self.seat, self._orders)
+
+    def close(self) -> None:
+        """Leave. A process that still waits for this one sees at once that it is gone."""
+        groups = [self._control, self._gradients]
+        del self._control, self._gradients
+        # In a thread, for an operation that hangs delays the end.
+        threading.Thread(target=_drop, args=(groups,), daemon=True).start()
+
+
+def _drop(groups: list[Any]) -> None:
+    """End the process groups: the one for control, and that of the gradients."""
+    control, gradients = groups
+    if control is not gradients:
+        with suppress(RuntimeError):
+            gradients.abort()
+    del control, gradients
+    groups.clear()
+
+
+def _gloo(seat: Seat, store: Any) -> Any:
+    own = dist.PrefixStore("gloo", store)
+    return gloo_group(own, seat.rank, seat.width, seat.host, seat.patience)
+
+
+def _nccl(seat: Seat, store: Any) -> Any:
+    # NCCL's own watch would end the process when a peer is lost, which Shoal handles itself.
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"):
+        os.environ.setdefault(name, "0")
+    own = dist.PrefixStore("nccl", store)
+    return nccl_group(own, seat.rank, seat.width, seat.stall)

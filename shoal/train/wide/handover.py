@@ -1,0 +1,209 @@
+"""What one rank of a wide lane gives to the others, and how a failed step is undone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from shoal.train.lane import tree
+from shoal.train.lane.blame import blaming
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.tensors import Buffers, buffers
+from shoal.train.wide.group import Group
+from shoal.train.wide.notes import Notes
+from shoal.train.wide.progress import PassProgress
+
+
+class Mark(NamedTuple):
+    """Where a lane was before a group of batches."""
+
+    random: Any
+    buffers: Buffers
+    passed: float
+    unreported: int
+
+
+def mark(lane: TrainingLane) -> Mark:
+    """Where the lane is before a group of batches.
+
+    Parameters, optimizer and schedule need no copy: they change only in the optimizer's step.
+    """
+    return Mark(lane.rng.mark(), buffers(lane.model), lane.passed, lane.unreported)
+
+
+def back(lane: TrainingLane, to: Mark) -> None:
+    """Take the lane back there, as if the group of batches had not begun."""
+    lane.restart(to.passed, to.unreported)
+    lane.rng.back(to.random)
+    to.buffers.put_back()
+
+
+class Standing(NamedTuple):
+    """How far a rank with the trial's state is, and which handover its state comes from."""
+
+    visits: int
+    position: int  # samples of the pass
+    lineage: int  # 0: none
+
+
+NOWHERE = Standing(-1, 0, 0)  # of a rank without the trial's state
+
+
+def furthest(group: Group, own: Standing | None) -> tuple[int, bool]:
+    """The rank whose state all take over, and whether they need all of it.
+
+    `own` is None where this process does not have the trial's state.
+
+    Raises:
+        LookupError: no process has it.
+    """
+    gathered = group.gather(*(own or NOWHERE))
+    ranks = [Standing(*numbers) for numbers in gathered]
+    first = max(ranks, key=_progress)
+    if first.visits < 0:
+        raise LookupError(
+            "no process of the lane has the trial's state: one of their units needs a source"
+        )
+    same = all(each == first for each in ranks)
+    return ranks.index(first), not same or first.lineage == 0
+
+
+def _progress(rank: Standing) -> tuple[int, int]:
+    """How far the rank is."""
+    return rank.visits, rank.position
+
+
+class SharedState:
+    """The trial's state in this process, and how it becomes that of the rank that is furthest.
+
+    `whole`: this process has the trial's state, at the present position of the pass. `warned`: a
+    rank has warned of batch norm.
+    """
+
+    def __init__(self, lane: TrainingLane, notes: Notes) -> None:
+        self._lane = lane
+        self._notes = notes
+        self._lineage = 0  # the handover that the state comes from; 0: none
+        self.whole = False
+        self.warned = False
+
+    def restart(self, whole: bool, same: bool) -> None:
+        """Begin a pass; for `whole` and `same` see `Wide.begin`."""
+        if not whole or not same:
+            self._lineage = 0
+        self.whole = whole
+
+    def sync(self, group: Group | None, rank: int, progress: PassProgress) -> None:
+        """Let all ranks take over the state of the one that is furthest.
+
+        Raises:
+            LookupError: no rank has the trial's state.
+            PeerLost: a rank is gone.
+        """
+        if group is None:
+            if self.whole:
+                return
+            raise LookupError(
+                "the lane's only process does not have the trial's state: its unit needs a source"
+            )
+        source, bulk = furthest(group, self._standing(progress))
+        if rank == source:
+            given = group.send(self._given(bulk, progress), source)
+        else:
+            given = group.send(None, source, self._useless())
+            self._take(given, progress)
+        self._lineage = given["lineage"]
+        self.whole = True
+
+    def _standing(self, progress: PassProgress) -> Standing | None:
+        """How far this process is; None if it does not have the trial's state."""
+        if not self.whole:
+            return None
+        visits = len(self._lane.visits)
+        return Standing(visits, progress.position, self._lineage)
+
+    def _useless(self) -> Mapping[str, Any] | None:
+        """Arrays that are not needed any more, so that the state sent can be written there."""
+        if self.whole:
+            return None
+        return {"lane": whole(self._lane)}
+
+    def _given(self, bulk: bool, progress: PassProgress) -> Mapping[str, Any]:
+        """What the other ranks get. `bulk`: the whole state, not only what may differ."""
+        given = light
+        if bulk:
+            given = whole
+        return {
+            "lane": given(self._lane),
+            **progress.given(),
+            "names": self._notes.names,
+            "warned": self.warned,
+            "lineage": secrets.randbits(62) + 1,
+        }
+
+    def _take(self, given: Mapping[str, Any], progress: PassProgress) -> None:
+        """Take over what another rank gave."""
+        with blaming():
+            take(self._lane, given["lane"])
+        progress.take(given)
+        self._notes.names = given["names"]
+        self.warned = given["warned"]
+
+
+def whole(lane: TrainingLane) -> Mapping[str, Any]:
+    """All that the lane's further training depends on; the arrays are views."""
+    return {"whole": lane.state()}
+
+
+def light(lane: TrainingLane) -> Mapping[str, Any]:
+    """What may differ between ranks that took the same steps.
+
+    That is buffers, random states, and what followed the metric.
+    """
+    groups = []
+    for group in lane.optimizer.param_groups:
+        groups.append({key: value for key, value in group.items() if key != "params"})
+    return {
+        "buffers": tree.to_numpy(dict(lane.model.named_buffers())),
+        "groups": tree.to_numpy(groups),
+        "scheduler": lane.schedule.state(),
+        "rng": tree.to_numpy(lane.rng.state()),
+    }
+
+
+def take(lane: TrainingLane, given: Mapping[str, Any]) -> None:
+    """Bring the lane into the state that `whole` or `light` gave.
+
+    Raises:
+        ValueError: the two lanes found different largest batches.
+    """
+    if "whole" in given:
+        _take_whole(lane, given["whole"])
+    else:
+        _take_light(lane, given)
+
+
+def _take_whole(lane: TrainingLane, state: Mapping[str, Any]) -> None:
+    if state.get("found", lane.found) != lane.found:
+        raise ValueError(
+            "a lane's slots found different largest batches: "
+            'say a number instead of batch_size="max"'
+        )
+    lane.load(state)
+
+
+def _take_light(lane: TrainingLane, given: Mapping[str, Any]) -> None:
+    for name, buffer in lane.model.named_buffers():
+        tree.fill(buffer, given["buffers"][name])
+    groups = tree.to_torch(given["groups"])
+    for group, theirs in zip(lane.optimizer.param_groups, groups, strict=True):
+        for key, value in theirs.items():
+            if isinstance(group[key], Tensor):
+                group[key].fill_(value)
+            else:
+                group[key] = value
+    lane.schedule.load(given["scheduler"])
+    lane.rng.load(given["rng"])

@@ -1,0 +1,283 @@
+"""A lane trained by several processes, whose number changes while it trains.
+
+Every process has the whole trial and reads the same batches. Each trains on its share of a batch's
+rows, and the gradients, weighted by the shares, are summed. When the processes change, those that
+stay and those that join form a new generation. The process that took the most steps gives its state
+to the others, and training goes on with the next batch (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Sequence
+
+from torch import nn
+
+from shoal.core.event import Sum
+from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.recipe.seat import Move, Orders, Seat
+from shoal.train.stream.reader import Open, Reader
+from shoal.train.wide import handover
+from shoal.train.wide.clock import Clock, WidthChanges
+from shoal.train.wide.group import Group
+from shoal.train.wide.moves import Adrift, Halted, Moves
+from shoal.train.wide.progress import PassProgress
+from shoal.train.wide.step import SharedStep
+from shoal.train.wide.waiting import PeerLost
+
+__all__ = ["Adrift", "Halted", "Wide"]
+
+# Alone on a GPU, the noted values are read every so many steps: to read them is to wait for it.
+REPORT = 32
+BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d,
+    nn.LazyBatchNorm2d,
+    nn.LazyBatchNorm3d,
+)
+BATCH_NORM = (
+    "batch norm sees only a slot's share of each batch: at widths above 1 results differ from "
+    "those of width 1 (measured: by 3e-2); use group or layer norm, or widths=(1, 1), where that "
+    "matters"
+)
+
+
+class Wide:
+    """One process's part in a wide lane. At width 1 results are to the bit those of a lane alone.
+
+    `begin` starts a pass, `run` makes it. Random layers draw from each rank's own copy of the
+    trial's random states, so that widths above 1 give other results than width 1. `exact`: see
+    `Clock`.
+    """
+
+    def __init__(
+        self, lane: TrainingLane, orders: Orders, *, exact: bool = False
+    ) -> None:
+        self.lane = lane
+        self.clock = Clock(lane.device, exact)
+        self.moves = Moves(orders)  # what the driver wants of this process
+        self._step = SharedStep(lane, self.moves, self.clock)
+        self.changes = WidthChanges(self.clock)  # that this process took part in
+        self._seat: Seat | None = None
+        self._group: Group | None = None
+        self._state = handover.SharedState(lane, self._step.notes)
+        self._unread = 0  # steps whose values are not in the totals yet
+        self._pass = PassProgress()
+
+    def begin(
+        self,
+        chunks: Open,
+        samples: int,
+        *,
+        whole: bool = True,
+        same: bool = True,
+        follow: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Start a pass over so many samples.
+
+        `whole`: the lane is in the trial's state before the pass; if not, a peer must be. `same`:
+        the lane was not touched since the pass before. `follow`: with a batch per slot, the widths
+        of a former run of this pass; batch sizes and learning rates are then those of that run.
+        """
+        self._reader = Reader(chunks, samples)
+        self._pass = PassProgress(follow)
+        self._unread = 0
+        self.changes.restart()
+        self._step.restart()
+        self._state.restart(whole, same)
+
+    def run(self, seat: Seat) -> Generator[int, None, bool]:
+        """Train to the end of the pass, through all changes of width.
+
+        Yields the samples of each step when it is done. Returns whether the pass was made; if not,
+        this process has left the lane on order.
+
+        Raises:
+            Halted: the driver gave the pass up.
+            Adrift: a peer was lost and no order came. Call `run` with another seat to go on.
+            TrialError: the recipe's code raised, or the loss diverged. Its peers lose this process.
+            LookupError: no process of the generation has the trial's state.
+            DataError: the study must pause.
+        """
+        try:
+            while True:
+                move = yield from self._generation(seat)
+                if move is None:
+                    return True
+                if move.seat is None:
+                    self.leave()
+                    return False
+                seat = move.seat
+        except BaseException:
+            self.leave()
+            raise
+
+    def _generation(self, seat: Seat) -> Generator[int, None, Move | None]:
+        """Train in one generation; returns where to go from there, None at the end of the pass."""
+        try:
+            self._enter(seat)
+            return (yield from self._train())
+        except PeerLost as error:
+            self.leave()
+            self._step.undo()
+            return self.moves.after_loss(seat, error)
+
+    @property
+    def position(self) -> int:
+        """Samples of the pass, up to the last step."""
+        return self._pass.position
+
+    @property
+    def totals(self) -> dict[str, Sum]:
+        """Sums of the values noted in the pass."""
+        return self._pass.totals
+
+    @property
+    def widths(self) -> list[tuple[int, int]]:
+        """(sample of the pass, width from there on)."""
+        return self._pass.widths
+
+    @property
+    def seat(self) -> Seat:
+        """The seat of this process in the present generation, or in the last one."""
+        assert self._seat is not None, "run comes first"
+        return self._seat
+
+    @property
+    def whole(self) -> bool:
+        """Whether this process has the trial's state, at `position` of the pass."""
+        return self._state.whole
+
+    @property
+    def connected(self) -> bool:
+        """Whether others count on this process in a generation."""
+        return self._group is not None
+
+    def leave(self) -> None:
+        """Leave the generation. The lane's state stays."""
+        group = self._group
+        self._group = None
+        self._step.leave()
+        if group is not None:
+            group.close()
+
+    # -- generations -------------------------------------------------------------------------------
+
+    def _enter(self, seat: Seat) -> None:
+        """Become part of the seat's generation, in the state of the rank that is furthest."""
+        lane = self.lane
+        width = seat.width
+        if not self._is_in(seat):
+            self._connect(seat)
+        self._step.enter(seat, self._group)
+        self._state.sync(self._group, seat.rank, self._pass)
+        if width > 1 and not self._state.warned:
+            self._state.warned = True
+            _warn(lane, seat)
+        self._pass.enter(width)
+        self._pass.fit(lane, width)
+        with blaming():
+            lane.begin(self._reader.samples, at=self.position)
+        self._reader.seek(self.position)
+
+    def _connect(self, seat: Seat) -> None:
+        """Leave the present generation, and connect to the seat's."""
+        lane = self.lane
+        self.leave()
+        if seat.width > 1:
+            if not self.whole and not lane.optimizer.state:
+                self._pass.fit(lane, seat.width)
+                self._step.rehearse(self._reader, seat)
+            self._group = self.moves.connect(seat, lane.device)
+        self.moves.settle()
+        self._seat = seat
+        self.changes.left()
+
+    def _is_in(self, seat: Seat) -> bool:
+        """Whether this process is connected as the seat says."""
+        if self._seat is None or seat.generation != self._seat.generation:
+            return False
+        return (seat.width > 1) == (self._group is not None)
+
+    # -- training ----------------------------------------------------------------------------------
+
+    def _train(self) -> Generator[int, None, Move | None]:
+        """Train to the end of the pass, or until all ranks agree on a move."""
+        reader = self._reader
+        lane = self.lane
+        while reader.at < reader.samples:
+            self._pass.fit(lane, self.seat.width)
+            left = reader.samples - reader.at
+            if lane.settings.drop_last and left < lane.size:
+                lane.drop(left)
+                yield from self._stepped(reader.samples)
+                break
+            move = self._asked()
+            if move is not None and self._group is None:
+                self._read_values()
+                return move
+            agreed = self._step.gradient(reader, move, self._resumed)
+            position = self._step.apply(reader)
+            yield from self._stepped(position)
+            if agreed:
+                return move
+        self._read_values()
+        with blaming():
+            reader.end()
+        return None
+
+    def _asked(self) -> Move | None:
+        """The move that the driver wants and this process is ready for.
+
+        Raises:
+            Halted: the driver gave the pass up. In a group the ranks find that out together.
+        """
+        move = self.moves.asked(self.seat, self.connected)
+        if self._group is None and self.moves.orders.halted:
+            raise Halted
+        return move
+
+    def _stepped(self, position: int) -> Generator[int, None, None]:
+        """Conclude the step that was made, up to that position; it cannot be undone any more."""
+        before = self.position
+        self._pass.position = position
+        self._step.settle()
+        if position != self._reader.at:
+            self._reader.seek(position)
+        else:
+            self._reader.keep()
+        self._unread += 1
+        alone_on_gpu = self._group is None and self.lane.device.type != "cpu"
+        if not alone_on_gpu or self._unread >= REPORT:
+            self._read_values()
+        self.clock.stepped()
+        self.changes.stepped(self.seat.width)
+        yield position - before
+
+    def _read_values(self) -> None:
+        """Add what was noted to the totals.
+
+        Raises:
+            TrialError: the loss diverged.
+        """
+        if self._unread:
+            self._unread = 0
+            with blaming():
+                _, values = self.lane.taken()
+            add(self.totals, values)
+
+    def _resumed(self) -> None:
+        """Note that a batch is there."""
+        sent = getattr(self._group, "sent", 0)
+        self.changes.resumed(self.seat, self.position, sent)
+
+
+def _warn(lane: TrainingLane, seat: Seat) -> None:
+    """Warn of batch norm, once for all ranks."""
+    modules = lane.model.modules()
+    if seat.rank == 0 and any(isinstance(module, BATCH_NORMS) for module in modules):
+        warnings.warn(f"trial {seat.lane}: {BATCH_NORM}", stacklevel=2)

@@ -1,0 +1,236 @@
+"""One optimizer step of a wide lane: each rank's part of the gradient, and the sum of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.train.lane.blame import blaming
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.recipe import columns as cols
+from shoal.train.recipe.columns import Columns
+from shoal.train.recipe.seat import Move, Seat, share
+from shoal.train.stream.batches import Batch
+from shoal.train.stream.reader import Reader
+from shoal.train.wide import handover
+from shoal.train.wide.buckets import Buckets
+from shoal.train.wide.clock import Clock
+from shoal.train.wide.group import Group
+from shoal.train.wide.moves import Halted, Moves
+from shoal.train.wide.notes import Notes
+
+
+class Exchanged(NamedTuple):
+    """What the ranks learn of each other with every step."""
+
+    generations: list[int]  # by rank: the generation that it is ready for
+    halted: bool  # whether any rank is
+    present: list[bool]  # which parameters have a gradient on any rank
+
+    @property
+    def agreed(self) -> int:
+        """The generation that all ranks are ready for; 0 if there is none."""
+        if min(self.generations) == max(self.generations):
+            return self.generations[0]
+        return 0
+
+
+class SharedStep:
+    """Steps of the lane that this process makes by itself or with the others of its generation."""
+
+    def __init__(self, lane: TrainingLane, moves: Moves, clock: Clock) -> None:
+        self.notes = Notes()
+        self._lane = lane
+        self._moves = moves
+        self._clock = clock
+        self._seat: Seat | None = None
+        self._group: Group | None = None
+        self._buckets: Buckets | None = None
+        self._mark: handover.Mark | None = None
+
+    def enter(self, seat: Seat, group: Group | None) -> None:
+        """From now on make steps with that group; None: alone."""
+        self._seat = seat
+        self._group = group
+        if group is not None and self._buckets is None:
+            self._buckets = Buckets(self._lane.parameters)
+
+    def leave(self) -> None:
+        """Forget the group and its unfinished sums."""
+        self._group = None
+        if self._buckets is not None:
+            self._buckets.drop()
+
+    def restart(self) -> None:
+        """Begin a pass: nothing is noted, and there is no step to undo."""
+        self._mark = None
+        self.notes.clear()
+
+    def undo(self) -> None:
+        """Take the lane back to where it was before the step that is not finished."""
+        self.notes.clear()
+        if self._mark is not None:
+            handover.back(self._lane, self._mark)
+            self._mark = None
+
+    def settle(self) -> None:
+        """The step is made: it cannot be undone any more."""
+        self._mark = None
+
+    def gradient(
+        self, reader: Reader, move: Move | None, on_batch: Callable[[], None]
+    ) -> bool:
+        """Compute the gradient of one optimizer's step, over all ranks.
+
+        Returns whether all ranks agree on the move. `on_batch` is called when a batch is there.
+
+        Raises:
+            Halted: any rank is.
+            PeerLost: another process is gone.
+        """
+        lane = self._lane
+        if self._group is not None:
+            self._mark = handover.mark(lane)
+        last = False
+        while not last:
+            with self._clock.on("data"), blaming():
+                batch = reader.take(lane.size)
+            assert batch is not None, "there are samples left"
+            on_batch()
+            last = self._completes(reader)
+            self._differentiate(batch, last)
+        if self._group is None:
+            return False
+        with self._clock.on("reduce"):
+            return self._sum(self._group, move)
+
+    def _completes(self, reader: Reader) -> bool:
+        """Whether the batch that was just taken is the last of its group."""
+        settings = self._lane.settings
+        if self._lane.batches + 1 == settings.accumulate_grad_batches:
+            return True
+        least = 1
+        if settings.drop_last:
+            least = self._lane.size
+        return reader.samples - reader.at < least
+
+    def apply(self, reader: Reader) -> int:
+        """Take the optimizer's step; returns the position in the pass after it."""
+        lane = self._lane
+        position = reader.at
+        left = reader.samples - reader.at
+        with self._clock.on("step"), blaming(), lane.rng:
+            if left and not lane.full:
+                # The group is cut short, so that the rest of the pass is dropped.
+                lane.drop(left)
+                position = reader.samples
+            lane.close()
+        return position
+
+    def rehearse(self, reader: Reader, seat: Seat) -> None:
+        """Make a step that leads to nothing, while the others of that generation train.
+
+        It allocates memory and warms up code for the first real step. What it changes is
+        overwritten by the state of those that train.
+        """
+        lane = self._lane
+        with blaming():
+            batch = reader.take(min(lane.size, reader.samples))
+        columns, count = batch or ((), 0)
+        mine, rows = _part((columns, count), seat)
+        with blaming(), lane.rng:
+            loss = lane.forward(mine, rows)
+            lane.backward(loss, count, rows / max(count, 1))
+            lane.close()
+        reader.seek(0)
+
+    def _differentiate(self, batch: Batch, last: bool) -> None:
+        """Forward and backward pass on this rank's rows.
+
+        With the last batch of a group the sums of the gradients begin.
+        """
+        assert self._seat is not None, "enter comes first"
+        lane = self._lane
+        _, count = batch
+        mine, rows = _part(batch, self._seat)
+        with blaming(), lane.rng:
+            with self._clock.on("forward"):
+                loss = lane.forward(mine, rows)
+            if self._group is not None:
+                self.notes.take(lane)
+                if last and self._buckets is not None:
+                    self._buckets.open(self._group)
+            with self._clock.on("backward"):
+                lane.backward(loss, count, rows / count)
+
+    def _sum(self, group: Group, move: Move | None) -> bool:
+        """Sum gradients and notes over the ranks; returns whether all ranks agree on the move."""
+        assert self._buckets is not None and self._seat is not None, "enter comes first"
+        with blaming():
+            present = self._buckets.flush()
+        self._buckets.check()
+        generation = 0
+        if move is not None:
+            generation = move.generation
+        found = self._exchange(group, self._seat, generation, present)
+        if found.halted:
+            raise Halted
+        self._buckets.fill(found.present)
+        return found.agreed > self._seat.generation
+
+    def _exchange(
+        self, group: Group, seat: Seat, generation: int, present: Sequence[bool]
+    ) -> Exchanged:
+        """Tell the other ranks and hear from them: one sum of numbers in main memory each step.
+
+        The notes of all ranks become the lane's. To read the notes is to wait for the device, but
+        so is to wait for the gradients' sums, which must be there before a step is made.
+        """
+        width = seat.width
+        notes = self.notes
+        while True:
+            numbers = self._numbers(seat, generation, present)
+            group.sum(numbers)
+            found = numbers.tolist()
+            if not found[width + 1]:
+                break
+            notes.names = group.union(notes.own | set(notes.names))
+
+        begin = width + 2
+        end = begin + len(present)
+        notes.give(self._lane, found[end:])
+        return Exchanged(
+            generations=[int(number) for number in found[:width]],
+            halted=found[width] > 0,
+            present=[count > 0 for count in found[begin:end]],
+        )
+
+    def _numbers(self, seat: Seat, generation: int, present: Sequence[bool]) -> Tensor:
+        """What this rank adds to the sum.
+
+        By rank the generation that it is ready for; whether it is halted; whether it noted values
+        whose names the others may not know; by parameter whether it has a gradient; its notes.
+        """
+        notes = self.notes
+        generations = [0.0] * seat.width
+        generations[seat.rank] = float(generation)
+        unknown = not notes.own <= set(notes.names)
+        flags = [float(self._moves.orders.halted), float(unknown)]
+        gradients = [float(there) for there in present]
+        whole = [*generations, *flags, *gradients, *notes.numbers()]
+        return torch.tensor(whole, dtype=torch.float64)
+
+
+def _part(batch: Batch, seat: Seat) -> tuple[Columns | None, int]:
+    """The rows of the batch that fall to the seat, and their number; None if there are none."""
+    columns, count = batch
+    start, stop = share(count, seat.width, seat.rank)
+    rows = stop - start
+    if not rows:
+        return None, 0
+    if rows == count:
+        return columns, rows
+    return cols.cut(columns, start, stop), rows

@@ -1,0 +1,350 @@
+"""A node's window of prepared chunks and a slot's way to it, by themselves: feeders that fail,
+that fall behind, and memory.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayTaskError,
+    UnserializableException,
+)
+
+from shoal.backend.ray.node import feed as ray_feed
+from shoal.backend.ray.node import pool as ray_pool
+from shoal.backend.ray.node import window as ray_window
+from shoal.backend.ray.node.feed import FeederFeed, Totals
+from shoal.backend.ray.node.feeder import PreparedChunk
+from shoal.backend.ray.node.setup import FeederSetup
+from shoal.backend.ray.node.window import COUNTED, Window
+from shoal.core.event import Fed
+from shoal.train.recipe import columns as cols
+
+CHUNK = 100  # bytes
+NODE = "a0" * 28
+Act = Callable[..., Awaitable[None]]
+
+
+class Fake:
+    """A feeder whose chunks are done when the test says so. `given`: what it was asked for."""
+
+    def __init__(self, setup: FeederSetup) -> None:
+        self.setup = setup
+        self.given: dict[Any, asyncio.Future[PreparedChunk]] = {}
+        self.there: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.make = SimpleNamespace(
+            options=lambda **_: SimpleNamespace(remote=self._make)
+        )
+        self.pid = SimpleNamespace(remote=lambda: self.there)
+
+    def _make(self, key: Any) -> Any:
+        self.given[key] = asyncio.get_running_loop().create_future()
+        return self.given[key], ("the chunk", key)
+
+    def done(self, key: Any, size: int = CHUNK) -> None:
+        self.given.pop(key).set_result(PreparedChunk(8, size, 0.8, 1.0, 1))
+
+    def failed(self, key: Any, error: BaseException) -> None:
+        self.given.pop(key).set_exception(error)
+
+
+class Nest:
+    """Where windows find their feeders, and what became of these."""
+
+    def __init__(self) -> None:
+        self.feeders: list[Fake] = []
+        self.killed: list[Fake] = []
+
+    def window(self, count: Any, chunks: float = 100.0) -> Window:
+        """With room for so many chunks."""
+        return Window(
+            FeederSetup(b"", 1, "", "", None, count, chunks * CHUNK / 2**30, 2.0, 1)
+        )
+
+    def new(self, setup: FeederSetup) -> Fake:
+        self.feeders.append(Fake(setup))
+        return self.feeders[-1]
+
+
+@pytest.fixture
+def nest(monkeypatch: pytest.MonkeyPatch) -> Nest:
+    made = Nest()
+    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made.new))
+    here = SimpleNamespace(get_node_id=lambda: NODE)
+    nodes = [{"NodeID": NODE, "Resources": {"CPU": 8.0}}]
+    fake = SimpleNamespace(
+        remote=lambda _: remote,
+        nodes=lambda: nodes,
+        kill=made.killed.append,
+        get_runtime_context=lambda: here,
+    )
+    monkeypatch.setattr(ray_window, "ray", fake)
+    monkeypatch.setattr(ray_pool, "ray", fake)
+    return made
+
+
+def key(shard: str, number: int = 0) -> Any:
+    return shard, number, None, "once"
+
+
+async def asks(window: Window, slot: str, *keys: Any) -> "asyncio.Task[Any]":
+    """The slot's question, put."""
+    task = asyncio.create_task(window.chunk(slot, keys, 0.001))
+    await settled()
+    return task
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_no_more_is_made_at_a_time_than_there_is_memory_for(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count=3, chunks=2)
+        answers = [await asks(window, f"slot{n}", key(f"s{n}")) for n in range(3)]
+        assert sum(len(each.given) for each in nest.feeders) == 1, (
+            "nobody knows yet how large chunks are"
+        )
+        for _ in range(3):
+            at_it = [each for each in nest.feeders if each.given]
+            assert len(at_it) <= 2
+            at_it[0].done(next(iter(at_it[0].given)))
+            await settled()
+        assert [(await answer)[0][1] for answer in answers] == [
+            key(f"s{n}") for n in range(3)
+        ]
+        assert 0 < (await window.fed())[1].figures["bytes"] <= 2 * CHUNK
+
+    asyncio.run(act())
+
+
+def test_what_is_held_and_made_beyond_the_memory_is_told(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count=2, chunks=2)
+        for n, size in enumerate([CHUNK, 3 * CHUNK]):
+            answer = await asks(window, "slot0", key("s", n))
+            next(each for each in nest.feeders if each.given).done(key("s", n), size)
+            await answer
+        assert (await window.fed())[1].figures["bytes"] == 4 * CHUNK, (
+            "the second one was larger than could be known"
+        )
+
+    asyncio.run(act())
+
+
+def test_feeders_of_a_given_number_share_the_memory_for_what_is_prepared(
+    nest: Nest,
+) -> None:
+    async def act() -> None:
+        nest.window(count=4)
+
+    asyncio.run(act())
+    assert [each.setup.data_memory_gb for each in nest.feeders] == [0.5] * 4
+
+
+def test_a_slot_makes_its_own_where_feeders_are_behind(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count="auto")
+        pool = window._pool
+        feeder = nest.new(pool._setup)
+        pool.feeders, pool.idle = [feeder], [feeder]
+        first = await asks(window, "slot0", key("a"))
+        second = await asks(window, "slot1", key("b"))
+        assert await window.chunk("slot2", [key("c")], 0.001) == [], (
+            "as many wait as there are feeders"
+        )
+        third = await asks(window, "slot3", key("b"))
+        feeder.done(key("a"))
+        await settled()
+        feeder.done(key("b"))
+        assert [(await each)[0][1] for each in (first, second, third)] == [
+            key("a"),
+            key("b"),
+            key("b"),
+        ]
+
+    asyncio.run(act())
+
+
+def test_a_given_number_of_feeders_makes_all(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count=1)
+        answers = [await asks(window, f"slot{n}", key(f"s{n}")) for n in range(4)]
+        assert not any(answer.done() for answer in answers)
+        for n in range(4):
+            nest.feeders[0].done(key(f"s{n}"))
+            await settled()
+        assert [(await answer)[0][1] for answer in answers] == [
+            key(f"s{n}") for n in range(4)
+        ]
+
+    asyncio.run(act())
+
+
+def test_who_read_a_shard_last_gets_its_next_chunk(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count=2)
+        window._chunks.largest = CHUNK
+        for shard in "ab":
+            await asks(window, "slot0", key(shard))
+        first, second = nest.feeders
+        first.done(key("a"))
+        await settled()
+        second.done(key("b"))
+        await settled()
+        await asks(window, "slot0", key("b", 1))
+        assert list(second.given) == [key("b", 1)]
+
+    asyncio.run(act())
+
+
+HEALTHY = [
+    UnserializableException("Traceback"),
+    RayTaskError("make", "Traceback", ValueError()),
+    ZeroDivisionError(),
+]
+
+
+@pytest.mark.parametrize("error", HEALTHY)
+def test_a_chunk_that_cannot_be_made_is_left_to_the_slots(
+    nest: Nest, error: Exception
+) -> None:
+    async def act() -> None:
+        window = nest.window(count=1)
+        answer = await asks(window, "slot0", key("a"))
+        nest.feeders[0].failed(key("a"), error)
+        assert await asyncio.wait_for(answer, 1.0) == []
+        assert await window.chunk("slot1", [key("a")], 0.001) == [], (
+            "nor is it tried again"
+        )
+        answer = await asks(window, "slot0", key("b"))
+        nest.feeders[0].done(key("b"))
+        assert (await answer)[0][1] == key("b")
+
+    asyncio.run(act())
+    assert not nest.killed
+
+
+def test_a_chunk_that_kills_takes_one_feeder_with_it(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count=2)
+        for shard, left in (("a", []), ("b", None)):
+            answer = await asks(window, "slot0", key(shard))
+            feeder = next(each for each in nest.feeders if each.given)
+            feeder.failed(key(shard), ActorDiedError())
+            assert await asyncio.wait_for(answer, 1.0) == left
+            assert await window.chunk("slot1", [key(shard)], 0.001) == left
+        assert (await window.fed())[1].figures["feeders"] == 0
+
+    asyncio.run(act())
+    assert len(nest.killed) == 2, "or they would come back with nobody to ask them"
+
+
+def test_feeders_that_cannot_start_are_given_up(nest: Nest) -> None:
+    async def act() -> None:
+        window = nest.window(count="auto")
+        for number in range(40):
+            await window.look("slot0", [key("s", number % 2)], 0.0001, 0.01)
+            for feeder in nest.feeders:
+                if not feeder.there.done():
+                    feeder.there.set_exception(ActorDiedError())
+            await settled()
+
+    asyncio.run(act())
+    assert len(nest.feeders) == len(nest.killed) == ray_pool.TRIES
+
+
+class Place:
+    """A window that answers as it is told to; `asked`: by which methods."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.asked = list(answers), list[str]()
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*_: Any) -> Any:
+            self.asked.append(method)
+            return self.answers.pop(0)
+
+        return SimpleNamespace(remote=remote)
+
+
+def got(ref: Any) -> Any:
+    if isinstance(ref, BaseException):
+        raise ref
+    return ref
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "get", got)
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: (refs, []))
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("lost", [None, ActorDiedError()])
+def test_a_slot_looks_for_feeders_again_after_they_were_gone(lost: Any) -> None:
+    chunk = cols.apply((np.arange(3),), cols.laid)
+    window = Place(
+        False, True, True, lost, False, None, True, True, [chunk], [], [chunk]
+    )
+    feed = FeederFeed(window, 0, waits=False)
+    had = [feed.chunk([key("a")], None) is not None for _ in range(11)]
+    looked = ["look"] * 3 + ["chunk", "look", "chunk"] + ["look"] * 2
+    assert window.asked == [*looked, "chunk", "chunk", "chunk"], (
+        "what a look says is known by the next one"
+    )
+    assert had == [False] * 8 + [True, False, True], (
+        "feeders that are behind are there all the same"
+    )
+
+
+@pytest.mark.usefixtures("local")
+def test_a_slot_of_given_feeders_goes_on_asking() -> None:
+    window = Place(None, ActorDiedError(), None)
+    feed = FeederFeed(window, 0, waits=True)
+    assert [feed.chunk([key("a")], None) for _ in range(3)] == [None] * 3
+    assert window.asked == ["chunk"] * 3
+
+
+@pytest.mark.usefixtures("local")
+def test_without_the_object_store_the_slot_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        FeederFeed(Place([BrokenPipeError("Broken pipe")]), 0, waits=True).chunk(
+            [key("a")], None
+        )
+
+
+def test_a_window_that_comes_back_does_not_take_from_the_totals() -> None:
+    def told(**figures: float) -> Fed:
+        return Fed("here", dict.fromkeys(COUNTED, 0.0) | figures)
+
+    totals = Totals()
+    totals.take(1, told(feeders=2, made=5, bytes=900, ahead=7))
+    totals.take(1, told(feeders=2, made=9, bytes=900, ahead=7))
+    totals.take(2, told(feeders=0))
+    got = totals.take(2, told(feeders=1, made=3, bytes=400, ahead=8)).figures
+    assert (got["feeders"], got["made"], got["bytes"], got["ahead"]) == (1, 12, 900, 8)
+    assert totals.take(3, Fed("there", told(made=1).figures)).figures["made"] == 1
+
+
+def test_a_window_is_given_up_where_it_cannot_come_back() -> None:
+    assert ray_feed.gone(ActorUnschedulableError("its node is gone"))
+    assert ray_feed.gone(ActorDiedError())
+    assert not ray_feed.gone(ActorUnavailableError("it restarts", None))
+    assert not ray_feed.gone(None)

@@ -1,0 +1,92 @@
+"""Where shards go, and how recipes travel."""
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.backend.ray.slots import mend, spread
+from shoal.core.cluster import ShardId, SlotId
+from shoal.train.recipe.pickled import dumps
+
+SHARDS = tuple(ShardId(f"s{i}") for i in range(5))
+A, B, C = (SlotId(x) for x in "abc")
+
+
+def test_shards_are_dealt_round_robin() -> None:
+    assert spread(SHARDS, [A, B], 1) == {A: {"s0", "s2", "s4"}, B: {"s1", "s3"}}
+    assert spread(SHARDS[:3], [A, B, C], 2) == {
+        A: {"s0", "s2"},
+        B: {"s0", "s1"},
+        C: {"s1", "s2"},
+    }
+    assert spread(SHARDS[:2], [A], 3) == {A: {"s0", "s1"}}
+
+
+def test_a_shard_that_is_read_stays() -> None:
+    held = {A: frozenset(SHARDS[:4]), B: frozenset[ShardId]()}
+    assert mend(SHARDS[:4], held, 1, set()) == {A: {"s0", "s1"}, B: {"s2", "s3"}}
+    assert mend(SHARDS[:4], held, 1, {(A, ShardId("s3")), (A, ShardId("s1"))}) == {
+        A: {"s1", "s3"},
+        B: {"s0", "s2"},
+    }
+    assert mend(SHARDS[:4], held, 1, {(A, shard) for shard in SHARDS}) == held
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 4),
+    st.lists(st.booleans(), min_size=1, max_size=12),
+    st.data(),
+)
+def test_whoever_comes_or_goes(
+    count: int, copies: int, comings: list[bool], data: st.DataObject
+) -> None:
+    """Every shard lies at enough slots, no slot holds far more than another, and shards move
+    only to even that out.
+    """
+    shards = tuple(ShardId(f"s{i}") for i in range(count))
+    held = spread(shards, [A, B], copies)
+    for number, comes in enumerate(comings):
+        before = dict(held)
+        if comes:
+            before[SlotId(f"new{number}")] = frozenset()
+        elif len(before) > 1:
+            del before[data.draw(st.sampled_from(sorted(before)))]
+        held = mend(shards, before, copies, set())
+        holders = Counter(shard for at in held.values() for shard in at)
+        assert all(holders[shard] >= min(copies, len(held)) for shard in shards)
+        loads = [len(at) for at in held.values()]
+        assert max(loads) - min(loads) <= 1
+        assert mend(shards, held, copies, set()) == held
+
+
+def test_recipes_travel_with_their_code(tmp_path: Path) -> None:
+    """Another process that cannot import their module can run them, and none stays registered."""
+    (tmp_path / "mine.py").write_text(
+        "from shoal.train.recipe.recipe import Recipe\nK = 41\nclass "
+        "Own(Recipe):\n    def answer(self): return K + 1\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from mine import Own  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    code = dumps((Own(), None))
+    run = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())[0].answer())"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", run],
+            input=code,
+            capture_output=True,
+            check=True,
+            cwd="/",
+        ).stdout
+        == b"42\n"
+    )
+    assert b"mine" in pickle.dumps(Own)
+    assert len(pickle.dumps(Own())) < 100  # by reference again

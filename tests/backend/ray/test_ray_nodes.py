@@ -1,0 +1,152 @@
+"""The ray backend on a cluster whose nodes come and go."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray_kit import Bench, Given, Tiny, believe, trials_of
+
+from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray.backend import Ray
+from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.policy import Hop
+
+pytestmark = pytest.mark.slow
+
+
+def headed() -> Cluster:
+    """A cluster whose head has no room for slots, and which soon notes that a node is gone."""
+    ray.shutdown()
+    system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    return Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "_system_config": system,
+        },
+    )
+
+
+def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state whose node is gone is lost, and its trial falls back to the durable one; data()
+    runs once on each node.
+    """
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    (marks := tmp_path / "marks").mkdir()
+    cluster = headed()
+    nodes = [cluster.add_node(num_cpus=2)]
+    bench = Bench(tmp_path, Tiny(slow=0.03, marks=marks))
+    mine = len(list(marks.iterdir()))
+    done: list[str] = []
+
+    def churn(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            if not done:
+                done.append("one comes")
+                nodes.append(cluster.add_node(num_cpus=1))
+            elif (
+                len(done) == 1
+                and len(state.slots) == 3
+                and all(len(v) >= 3 for v in state.visits.values())
+                and state.visits
+            ):
+                done.append("one goes")
+                cluster.remove_node(nodes[0], allow_graceful=False)
+            elif len(done) == 2 and len(state.slots) == 1:
+                done.append("it is gone")
+
+        return watch
+
+    searcher = Given(
+        [], trials_of(bench.data, [4, 5, 6, 7], 3), lambda view: len(view.slots) == 3
+    )
+    try:
+        backend = bench.run(
+            searcher, Hop(), churn, address=cluster.address, checkpoint_every=0.2
+        )
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert done == ["one comes", "one goes", "it is gone"]
+    assert {len(slot.shards) for slot in bench.state.slots.values()} == {4}
+    assert all(left.died for left in bench.events(Left))
+    assert bench.events(Fell)
+    assert len(list(marks.iterdir())) == mine + 2
+    assert backend.moved > 0
+    assert bench.events(Joined)
+    assert bench.events(Ended)
+    bench.check_visits(3)
+    bench.check_weights()
+
+
+@pytest.mark.parametrize("why", ["asked for", "timeout"])
+def test_a_run_left_without_nodes_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """It waits for nodes to come back; told to stop, or at its deadline, it ends with what it
+    has.
+    """
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    cluster = headed()
+    node = cluster.add_node(num_cpus=1)
+    bench = Bench(tmp_path, Tiny(slow=0.03))
+    without: list[float] = []
+
+    def churn(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            if (
+                any(isinstance(entry, Advanced) for entry in entries)
+                and len(without) == 0
+            ):
+                without.append(now)
+                cluster.remove_node(node, allow_graceful=False)
+            elif len(without) == 1 and not state.slots:
+                without.append(now)
+                if why == "asked for":
+                    backend.tell(Commanded("stop", why))
+
+        return watch
+
+    deadline = 30.0 if why == "timeout" else None
+    try:
+        bench.run(
+            Given(trials_of(bench.data, [4], 200)),
+            Hop(),
+            churn,
+            deadline=deadline,
+            address=cluster.address,
+        )
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert len(without) == 2
+    assert [entry.why for entry in bench.events(Commanded)] == [why]
+    assert len(bench.state.trials) == 1
+    assert not bench.events(Failed)
+
+
+def test_a_slot_that_dies_while_others_start_comes_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Tiny(slow=0.1))
+    backend = bench.open(slots=2)
+    try:
+        while not backend.pids():
+            backend._gather(0.1)
+        os.kill(next(iter(backend.pids().values())), signal.SIGKILL)
+        state = run(
+            Given(trials_of(bench.data, [4, 5, 6, 7], 3)),
+            Hop(),
+            backend,
+            believe,
+            Journal(),
+            bench.state,
+        )
+    finally:
+        backend.close()
+    assert len(state.slots) == 2 and set(state.ended.values()) == {"finished"}

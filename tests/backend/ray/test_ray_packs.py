@@ -1,0 +1,201 @@
+"""Packs on slots that really train: over several slots, with slots that die, and out of memory."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray_kit import SEED, Bench, Given, Tiny, trials_of
+
+from shoal.backend.course import Positions
+from shoal.backend.ray import cluster as ray_cluster
+from shoal.backend.ray.backend import Ray
+from shoal.backend.ray.setup import RaySetup
+from shoal.core.cluster import SlotId
+from shoal.core.event import Ended, Joined, Left, Planned
+from shoal.core.state import State
+from shoal.policy import Hop, Pack
+from shoal.testing.backends import Setting, check_backend
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray_cluster.join(None, 4, 1, 0.5)
+    yield
+    ray.shutdown()
+
+
+def packs(bench: Bench) -> list[tuple[str, ...]]:
+    return [gang.trials for entry in bench.events(Planned) for gang in entry.start]
+
+
+def test_packs_on_two_slots(tmp_path: Path) -> None:
+    """One fails; each other learns what it learns alone."""
+    bench = Bench(tmp_path, Tiny())
+    bench.run(
+        Given(trials_of(bench.data, [4, 5, 6, 13, 7, 8], 2)),
+        Pack("random", most=4),
+        slots=2,
+    )
+    assert bench.state.ended == {f"t{w}": "finished" for w in (4, 5, 6, 7, 8)} | {
+        "t13": "failed: ArithmeticError: thirteen"
+    }
+    assert max(map(len, packs(bench))) >= 3
+    bench.check_visits(2, but=["t13"])
+    bench.check_weights()
+    for width in (4, 5, 6, 13, 7, 8):  # each in its own log
+        log = (tmp_path / "trials" / f"t{width}" / "log.txt").read_text()
+        assert {line for line in log.splitlines() if line.startswith("a step")} == {
+            f"a step at width {width} with 1 threads"
+        }
+
+
+@pytest.mark.slow
+def test_contract(tmp_path: Path) -> None:
+    recipe = Tiny()
+    data = recipe.data()
+    runs = count()
+
+    def make(state: State, since: float) -> Ray:
+        folder = tmp_path / str(
+            next(runs) if state.run == 1 else len(list(tmp_path.iterdir())) - 1
+        )  # resumed: the last one's
+        course = Positions(SEED, data.sizes, 1, state, folder / "trials")
+        at = str(folder / "checkpoints")
+        setup = RaySetup(at, state.run, slots=1, since=since, checkpoint_every=0.0)
+        return Ray(recipe, data, course, setup)
+
+    policies = [Pack("random"), Pack("random", fuse=True)]
+    configs = [{"width": 4}, {"width": 5}]
+    check_backend(
+        Setting(
+            make,
+            data.sizes,
+            configs,
+            {"width": 13},
+            policies=policies,
+            close=lambda backend: backend.close(),
+        )
+    )
+
+
+@pytest.mark.slow
+def test_kill_9_under_a_pack(tmp_path: Path) -> None:
+    """Whatever it cost, each trial learns what it learns alone."""
+    bench = Bench(tmp_path, Tiny(slow=0.02))
+    died: list[bool] = []
+
+    def killer(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: State) -> None:
+            if not died and sum(map(len, state.visits.values())) >= 9:
+                died.append(True)
+                os.kill(backend.pids()[SlotId("slot0")], signal.SIGKILL)
+
+        return watch
+
+    bench.run(
+        Given(trials_of(bench.data, [4, 5, 6, 7], 3)),
+        Pack("random", most=3),
+        killer,
+        slots=2,
+        checkpoint_every=0.2,
+    )
+    assert bench.events(Left) == [Left(frozenset({SlotId("slot0")}), died=True)]
+    assert set(bench.state.ended.values()) == {"finished"}
+    bench.check_visits(3)
+    bench.check_weights()
+
+
+class Killer(Tiny):
+    """Width 9 ends its process."""
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if model[0].out_features == 9:
+            os._exit(1)
+        return super().training_step(model, batch)
+
+
+@pytest.mark.slow
+def test_a_trial_that_kills_its_slots_fails_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    """Twice in a pack, a third time alone."""
+    bench = Bench(tmp_path, Killer())
+    bench.run(
+        Given(trials_of(bench.data, [4, 9, 5], 2)), Pack("random", most=3), slots=1
+    )
+    assert bench.state.ended == {
+        "t9": "failed: its slot died under it 3 times",
+        "t4": "finished",
+        "t5": "finished",
+    }
+    assert [len(pack) for pack in packs(bench)][:2] == [3, 3]
+    assert [len(pack) for pack in packs(bench) if "t9" in pack] == [3, 3, 1]
+    assert len(bench.events(Left)) == 3
+    bench.check_visits(2, but=["t9"])
+    bench.check_weights()
+
+
+class Hungry(Tiny):
+    """Each lane holds 60 MB from its first step on. Two have room within 150 MB, four never do.
+
+    A limit of the address space leaves a little more room than its number: what malloc had
+    reserved before (64 MB for each thread that allocates) is still to be filled.
+    """
+
+    def configure_model(self, config: Mapping[str, Any]) -> Any:
+        model = super().configure_model(config)
+        model.held = []
+        return model
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if not model.held:
+            model.held.append(torch.ones(15 * 2**20))
+        return super().training_step(model, batch)
+
+
+def test_a_pack_without_address_space_is_split(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Hungry())
+    trials = trials_of(bench.data, [4, 5, 6, 7], 2)
+    bench.run(
+        Given(trials),
+        Pack("random", most=4),
+        slots=1,
+        slot_memory_gb=150 / 1024,
+        state_memory_gb=0.0,
+    )
+    assert bench.state.ended == dict.fromkeys(
+        (trial.id for trial in trials), "finished"
+    )
+    ends = [entry for entry in bench.events(Ended) if entry.why]
+    assert ends and "out of memory with" in ends[0].why
+    assert len(packs(bench)[0]) == 4
+    assert {slot.memory for entry in bench.events(Joined) for slot in entry.slots} == {
+        150 / 1024
+    }
+    assert not bench.events(Left)
+    bench.check_visits(2)
+    bench.check_weights()
+
+
+class Largest(Tiny):
+    batch_size = "max"
+
+
+def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, Largest())
+    bench.run(Given(trials_of(bench.data, [4, 5, 6], 2)), Hop(), slots=2)
+    assert set(bench.state.ended.values()) == {"finished"}
+    assert {
+        bench.state.figures[name]["batch_size"]
+        for name in bench.state.signature.values()
+    } == {32}
+    bench.check_visits(2)
+    bench.check_weights()

@@ -1,0 +1,210 @@
+"""Studies of wide trials under the policies that plan them, as a user runs them."""
+
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+import pytest
+from ray_wide_kit import Exact
+
+import shoal
+from shoal.core.event import Advanced, Planned, Remembered
+from shoal.core.state import State
+from shoal.engine.journal import read, replay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy", ["doubling", "equi", "elastic", "waterfill", "flotilla"]
+)
+def test_wide_trials_finish_and_learn_as_on_one_slot(
+    tmp_path: Path, policy: str
+) -> None:
+    recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
+    study = shoal.create_study(
+        recipe,
+        storage=tmp_path / "study",
+        search_space={"width": shoal.grid([4, 8, 16])},
+    )
+    study.optimize(
+        "grid",
+        policy=policy,
+        max_epochs=2,
+        widths=(1, 4),
+        backend="ray",
+        slots=4,
+        progress=False,
+    )
+    assert set(study.state.ended.values()) == {"finished"}
+    gangs = [
+        gang
+        for line in study.lines()
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
+    assert max(len(gang.slots) for gang in gangs) > 1
+    rows = study.replay()
+    assert len(rows) == 3
+    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
+    assert study.report().exists()
+
+
+@pytest.mark.slow
+def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
+    """How far a unit is comes while it is made, so that speeds are seen at every width."""
+    recipe = Exact(tmp_path / "traces", samples=12003, slow=0.01)
+    study = shoal.create_study(
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8])}
+    )
+    policy = "explore(seconds=12, most=4)"
+    study.optimize(
+        "grid",
+        policy=policy,
+        max_epochs=2,
+        widths=(1, 4),
+        backend="ray",
+        slots=4,
+        progress=False,
+    )
+    entries = [line.entry for line in study.lines()]
+    widths = [
+        len(gang.slots)
+        for entry in entries
+        if isinstance(entry, Planned)
+        for gang in entry.start
+    ]
+    assert widths[:3] == [1, 2, 4]
+    said = [
+        entry.memory
+        for entry in entries
+        if isinstance(entry, Remembered) and entry.who == "policy" and entry.memory
+    ]
+    stamps = max((seen for memory in said for seen in memory.values()), key=len)
+    assert len(stamps) == 4
+    speeds = [
+        (after[1] - before[1]) / (after[0] - before[0])
+        for before, after in pairwise(stamps)
+    ]
+    assert (
+        min(speeds) > 0 and max(speeds) < 1 / 0.001
+    )  # a batch of 10 takes 10 ms at any width
+    assert set(study.state.ended.values()) == {"finished"}
+
+
+@pytest.mark.slow
+def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
+    """The hybrid of hopping and data-parallel training: each group of slots reads the shards
+    that lie there.
+    """
+    recipe = Exact(tmp_path / "traces", samples=1203, shards=4, slow=0.01)
+    study = shoal.create_study(
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8, 16])}
+    )
+    study.optimize(
+        "grid",
+        policy="hybrid",
+        max_epochs=2,
+        widths=(1, 2),
+        backend="ray",
+        slots=4,
+        progress=False,
+    )
+    assert set(study.state.ended.values()) == {"finished"}
+    gangs = [
+        gang
+        for line in study.lines()
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
+    for trial in study.state.known:
+        own = [gang for gang in gangs if trial in gang.trials]
+        assert {len(gang.slots) for gang in own} == {2} and all(
+            gang.quota and gang.shards for gang in own
+        )
+        assert len({gang.slots for gang in own}) == 2  # both groups
+    moved = [
+        entry.moved
+        for line in study.lines()
+        if isinstance(entry := line.entry, Advanced)
+    ]
+    assert sum(sum(each.values()) for each in moved) > 0
+    rows = study.replay()
+    assert len(rows) == 2 and all(
+        row["agrees"] and row["difference"] < 1e-8 for row in rows
+    ), rows
+
+
+@pytest.mark.slow
+def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    """With a batch for each slot, too: what is durable holds the widths that it was made with."""
+    recipe = Exact(
+        tmp_path / "traces", samples=2403, shards=2, slow=0.02, batch_per_slot=True
+    )
+    study = shoal.create_study(
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8])}
+    )
+    options = {
+        "policy": "doubling",
+        "widths": (1, 2),
+        "backend": "ray",
+        "slots": 2,
+        "checkpoint_every": 0.1,
+        "progress": False,
+    }
+
+    def stop() -> None:
+        while not so_far().kept:
+            sleep(0.1)
+        shoal.load_study(tmp_path / "study").stop()
+
+    def so_far() -> State:
+        journal = tmp_path / "study" / "journal.jsonl"
+        return replay(list(read(journal))) if journal.exists() else State()
+
+    stopper = Thread(target=stop)
+    stopper.start()
+    study.optimize("grid", max_epochs=4, **options)
+    stopper.join()
+    half = study.state
+    assert not half.ended
+    study.optimize("grid", max_epochs=4, **options)
+    assert set(study.state.ended.values()) == {"finished"}
+    for trial, visits in study.state.visits.items():
+        kept = half.kept.get(trial)
+        assert (
+            kept is not None
+            and visits[: kept.visits] == half.visits[trial][: kept.visits]
+        )
+        assert any(visit.widths for visit in visits)
+    rows = study.replay()
+    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
+
+
+@pytest.mark.slow
+def test_sharded_data_and_trials_that_always_take_two_slots(tmp_path: Path) -> None:
+    """The default policy reads shards where they lie, and still starts such trials."""
+    recipe = Exact(tmp_path / "traces", samples=803, shards=4, slow=0.0)
+    study = shoal.create_study(
+        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([4, 8])}
+    )
+    study.optimize(
+        "grid",
+        policy="auto",
+        max_epochs=2,
+        widths=(2, 2),
+        backend="ray",
+        slots=2,
+        progress=False,
+    )
+    assert set(study.state.ended.values()) == {"finished"}
+    gangs = [
+        gang
+        for line in study.lines()
+        if isinstance(line.entry, Planned)
+        for gang in line.entry.start
+    ]
+    assert gangs
+    assert all(len(lane.slots) == 2 for gang in gangs for lane in gang.lanes)
+    visited = study.state.visits.values()
+    assert all(len({visit.shard for visit in visits}) == 4 for visits in visited)

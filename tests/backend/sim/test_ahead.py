@@ -1,0 +1,149 @@
+"""Looking ahead: what runs goes on, and what is too much to simulate is estimated."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simkit import SHARDS, started, trial, view_of
+
+from shoal.backend.sim.ahead import Ahead, ahead
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Advanced, Joined, Opened, Planned, Submitted
+from shoal.core.fold import fold
+from shoal.core.plan import solo
+from shoal.core.state import State, View, view
+from shoal.core.trial import Trial, TrialId, Visit
+from shoal.policy import Fifo, Hop
+from shoal.profile.table import Row, Table
+
+NEAR = Ahead(0.01, part=inf)
+TABLE = Table((Row((100.0,), build=0.5, evaluate=0.25, switch=0.125),))
+
+
+def study(
+    trials: int, slots: int, shards: int, epochs: int, table: Table = TABLE
+) -> View:
+    sizes = {ShardId(f"s{i:03d}"): 100 for i in range(shards)}
+    here = tuple(
+        Slot(SlotId(f"w{i}"), shards=frozenset(list(sizes)[i::slots]))
+        for i in range(slots)
+    )
+    many = [
+        Trial(
+            TrialId(f"t{i:03d}"),
+            100.0 * shards * epochs,
+            {"x": i},
+            shards=frozenset(sizes),
+        )
+        for i in range(trials)
+    ]
+    state = fold(State(), [Opened(1, sizes), Joined(here), *map(Submitted, many)])
+    return view(state, 0.0, table.of(state.known))
+
+
+def test_what_runs_goes_on_where_it_runs() -> None:
+    """Hopping cannot divide what fifo has begun: two of three trials stay at their slots."""
+    state = started(*(trial(f"t{i}", 300.0) for i in range(3)))
+    state = replace(state, slots=dict(list(state.slots.items())[:2]))
+    table = Table((Row((10.0,)),))
+    begun = fold(
+        state,
+        [
+            Planned(
+                (),
+                (
+                    solo(TrialId("t0"), SlotId("w0"), 0),
+                    solo(TrialId("t1"), SlotId("w1"), 0),
+                ),
+            )
+        ],
+    )
+    assert (
+        ahead(view_of(state, table), Fifo())
+        == ahead(view_of(begun, table), Fifo())
+        == 60.0
+    )
+    whole = {
+        slot: replace(each, shards=frozenset(SHARDS))
+        for slot, each in state.slots.items()
+    }
+    assert ahead(view_of(replace(state, slots=whole), table), Hop()) < 50.0
+    assert ahead(view_of(replace(begun, slots=whole), table), Hop()) == 60.0
+
+
+def test_a_policy_that_gets_stuck_takes_for_ever() -> None:
+    look = study(2, 2, 2, 1)
+    assert ahead(replace(look, slots=dict(list(look.slots.items())[:1])), Hop()) == inf
+    assert (
+        Ahead()(replace(look, slots=dict(list(look.slots.items())[:1])), Hop()) == inf
+    )
+
+
+@pytest.mark.parametrize(
+    ("trials", "slots", "shards", "epochs"),
+    [(3, 2, 2, 90), (10, 4, 4, 25), (45, 4, 4, 2), (67, 4, 8, 1)],
+    ids=["epochs", "many-epochs", "both", "trials"],
+)
+@pytest.mark.parametrize("policy", [Fifo(), Hop()], ids=["fifo", "hop"])
+def test_the_estimate_is_near_what_it_would_take(
+    trials: int, slots: int, shards: int, epochs: int, policy: object
+) -> None:
+    look, near = study(trials, slots, shards, epochs), Ahead(0.06)
+    assert near.price(look) <= 0.06 < Ahead(inf, inf).price(look)
+    assert near(look, policy) == pytest.approx(ahead(look, policy), rel=0.015)  # type: ignore[arg-type]
+
+
+def test_little_work_is_worth_little_simulating() -> None:
+    look = study(
+        16, 2, 4, 1
+    )  # 32 s of work: 0.032 s at most, and all of it would take 0.01 s
+    assert Ahead().price(look) == Ahead(inf, inf).price(look) < 0.032
+    quick = replace(look, profile=Table((Row((2000.0,)),)).of(look.known))
+    assert Ahead().price(quick) == inf
+    assert Ahead(part=6e-3).price(quick) < 0.0096
+
+
+def test_too_much_to_estimate_has_no_price() -> None:
+    look = study(40, 16, 16, 1)
+    assert Ahead(0.04).price(look) == inf
+    with pytest.raises(ValueError, match="too many to simulate"):
+        Ahead(0.04)(look, Fifo())
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 8),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 15),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_the_estimate_of_unlike_trials_under_way_is_not_far_off(
+    trials: int, slots: int, shards: int, epochs: int, made: int, data: st.DataObject
+) -> None:
+    rows = tuple(
+        Row((data.draw(st.floats(50.0, 200.0)),), {"x": i}, switch=0.1)
+        for i in range(trials)
+    )
+    look = study(trials, slots, shards, epochs, Table(rows))
+    state = State(
+        known=look.known,
+        trials=look.trials,
+        done=look.done,
+        visits=look.visits,
+        pending=look.pending,
+    )
+    state = replace(state, shards=look.shards, slots=look.slots, scores=look.scores)
+    first = next(iter(look.trials.values()))
+    for number in range(min(made, shards * epochs - 1)):
+        shard = sorted(look.shards)[number % shards]
+        visit = Visit(number // shards, shard, number // shards, 100)
+        state = fold(state, [Advanced({first.id: 100.0}, {}, {first.id: (visit,)})])
+    look = view(state, 0.0, look.profile)
+    for policy in (Fifo(), Hop()):
+        assert NEAR.price(look) == inf or NEAR(look, policy) == pytest.approx(
+            ahead(look, policy), rel=0.25
+        )

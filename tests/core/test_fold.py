@@ -1,0 +1,216 @@
+from copy import deepcopy
+from functools import reduce
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simkit import SHARDS, slots, started, state_of, trial
+
+from shoal.core.cluster import SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Entry,
+    Evaluated,
+    Failed,
+    Fell,
+    Finished,
+    Joined,
+    Kept,
+    Left,
+    Measured,
+    Opened,
+    Planned,
+    Remembered,
+    Retired,
+    Submitted,
+)
+from shoal.core.fold import fold, step
+from shoal.core.plan import Gang, Lane, solo
+from shoal.core.state import State
+from shoal.core.trial import TrialId, Visit
+from shoal.policy.hop.hop import Hop
+from shoal.testing import World, worlds
+
+A, B = TrialId("a"), TrialId("b")
+S0, S1, S2 = SHARDS
+W0, W1 = SlotId("w0"), SlotId("w1")
+NAMES = st.sampled_from([A, B, TrialId("never")])
+SHARD = st.sampled_from([S0, S1, S2])
+GANGS = st.builds(
+    solo,
+    NAMES,
+    st.sampled_from([W0, W1, SlotId("gone")]),
+    st.integers(0, 2),
+    SHARD,
+    st.just(10.0),
+)
+VISITS = st.builds(Visit, st.integers(0, 2), SHARD, st.integers(0, 2), st.just(10))
+FINE = st.floats(0, 100)
+ENTRIES: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(Opened, st.integers(1, 3), st.just(SHARDS)),
+    st.builds(
+        Submitted,
+        st.builds(trial, st.sampled_from([A, B]), st.sampled_from([30.0, 60.0])),
+    ),
+    st.builds(Retired, NAMES),
+    st.builds(
+        Advanced,
+        st.dictionaries(NAMES, FINE),
+        st.just({}),
+        st.dictionaries(NAMES, st.tuples(VISITS)),
+    ),
+    st.builds(Kept, NAMES, st.integers(0, 5), FINE),
+    st.builds(Fell, NAMES, st.integers(0, 5), FINE),
+    st.builds(Evaluated, NAMES, st.floats(0, 3), st.just({"loss": 1.0})),
+    st.builds(Measured, NAMES, st.sampled_from(["m", "n"]), st.just({"rate": 2.0})),
+    st.builds(Ended, GANGS),
+    st.builds(Finished, NAMES),
+    st.builds(Failed, NAMES, st.just("why")),
+    st.builds(Joined, st.just(slots(SHARDS))),
+    st.builds(Left, st.frozensets(st.sampled_from([W0, W1])), st.booleans()),
+    st.builds(Planned, st.just(()), st.tuples(GANGS)),
+    st.builds(Remembered, st.sampled_from(["policy", "searcher"]), st.integers()),
+    st.builds(Commanded, st.sampled_from(["stop", "other"]), st.just("why")),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
+def test_fold_is_steps_and_changes_nothing_it_was_given(
+    entries: list[Any], cut: int
+) -> None:
+    base = fold(State(), entries[:cut])
+    before = deepcopy(base)
+    assert fold(base, entries[cut:]) == reduce(step, entries[cut:], base)
+    assert base == before
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds())
+def test_indices_follow_the_plan(world: World) -> None:
+    lines, _, _ = world.run(Hop())
+    state = State()
+    for _, entry in lines:
+        state = step(state, entry)
+        assert state.running == {
+            t: gang for gang in state.plan.gangs for t in gang.trials
+        }
+        assert state.busy == {s: gang for gang in state.plan.gangs for s in gang.slots}
+        assert state.trials.keys() | state.ended.keys() == state.known.keys()
+        assert not state.trials.keys() & state.ended.keys()
+        assert state.running.keys() <= state.trials.keys()
+        assert state.busy.keys() <= state.slots.keys()
+        for name, each in state.trials.items():
+            n = len(each.shards)
+            seen = {
+                visit.shard
+                for visit in state.visits[name][len(state.visits[name]) // n * n :]
+            }
+            assert state.pending[name] == each.shards - seen
+
+
+def test_visits_and_pending() -> None:
+    state = started(trial("a"))
+    assert state.pending[A] == set(SHARDS)
+    state = step(state, Advanced({A: 10.0}, visits={A: (Visit(0, S1, 0, 10),)}))
+    assert state.pending[A] == {S0, S2}
+    state = fold(
+        state,
+        [Advanced({A: 10.0}, visits={A: (Visit(0, s, 0, 10),)}) for s in (S0, S2)],
+    )
+    assert state.pending[A] == set(SHARDS), "a new epoch"
+    assert state.done[A] == 30.0
+
+
+def test_a_fall_brings_back_what_was_lost() -> None:
+    visits = tuple(Visit(0, s, 0, 10) for s in SHARDS)
+    state = fold(
+        started(trial("a")),
+        [Advanced({A: 30.0}, visits={A: visits}), Evaluated(A, 1.0, {"loss": 1.0})],
+    )
+    state = fold(
+        state,
+        [
+            Advanced({A: 10.0}, visits={A: (Visit(1, S0, 1, 10),)}),
+            Evaluated(A, 4 / 3, {"loss": 0.5}),
+        ],
+    )
+    fell = step(state, Fell(A, 3, 30.0))
+    assert fell.visits[A] == visits
+    assert fell.pending[A] == set(SHARDS)
+    assert [epoch for epoch, _ in fell.scores[A]] == [1.0]
+    back = step(state, Fell(A, 0, 0.0))
+    assert (back.done[A], back.visits[A], back.scores[A]) == (0.0, (), ())
+
+
+def test_a_lost_slot_prunes_and_counts_strikes() -> None:
+    wide = Gang((Lane(A, (W0, W1)), Lane(B, (SlotId("w2"),))))
+    state = fold(started(trial("a"), trial("b")), [Planned((), (wide,))])
+    left = step(state, Left(frozenset({W0}), died=True))
+    assert left.running[A] == left.running[B] == Gang((Lane(A, (W1,)), wide.lanes[1]))
+    assert left.strikes == {}, "it goes on on its other slot"
+    assert W0 not in left.slots and W0 not in left.busy
+    gone = step(left, Left(frozenset({W1}), died=True))
+    assert gone.strikes == {A: 1} and A not in gone.running and B in gone.running
+    assert step(gone, Kept(A, 0, 0.0)).strikes == {}
+    assert step(state, Left(frozenset({W0}))).strikes == {}, (
+        "a slot that was taken away says nothing of its trials"
+    )
+
+
+def test_lack_of_memory_in_company_is_no_slot_that_died() -> None:
+    """It makes trials run alone, and fails none."""
+    pack = Gang((Lane(A, (W0,)), Lane(B, (W0,))))
+    state = started(trial("a"), trial("b"))
+    for _ in range(3):
+        state = fold(state, [Planned((), (pack,)), Ended(pack, "out of memory")])
+    assert state.strikes == {A: 2, B: 2} and state.strikes_of_slots == {}
+    alone = Gang((Lane(A, (W0,)),))
+    state = fold(state, [Planned((), (alone,)), Left(frozenset({W0}), died=True)])
+    assert state.strikes == {A: 3, B: 2} and state.strikes_of_slots == {A: 1}
+    kept = step(state, Kept(A, 0, 0.0))
+    assert kept.strikes == {B: 2} and kept.strikes_of_slots == {}
+
+
+def test_extending_a_trial() -> None:
+    state = fold(started(trial("a")), [Advanced({A: 30.0}), Finished(A)])
+    assert state.ended == {A: "finished"} and not state.trials
+    longer = step(state, Submitted(trial("a", 60.0)))
+    assert (
+        longer.trials[A].samples == 60.0 and not longer.ended and longer.done[A] == 30.0
+    )
+    assert step(state, Submitted(trial("a"))) == state, (
+        "asked for once more, no longer: nothing is left to do"
+    )
+
+
+def test_a_new_run_finds_nothing_at_work() -> None:
+    state = fold(
+        started(trial("a")),
+        [Planned((), (solo(A, W0, 0),)), Commanded("stop", "enough")],
+    )
+    assert state.stopped == "enough" and state.turn == 1
+    again = step(state, Opened(2, SHARDS))
+    assert (again.run, again.stopped, again.slots, again.busy, again.running) == (
+        2,
+        None,
+        {},
+        {},
+        {},
+    )
+    assert not again.plan.gangs and again.trials.keys() == {A} and again.turn == 1
+
+
+def test_figures_of_a_signature_add_up() -> None:
+    state = fold(
+        state_of(),
+        [
+            Measured(A, "m", {"rate": 2.0, "step": 1.0}),
+            Measured(B, "m", {}),
+            Measured(B, "m", {"rate": 3.0}),
+        ],
+    )
+    assert state.figures == {"m": {"rate": 3.0, "step": 1.0}}
+    assert state.signature == {A: "m", B: "m"}

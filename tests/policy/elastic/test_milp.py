@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from allocations import Case, case
+
+from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic.milp import NodeMilp, count_milp, first_map, node_milp
+from shoal.policy.elastic.table import value
+
+
+def solve(x: Case, **how: object) -> object:
+    return node_milp(x.curve, first_map(x.held, x.free), x.up, x.down, x.horizon, **how)
+
+
+def same_optimum(x: Case) -> None:
+    best = value(x.table, best_counts(x.table, x.free))
+    for found in (
+        solve(x),
+        count_milp(x.curve, x.held, x.up, x.down, x.horizon, x.free),
+    ):
+        assert found.optimal
+        assert found.counts.sum() <= x.free
+        assert value(x.table, found.counts) == pytest.approx(best, rel=1e-6, abs=1e-3)
+
+
+def test_elastic_has_the_optimum_of_the_programs():
+    rng = np.random.default_rng(21)
+    for _ in range(60):
+        same_optimum(
+            case(
+                rng,
+                int(rng.integers(1, 4)),
+                int(rng.integers(3, 10)),
+                int(rng.integers(3, 8)),
+            )
+        )
+
+
+@pytest.mark.slow
+def test_elastic_has_the_optimum_of_the_programs_on_500_instances():
+    rng = np.random.default_rng(22)
+    for _ in range(500):
+        same_optimum(
+            case(
+                rng,
+                int(rng.integers(1, 5)),
+                int(rng.integers(3, 15)),
+                int(rng.integers(3, 12)),
+            )
+        )
+
+
+def test_the_papers_big_m_forbids_to_change_by_more_than_half_of_the_nodes():
+    # one trial on 12 free nodes: it should take all; M = |N| + 1 lets it take 6
+    curve = np.array([np.arange(13.0) * 100.0])
+    none, cost = np.zeros((1, 12), np.int64), np.array([18.0])
+    assert node_milp(curve, none, cost, cost, 120.0).counts.tolist() == [12]
+    assert node_milp(curve, none, cost, cost, 120.0, bigm="paper").counts.tolist() == [
+        6
+    ]
+
+
+def test_stopped_before_a_solution_the_present_counts_stay():
+    x = case(np.random.default_rng(5), 3, 12, 6)
+    counts = NodeMilp(limit=1e-6).counts(x.curve, x.held, x.up, x.down, x.free)
+    stay = np.where(x.table[np.arange(3), x.held] > -1e29, x.held, 0)
+    assert value(x.table, counts) >= value(x.table, stay)
+    assert value(x.table, counts) <= value(x.table, best_counts(x.table, x.free)) + 1e-6

@@ -1,0 +1,164 @@
+"""Packing by policy: who shares a slot, who joins later, and what that is worth."""
+
+import pytest
+
+from shoal.backend.sim.sim import Sim
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Finished, Opened, Planned
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.engine.journal import Journal
+from shoal.engine.run import run
+from shoal.policy.fifo import Fifo
+from shoal.policy.pack.pack import Pack
+from shoal.profile.pack import PackCost, Packs
+from shoal.profile.table import Row, Table
+from shoal.search.trace import Trace
+from shoal.testing.policies import check_policy
+
+SHARDS = {ShardId("all"): 6000}
+
+
+@pytest.mark.parametrize("grouping", ["contiguous", "nearest", "random", "batch_size"])
+@pytest.mark.parametrize("refill", [True, False])
+def test_contract(grouping, refill):
+    check_policy(lambda: Pack(grouping, refill=refill), examples=15)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({"grouping": "knn"}, "contiguous"), ({"most": 0}, "most=0")]
+)
+def test_wrong_values(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        Pack(**wrong)
+
+
+def simulate(policy, profile, configs, slots=1, memory=2.5, epochs=1):
+    here = [
+        Slot(SlotId(f"g{i}"), memory=memory, shards=frozenset(SHARDS))
+        for i in range(slots)
+    ]
+    sim = Sim(profile.of, here, shards=SHARDS, checkpoint_every=1e9)
+    journal, state = Journal(), fold(State(), [Opened(1, SHARDS)])
+    arrivals = [(c.pop("at", 0), c, c.pop("samples", None)) for c in map(dict, configs)]
+    run(Trace(arrivals, epochs), policy, sim, profile.believe, journal, state)
+    packs = [
+        [g.trials for g in line.entry.start]
+        for line in journal.lines
+        if isinstance(line.entry, Planned)
+    ]
+    ends = {
+        line.entry.trial: line.time
+        for line in journal.lines
+        if isinstance(line.entry, Finished)
+    }
+    return packs, ends
+
+
+def batches(*sizes):
+    return [{"batch_size": b} for b in sizes]
+
+
+SHARED = Packs(PackCost.sharing(0.6, repack=0.0), memory=0.4, per_sample=0.6 / 45)
+
+
+def test_worked_example_as_a_policy():
+    """20, 20, 40 together, then 60."""
+    packs, _ = simulate(Pack(refill=False), SHARED, batches(20, 60, 20, 40))
+    assert sorted(sorted(p) for turn in packs for p in turn) == [
+        ["t000", "t002", "t003"],
+        ["t001"],
+    ]
+
+
+def test_packs_only_what_gains():
+    """Lanes that take turns win nothing by sharing a slot."""
+    packs, ends = simulate(
+        Pack(), Table((Row((100.0,)),)), batches(20, 20, 20), memory=99.0
+    )
+    assert all(len(p) == 1 for turn in packs for p in turn)
+    assert max(ends.values()) == max(
+        simulate(Fifo(), Table((Row((100.0,)),)), batches(20, 20, 20))[1].values()
+    )
+
+
+def test_idle_slots_come_before_packs():
+    packs, _ = simulate(Pack(), SHARED, batches(20, 20, 20, 20), slots=4, memory=99.0)
+    assert sorted(p for turn in packs for p in turn) == [
+        ("t000",),
+        ("t001",),
+        ("t002",),
+        ("t003",),
+    ]
+
+
+def test_unlike_graphs_are_kept_apart():
+    configs = [{"batch_size": 20, "depth": d} for d in (1, 2, 1, 2)]
+    packs, _ = simulate(
+        Pack(same=["depth"], refill=False), SHARED, configs, memory=99.0
+    )
+    assert sorted(sorted(p) for turn in packs for p in turn) == [
+        ["t000", "t002"],
+        ["t001", "t003"],
+    ]
+
+
+def test_a_waiting_trial_joins_where_one_has_ended():
+    configs = [
+        {"batch_size": 45, "samples": 12000.0},
+        {"batch_size": 45},
+        {"batch_size": 45},
+    ]
+    packs, ends = simulate(Pack(), SHARED, configs, memory=2.0)
+    assert packs == [[("t000", "t001")], [("t000", "t002")]]
+    _, apart = simulate(Pack(refill=False), SHARED, configs, memory=2.0)
+    assert max(ends.values()) < max(apart.values())
+
+
+@pytest.mark.parametrize(("repack", "joins"), [(1.0, True), (1e4, False)])
+def test_none_joins_where_taking_it_in_costs_more_than_it_gains(repack, joins):
+    profile = Packs(
+        PackCost.sharing(0.6, repack=repack), memory=0.4, per_sample=0.6 / 45
+    )
+    configs = [
+        {"batch_size": 45, "samples": 12000.0},
+        {"batch_size": 45},
+        {"batch_size": 45},
+    ]
+    packs, _ = simulate(Pack(), profile, configs, memory=2.0)
+    assert (packs[1] == [("t000", "t002")]) == joins
+
+
+def test_faster_than_one_by_one():
+    configs = batches(*[20, 25, 30, 35, 40, 45, 50, 55] * 3)
+    together = max(simulate(Pack(), SHARED, configs, memory=5.0)[1].values())
+    alone = max(simulate(Fifo(), SHARED, configs, memory=5.0)[1].values())
+    assert together < alone / 1.5
+
+
+def test_nearest_looks_at_places_not_at_values():
+    """Index distance: 1e-6 and 1e-5 are as far apart as 0.01 and 0.1."""
+    configs = [{"batch_size": 20, "lr": lr} for lr in (1e-6, 1e-5, 1e-2, 1e-1)]
+    packs, _ = simulate(
+        Pack("nearest", most=2, refill=False), SHARED, configs, memory=99.0
+    )
+    assert sorted(sorted(p) for turn in packs for p in turn) in (
+        [["t000", "t001"], ["t002", "t003"]],
+        [["t000", "t003"], ["t001", "t002"]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("levels", "within", "together"),
+    [
+        ({}, 1, 2),
+        ({}, 0, 1),
+        ({"batch_size": range(20, 75, 5)}, 3, 1),
+        ({"batch_size": range(20, 75, 5)}, 4, 2),
+    ],
+)
+def test_the_threshold_of_nearest_is_a_users_choice(levels, within, together):
+    """Defect 14: batch 20 and 40 are four levels apart, also where nobody drew those between."""
+    rule = Pack("nearest", refill=False, levels=levels, within=within)
+    packs, _ = simulate(rule, SHARED, batches(20, 40), memory=99.0)
+    assert max(len(p) for turn in packs for p in turn) == together

@@ -1,0 +1,379 @@
+"""The automatic policy as a study wires it: what it chooses among, what it writes down, and
+that nothing is lost by a change.
+"""
+
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from simkit import SHARDS, slots, started, study, trial, view_of
+
+import shoal
+from shoal import report
+from shoal.backend.sim.ahead import Ahead
+from shoal.backend.sim.sim import Sim
+from shoal.core.check import check
+from shoal.core.event import Opened, Planned, Remembered
+from shoal.core.fold import fold
+from shoal.core.plan import Plan
+from shoal.core.state import State, View
+from shoal.engine.journal import Journal, Line, read
+from shoal.engine.run import reopened, run
+from shoal.policy import Auto, Explore
+from shoal.policy.combine import Every
+from shoal.profile.table import Row, Table
+from shoal.search import Grid
+from shoal.study import auto as candidates
+from shoal.study.folder import StudyError, last_head
+from shoal.study.options import believer
+from shoal.testing import check_policy
+from shoal.testing.journals import check_journal
+from shoal.testing.worlds import World, worlds
+from shoal.tools.forecast import forecast, forecast_lines
+
+HOPPING = Table((Row((10.0,), switch=0.01),))
+STAYING = Table((Row((10.0,), switch=20.0),))
+
+
+def auto(said: str = "auto") -> Auto:
+    """As wired, but that simulating costs nothing: these studies are over in seconds."""
+    made = candidates.auto(said, lambda name: candidates.policy_of(name, True, 0))  # type: ignore[arg-type]
+    free = Ahead(part=inf)
+    return replace(made, simulate=free, price=free.price, share=inf)
+
+
+def memories(lines: list[Line]) -> list[dict[str, Any]]:
+    return [
+        line.entry.memory
+        for line in lines
+        if isinstance(line.entry, Remembered) and line.entry.who == "policy"
+    ]
+
+
+def choices(lines: list[Line]) -> list[tuple[str, str]]:
+    """What was followed and why, at each entry of the policy's memory."""
+    return [(memory["follows"], memory["why"]) for memory in memories(lines)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "pack",
+        "pack(most=4)",
+        "hop-packs",
+        "packed(policy=hop)",
+        "auto:pack(most=4)",
+        "every(seconds=60, policy=pack)",
+    ],
+)
+def test_packs_fuse_as_the_study_is_told_however_the_policy_is_named(said: str) -> None:
+    def fuses(said: str, fuse: bool) -> bool:
+        made: Any = candidates.policy_of(said, fuse, 0)  # type: ignore[arg-type]
+        made = next(iter(made.candidates.values())) if isinstance(made, Auto) else made
+        return bool(made.policy.fuse if isinstance(made, Every) else made.fuse)
+
+    assert fuses(said, True) and not fuses(said, False)
+    assert fuses("pack(fuse=True)", False) and not fuses(
+        "packed(policy=hop, fuse=False)", True
+    )
+
+
+def test_the_candidates_follow_from_slots_and_shards() -> None:
+    among = candidates.Among(("fifo", "hop", "hop-quick4", "pack"))
+    look = view_of(started(trial("t")))
+    here = list(look.slots.items())
+    assert among(look) == ("hop", "hop-quick4", "fifo", "pack")
+    assert among(replace(look, slots=dict(here[:1]))) == ("fifo", "pack")
+    assert among(replace(look, shards={})) == ("fifo", "pack")
+    assert among(replace(look, shards=dict(list(look.shards.items())[:2]))) == (
+        "fifo",
+        "pack",
+        "hop",
+        "hop-quick4",
+    )
+    assert candidates.Among(("hop",))(replace(look, shards={})) == ("hop",)
+
+
+@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw"])
+def test_a_head_gives_back_what_was_said(said: str) -> None:
+    assert candidates.said(candidates.described(said)) == said
+    usual = (*candidates.USUAL, *candidates.WIDE)
+    assert tuple(auto(said).candidates) == (
+        usual if said == "auto" else ("fifo", "hop-lrw")
+    )
+
+
+def test_candidates_may_have_arguments() -> None:
+    said = "auto:every(seconds=60, policy=explore(seconds=9, most=4)), fifo"
+    made = auto(said).candidates
+    assert list(made) == [
+        "every(seconds=60, policy=explore(seconds=9, most=4))",
+        "fifo",
+    ]
+    assert made[next(iter(made))] == Every(60, Explore(9, 4))
+    assert candidates.named(candidates.said(candidates.described(said))) == tuple(made)
+
+
+def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
+    among = candidates.Among((*candidates.USUAL, *candidates.WIDE))
+    narrow = view_of(started(trial("a"), trial("b")))
+    assert not set(candidates.WIDE) & set(among(narrow))
+    may = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "ab")))
+    assert among(may)[:2] == candidates.WIDE and set(among(may)) == {
+        *candidates.USUAL,
+        *candidates.WIDE,
+    }
+    many = view_of(started(*(replace(trial(name), widths=(1, 3)) for name in "abcd")))
+    assert among(many)[0] == "hop-packs", "trials enough: the usual choice is as it was"
+    assert set(among(view_of(started(replace(trial("a"), widths=(2, 3)))))) == set(
+        candidates.WIDE
+    )
+    assert "hybrid" not in among(replace(may, shards={})), "it hops"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "gains"), [((10.0, 19.0, 27.0), True), ((10.0, 7.0, 6.0), False)]
+)
+def test_two_trials_on_three_slots_are_wide_where_the_profile_says_so(
+    scaling: tuple[float, ...], gains: bool
+) -> None:
+    table = Table((Row(scaling, switch=0.01),))
+    search = Grid({"x": shoal.grid(range(2))}, 6, widths=(1, 3))
+    lines, state = study(auto(), table, searcher=search)
+    assert not state.trials
+    widest = max(
+        len(lane.slots)
+        for line in lines
+        if isinstance(line.entry, Planned)
+        for g in line.entry.start
+        for lane in g.lanes
+    )
+    assert (widest > 1) == gains
+    narrow, _ = study(auto(), table, searcher=replace(search, widths=None))
+    assert lines[-1].time < narrow[-1].time * (0.8 if gains else 1.001)
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [("auto:", "say what to choose among"), ("auto:best", "unknown policy 'best'")],
+)
+def test_names_that_are_none_are_refused(said: str, says: str) -> None:
+    with pytest.raises(StudyError, match=says):
+        auto(said)
+
+
+def test_the_better_policy_is_followed_in_opposite_situations_and_the_journal_says_why() -> (
+    None
+):
+    for table, follows in ((HOPPING, "hop"), (STAYING, "fifo")):
+        lines, state = study(auto("auto:hop,hop-quick4,fifo"), table, count=4, epochs=2)
+        assert not state.trials
+        assert {name for name, _ in choices(lines)} == {follows}
+        assert choices(lines)[0][1].startswith(
+            f"with 4 trials on 3 slots {follows} would take "
+        )
+        assert len(memories(lines)) == 1, "once a change, not once a decision"
+
+
+def test_a_resumed_study_goes_on_with_the_choice_it_made() -> None:
+    whole, _ = study(auto("auto:hop,hop-quick4,fifo"), HOPPING, count=4, epochs=2)
+    stopped, _ = study(
+        auto("auto:hop,hop-quick4,fifo"),
+        HOPPING,
+        count=4,
+        epochs=2,
+        deadline=4.0,
+        checkpoint_every=0,
+    )
+    assert stopped[-1].time < whole[-1].time
+    lines, state = study(
+        auto("auto:hop,hop-quick4,fifo"),
+        HOPPING,
+        count=4,
+        epochs=2,
+        former=stopped,
+        checkpoint_every=0,
+    )
+    assert not state.trials and memories(lines) == memories(stopped) == memories(whole)
+
+
+def measured(policy: Auto, truth: Table, count: int = 6) -> list[Line]:
+    """A study whose profile is made of its own measurements."""
+    journal, state = Journal(), State()
+    for entry in reopened(State(), SHARDS, {"policy": {"name": "auto"}}):
+        journal.append(0.0, entry)
+        state = fold(state, [entry])
+    sim = Sim(truth.of, slots(SHARDS), shards=SHARDS, former=(state, 0.0))
+    state = run(
+        Grid({"x": shoal.grid(range(count))}, 2),
+        policy,
+        sim,
+        believer(None),
+        journal,
+        state,
+    )
+    assert not state.trials
+    check_journal(journal.lines, state)
+    return journal.lines
+
+
+def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() -> None:
+    lines = measured(
+        auto("auto:fifo,hop"), Table((Row((10.0,), evaluate=1.0, build=1.5),))
+    )
+    (first, why), *later = choices(lines)
+    assert (first, why) == (
+        "hop",
+        "nothing is measured yet, with 3 slots and 3 shards: the usual choice",
+    )
+    assert later and "would take" in later[0][1]
+    assert len(set(choices(lines))) == len({why for _, why in choices(lines)}) <= 3
+    assert later[0][0] == "fifo", (
+        "building each model at each slot takes longer than to train it"
+    )
+    found = report.summary(lines)
+    assert found["policy"] == {"follows": later[-1][0], "why": later[-1][1]}
+    assert (
+        f"policy   auto: {later[-1][0]}, because {later[-1][1]}"
+        in report.status_lines(found)
+    )
+    page = report.page(lines)
+    assert (
+        "auto: fifo" in page
+        and "What auto followed" in page
+        and "nothing is measured yet" in page
+    )
+
+
+def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(
+    tmp_path: Path, blobs: Any
+) -> None:
+    made = shoal.create_study(blobs(samples=600), storage=tmp_path / "s")
+    made.optimize(max_epochs=4, timeout=0.1, progress=False)
+    assert last_head(made.lines())["policy"] == {"name": "auto"}
+    assert choices(made.lines())[0] == (
+        "pack",
+        "nothing is measured yet, with 1 slot and 3 shards: the usual choice",
+    )
+    made.resume(progress=False)
+    assert all(each.status == "finished" for each in made.trials)
+    assert {name for name, _ in choices(made.lines())} == {
+        "pack"
+    } and made.state.run == 2
+    made.optimize(policy="auto:fifo,hop", max_epochs=4, progress=False)
+    assert last_head(made.lines())["policy"] == {
+        "name": "auto",
+        "candidates": ["fifo", "hop"],
+    }
+
+
+def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
+    tmp_path: Path, blobs: Any
+) -> None:
+    for name, switch, follows in (("quick", 0.0, "hop"), ("slow", 30.0, "pack")):
+        profile = tmp_path / f"{name}.toml"
+        costs = "".join(
+            f"{name} = 0.0\n" for name in ("memory", "build", "evaluate", "save")
+        )
+        profile.write_text(f"[[rows]]\nrates = [1.0]\nswitch = {switch}\n{costs}")
+        made = shoal.create_study(
+            blobs(),
+            storage=tmp_path / name,
+            search_space={"width": shoal.grid([4, 6, 8]), "lr": 1e-2},
+        )
+        found = forecast(
+            made,
+            (),
+            None,
+            None,
+            profile,
+            {"backend": "ray", "slots": 2},
+            tmp_path / f"{name}-plan",
+        )
+        rows = {row["policy"]: row for row in found["policies"]}
+        assert list(rows) == ["auto", *candidates.USUAL, "hop-lrw"]
+        assert rows["auto"]["follows"].startswith(follows)
+        assert rows["auto"]["seconds"] == min(
+            rows[x]["seconds"] for x in candidates.USUAL
+        )
+        assert forecast_lines(found)[
+            -1
+        ] == f"\nauto: {rows['auto']['follows']}, because {rows['auto']['why']}".strip(
+            "\n"
+        )
+        written = list(read(tmp_path / f"{name}-plan" / "auto" / "journal.jsonl"))
+        assert set(choices(written)) == {(rows["auto"]["follows"], rows["auto"]["why"])}
+        assert last_head(written)["policy"] == {"name": "auto"}
+
+
+@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-quota,hop-lrw"])
+def test_it_holds_the_contract_of_policies_and_finishes_every_study(said: str) -> None:
+    check_policy(lambda: auto(said), examples=4)
+
+
+class Checked:
+    """The policy, with each plan held to the rules, and the memory made as it will be read back."""
+
+    def __init__(self, inner: Auto) -> None:
+        self.inner = inner
+
+    def start(self) -> Any:
+        return self.inner.start()
+
+    def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
+        plan, after = self.inner.decide(view, memory)
+        check(plan, view)
+        assert all(gang in plan.gangs for gang in view.plan.gangs), (
+            "a change of mind stops nothing"
+        )
+        assert json.loads(json.dumps(after)) == after
+        return plan, after
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(worlds())
+def test_with_its_own_measurements_too_everything_finishes(world: World) -> None:
+    """Choices change in the middle: after the usual one come figures, slots that go, and shards
+    that move.
+    """
+    sim = Sim(
+        world.table.of, world.slots, world.script, shards=world.shards, seed=world.seed
+    )
+    journal, opened = Journal(), Opened(1, world.shards)
+    journal.append(0.0, opened)
+    state = run(
+        world.searcher,
+        Checked(auto()),
+        sim,
+        believer(None),
+        journal,
+        fold(State(), [opened]),
+    )
+    check_journal(journal.lines, state)
+    assert not state.trials
+    assert all(
+        how == "finished" or "died under it" in how for how in state.ended.values()
+    )
+    assert len(memories(journal.lines)) <= 1 + len(journal.lines) // 2
+
+
+def test_packing_by_nearness_counts_in_the_levels_of_the_space() -> None:
+    space = {
+        "batch_size": shoal.grid([20, 25, 30]),
+        "lr": shoal.uniform(0, 1),
+        "depth": 2,
+    }
+    made = candidates.policy_of("pack(grouping='nearest', within=3)", False, 0)  # type: ignore[arg-type]
+    levelled: Any = candidates.with_levels(made, space)
+    assert levelled.levels == {"batch_size": [20, 25, 30]}
+    assert candidates.with_levels(levelled, {}) is levelled

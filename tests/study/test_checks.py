@@ -1,0 +1,343 @@
+"""What is wrong is said before the first line is written, in one clear error."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shoal
+from shoal.study import results
+from shoal.study.folder import StudyError, TrialsFailed
+from shoal.study.options import Options, check_slots, slots_here
+
+
+def refused(study: shoal.Study, match: str, **given: Any) -> None:
+    """The call is refused, nothing is written, and the folder takes a right call afterwards."""
+    with pytest.raises(StudyError, match=match):
+        study.optimize(progress=False, **given)
+    assert not study.folder.journal.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (
+            {"searcher": lambda config: 0.0},
+            "a searcher is a name, or an object with start",
+        ),
+        ({"policy": lambda view: None}, "a policy is a name, or an object with start"),
+        ({"policy": shoal.Hop}, "give an instance as policy"),
+        ({"searcher": shoal.Random}, "give an instance as searcher"),
+        ({"timeout": "60"}, "timeout must be seconds"),
+        ({"timeout": -1.0}, "timeout must be seconds"),
+        ({"profile": 3}, "profile= takes the path"),
+        ({"num_samples": 2, "n_trials": 3}, "two names of one number"),
+    ],
+)
+def test_arguments_are_checked_before_the_first_line(
+    tmp_path: Path, blobs: Any, given: dict[str, Any], match: str
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    refused(study, match, **given)
+    study.optimize(max_epochs=1, progress=False)
+    assert len(study.trials) == 4
+
+
+def test_an_optuna_log_without_a_metric_is_refused_before_the_first_line(
+    tmp_path: Path, blobs: Any
+) -> None:
+    recipe = blobs()
+    recipe.metric = None
+    study = shoal.create_study(recipe, storage=tmp_path / "s")
+    with pytest.raises(ValueError, match="metric"):
+        study.optimize(progress=False, optuna_log=True)
+    assert not study.folder.journal.exists()
+
+
+def test_a_run_that_trained_nothing_binds_nobody(tmp_path: Path, blobs: Any) -> None:
+    class Own:
+        """A searcher that proposes nothing and raises."""
+
+        def start(self) -> dict[str, Any]:
+            return {}
+
+        def propose(self, view: Any, memory: Any) -> Any:
+            raise AttributeError("wrong")
+
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(AttributeError, match="wrong"):
+        study.optimize(Own(), progress=False)
+    study.optimize(max_epochs=1, progress=False)
+    assert len(study.trials) == 4
+
+
+def test_n_trials_is_num_samples(tmp_path: Path, blobs: Any) -> None:
+    space = {"width": 4, "lr": shoal.loguniform(1e-3, 1e-1)}
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
+    study.optimize(n_trials=2, max_epochs=1, progress=False)
+    assert len(study.trials) == 2
+
+
+# -- scores ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("searcher", [None, "asha"])
+def test_a_misspelt_metric_is_an_error_at_the_first_score(
+    tmp_path: Path, blobs: Any, searcher: str | None
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", metric="acuracy")
+    count = None if searcher is None else 4
+    with pytest.raises(
+        ValueError, match="no metric 'acuracy'; evaluations give accuracy"
+    ):
+        study.optimize(searcher, "fifo", num_samples=count, progress=False)
+    assert all(len(trial.scores) <= 1 for trial in study.trials)
+    again = shoal.create_study(
+        blobs(),
+        storage=tmp_path / "s",
+        metric="accuracy",
+        mode="max",
+        load_if_exists=True,
+    )
+    again.optimize(searcher, "fifo", num_samples=count, progress=False)
+    assert again.best_trial.value > 0
+
+
+def test_a_misspelt_metric_to_foretell_by_is_an_error_at_the_first_score(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(
+        ValueError,
+        match="got 'los', evaluations give accuracy: say foretell='accuracy'",
+    ):
+        study.optimize(policy="doubling(foretell='los')", max_epochs=3, progress=False)
+    assert all(len(trial.scores) <= 1 for trial in study.trials)
+    study = shoal.create_study(blobs(), storage=tmp_path / "again")
+    study.optimize(policy="doubling(foretell='accuracy')", max_epochs=3, progress=False)
+    assert all(len(trial.scores) == 3 for trial in study.trials)
+
+
+def test_a_metric_that_nothing_can_give_is_refused(tmp_path: Path, blobs: Any) -> None:
+    class NoValidation(blobs):  # type: ignore[misc,valid-type]
+        def data(self) -> shoal.Data:
+            return shoal.Data.arrays(
+                np.zeros((8, 5), "float32"), np.zeros(8, "int64"), validation=None
+            )
+
+    study = shoal.create_study(NoValidation(), storage=tmp_path / "s")
+    refused(study, "ranked by 'accuracy'.*no validation part")
+
+
+def test_all_trials_failing_raises_with_the_first_errors(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Raising(blobs):  # type: ignore[misc,valid-type]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            raise RuntimeError("no such luck")
+
+    study = shoal.create_study(Raising(), storage=tmp_path / "s")
+    with pytest.raises(
+        TrialsFailed, match="all of 4 trials failed: t000 failed: .*no such luck"
+    ):
+        study.optimize(progress=False)
+    assert all(trial.status.startswith("failed") for trial in study.trials)
+
+
+# -- the recipe --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attributes", "match"),
+    [
+        (
+            {"batchsize": 64},
+            "'batchsize', which Shoal does not know: did you mean 'batch_size'",
+        ),
+        ({"max_epoch": 3}, "did you mean 'max_epochs'"),
+        ({"shuffle": "always"}, "shuffle must be"),
+        ({"batch_size": "big"}, "batch_size must be"),
+        ({"precision": "fp8"}, "precision must be"),
+    ],
+)
+def test_wrong_attributes_are_refused(
+    tmp_path: Path, blobs: Any, attributes: dict[str, Any], match: str
+) -> None:
+    wrong = type("Wrong", (blobs,), attributes)
+    refused(shoal.create_study(wrong(), storage=tmp_path / "s"), match)
+
+
+def test_attributes_of_ones_own_are_welcome(tmp_path: Path, blobs: Any) -> None:
+    class Own(blobs):  # type: ignore[misc,valid-type]
+        metrics = ("accuracy",)  # read below
+        folder = "somewhere"
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            found = super().validation_step(model, batch)
+            return {name: found[name] for name in self.metrics}
+
+    study = shoal.create_study(Own(), storage=tmp_path / "s")
+    study.optimize(max_epochs=1, progress=False)
+    assert len(study.trials) == 4
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        (
+            {"width": 4},
+            r"reads config\['lr'\], and a configuration of the search has width",
+        ),
+        (
+            {"width": 4, "lr": 0.1, "batch_size": shoal.grid([8, "all"])},
+            "batch_size must be",
+        ),
+        (
+            {"width": 4, "lr": 0.1, "batchsize": shoal.grid([8, 16])},
+            "dimension 'batchsize'",
+        ),
+    ],
+)
+def test_wrong_spaces_are_refused(
+    tmp_path: Path, blobs: Any, space: dict[str, Any], match: str
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
+    refused(study, match)
+
+
+def test_what_is_no_optimizer_is_refused(tmp_path: Path, blobs: Any) -> None:
+    class Wrong(blobs):  # type: ignore[misc,valid-type]
+        def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+            return "adam"
+
+    refused(shoal.create_study(Wrong(), storage=tmp_path / "s"), "configure_optimizers")
+
+
+def test_trying_a_recipe_changes_no_random_state(tmp_path: Path, blobs: Any) -> None:
+    class Drawing(blobs):  # type: ignore[misc,valid-type]
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            random.random()
+            np.random.rand()
+            torch.rand(1)
+            raise RuntimeError("left to the trial")
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    study = shoal.create_study(Drawing(), storage=tmp_path / "s")
+    with pytest.raises(TrialsFailed, match="left to the trial"):
+        study.optimize(progress=False)
+    assert random.getstate() == states[0]
+    assert np.array_equal(np.random.get_state()[1], states[1][1])
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+def test_a_list_in_a_space_is_a_choice(tmp_path: Path, blobs: Any) -> None:
+    space = {"width": [4, 8], "lr": 0.1}
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
+    study.optimize(n_trials=6, max_epochs=1, progress=False)
+    assert {trial.config["width"] for trial in study.trials} == {4, 8}
+    assert shoal.load_study(tmp_path / "s").setup.space["width"] == shoal.choice([4, 8])
+
+
+# -- slots -------------------------------------------------------------------------------------
+
+
+def test_many_more_slots_than_cpus_are_refused(tmp_path: Path, blobs: Any) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    refused(study, "slots=99999 is more than 4 for each", backend="ray", slots=99999)
+    check_slots(Options(backend="ray", slots=4 * slots_here()))
+    check_slots(Options(backend="ray", slots=99999, address="auto"))
+
+
+# -- files beside the recipe -------------------------------------------------------------------
+
+RECIPE = """
+import numpy as np
+import shoal
+from beside_{name} import width
+
+class Small(shoal.Recipe):
+    search_space = {{"lr": shoal.grid([0.1, 0.01])}}
+    metric, mode, max_epochs = "error", "min", 1
+
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+        return shoal.Data.arrays(x, x[:, 0], shards=2, validation=0.25)
+
+    def configure_model(self, config):
+        from torch import nn
+        return nn.Linear(3, width())
+
+    def configure_optimizers(self, model, config):
+        import torch
+        from lazily_{name} import scale
+        return torch.optim.SGD(model.parameters(), lr=config["lr"] * scale)
+
+    def training_step(self, model, batch):
+        return ((model(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+    def validation_step(self, model, batch):
+        return {{"error": (model(batch[0])[:, 0] - batch[1]) ** 2}}
+"""
+
+
+@pytest.mark.parametrize("backend", ["local", "ray"])
+def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -> None:
+    """Run by the command; then replayed, added to and resumed by processes that start anew."""
+    import subprocess
+    import sys
+
+    if backend == "ray":
+        pytest.importorskip("ray")
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / f"beside_{backend}.py").write_text("def width():\n    return 1\n")
+    (folder / f"lazily_{backend}.py").write_text("scale = 1.0\n")
+    (folder / "recipe.py").write_text(RECIPE.format(name=backend))
+    storage = str(tmp_path / "s")
+    options = ["--backend", backend, "--policy", "fifo"]
+    if backend == "ray":
+        options += ["--slots", "1"]
+    for arguments in (
+        ["run", str(folder / "recipe.py"), "--storage", storage, *options],
+        ["replay", storage],
+        ["add", storage, "lr=0.05"],
+        ["resume", storage],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal.cli", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+# -- replay ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounding", [results.ROUNDING, 0.0])
+def test_replay_of_a_fused_trial_notices_a_wrong_learning_rate(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch, rounding: float
+) -> None:
+    """Also by what a small change of the start does, if rounding moves a model further."""
+    monkeypatch.setattr(results, "ROUNDING", rounding)
+    space = {"width": 8, "lr": shoal.grid([1e-3, 2e-3])}
+    study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
+    study.optimize(policy="pack", max_epochs=3, progress=False)
+    assert all(row["fused"] and row["agrees"] for row in study.replay())
+    text = study.folder.journal.read_text()
+    study.folder.journal.write_text(text.replace('"lr":0.001', '"lr":0.0015'))
+    rows = shoal.load_study(tmp_path / "s").replay()
+    assert [row["agrees"] for row in rows] == [False, True]
+
+
+def test_shoal_offers_few_names() -> None:
+    assert len(shoal.__all__) <= 25
+    assert all(getattr(shoal, name) is not None for name in shoal.__all__)

@@ -1,0 +1,226 @@
+"""What people ask of a study while it runs: it comes through the inbox, and the journal says it."""
+
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fault_kit import Steady, lines_of
+
+import shoal
+from shoal.core.event import Advanced, Kept, Retired, Submitted
+from shoal.policy import Pack
+from shoal.study import inbox
+from shoal.study.inbox import Inbox
+from shoal.train.lane.checkpoint import Checkpoints
+
+OPTIONS = {"max_epochs": 3, "checkpoint_every": 0, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "EVERY", 0.02)
+
+
+@contextmanager
+def running(
+    study: shoal.Study, **options: Any
+) -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """The study runs in a thread; gives a way to wait for something. At the end it has ended."""
+    failed: list[BaseException] = []
+
+    def optimize() -> None:
+        try:
+            study.optimize(**OPTIONS | options)
+        except BaseException as error:  # noqa: BLE001 shown by the test
+            failed.append(error)
+
+    def until(met: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 60
+        while not met():
+            assert thread.is_alive() and time.monotonic() < deadline, (
+                failed or "waited in vain"
+            )
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=optimize)
+    thread.start()
+    try:
+        yield until
+    finally:
+        thread.join(60)
+    assert not failed
+
+
+def visits(folder: Path) -> int:
+    return sum(
+        len(v)
+        for _, e in lines_of(folder)
+        if isinstance(e, Advanced)
+        for v in e.visits.values()
+    )
+
+
+def told(study: shoal.Study) -> list[Any]:
+    return [
+        e
+        for _, e in study.lines()
+        if isinstance(e, Retired) or (isinstance(e, Submitted) and e.trial.id[0] != "t")
+    ]
+
+
+@pytest.mark.parametrize("policy", ["hop", Pack("random", most=3)], ids=["hop", "pack"])
+def test_a_running_study_takes_in_trials_and_gives_up_others(
+    tmp_path: Path, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Checkpoints, "delete", lambda self, name: None
+    )  # a study that is cut needs the states of then
+    folder = tmp_path / "s"
+    study = shoal.create_study(Steady(slow=0.005), storage=folder)
+    with running(study, policy=policy) as until:
+        until(
+            lambda: (
+                visits(folder) >= 2
+                and any(isinstance(e, Kept) for _, e in lines_of(folder))
+            )
+        )
+        other = shoal.load_study(folder)  # as another process would
+        assert other.enqueue({"width": 9}, max_epochs=2) == "added1"
+        assert other.enqueue({"width": 10}, max_epochs=2) == "added2"
+        other.stop("t003")
+        other.stop("added2")
+        with pytest.raises(shoal.StudyError, match="there is no trial t009"):
+            other.stop("t009")
+        until(lambda: not Inbox(folder))
+        assert [type(e).__name__ for e in told(other)] == [
+            "Submitted",
+            "Submitted",
+            "Retired",
+            "Retired",
+        ]
+    found = {t.id: (t.status, t.epochs) for t in study.trials}
+    assert found["added1"] == ("finished", 2) and found["t000"] == ("finished", 3)
+    assert (
+        found["t003"][0] == found["added2"][0] == "retired" and found["added2"][1] == 0
+    )
+    assert not study.state.plan.gangs
+    study.recipe.slow = 0
+    assert all(row["equal"] for row in study.replay())
+    resumed(study, tmp_path, policy)
+
+
+def resumed(study: shoal.Study, folder: Path, policy: Any) -> None:
+    """Cut just after the journal had what was asked for, and gone on with: the same."""
+    lines = study.folder.journal.read_bytes().splitlines(keepends=True)
+    cut = max(i for i, line in enumerate(lines) if b'"e":"Retired"' in line) + 1
+    again = shoal.create_study(
+        study.recipe, storage=folder / "again", load_if_exists=True
+    )
+    shutil.copytree(study.folder.path / "checkpoints", folder / "again" / "checkpoints")
+    again.folder.journal.write_bytes(b"".join(lines[:cut]))
+    again.optimize(policy=policy, **OPTIONS)
+    assert {t.id: t.status for t in again.trials} == {
+        t.id: t.status for t in study.trials
+    }
+    for trial in (t.id for t in study.trials if t.status == "finished"):
+        one, two = (s.load_model(trial).state_dict() for s in (study, again))
+        assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), trial
+
+
+def test_a_copy_of_a_trial_that_runs(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    with running(study, policy="fifo") as until:
+        until(lambda: any(isinstance(e, Kept) for _, e in lines_of(tmp_path / "s")))
+        assert study.clone("t000", {"width": 4}, max_epochs=4) == "t000-c1"
+        assert study.clone("t003", warm_start=False) == "t003-c1"
+        with pytest.raises(
+            shoal.StudyError, match="nothing of trial t003-c1 is durable yet"
+        ):
+            study.clone("t003-c1")
+    found = {t.id: (t.status, t.epochs) for t in study.trials}
+    assert found["t000-c1"] == ("finished", 4) and found["t003-c1"] == ("finished", 3)
+    assert study.state.known["t000-c1"].start[0] == "t000"  # type: ignore[index]
+    study.recipe.slow = 0
+    assert all(row["equal"] for row in study.replay(["t000-c1", "t003-c1"]))
+
+
+def test_a_run_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    with running(study, policy="fifo") as until:
+        until(lambda: visits(tmp_path / "s") >= 2)
+        study.stop()
+    assert study.state.stopped == "asked for" and study.state.trials
+    study.recipe.slow = 0
+    study.resume(progress=False)
+    assert all(t.status == "finished" for t in study.trials) and len(study.trials) == 4
+
+
+def test_what_no_run_has_read_is_read_first(tmp_path: Path) -> None:
+    """A note of a run that died, one that was taken before, one that cannot be done, and one
+    that is none.
+    """
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(**OPTIONS | {"max_epochs": 1})
+    box = Inbox(tmp_path / "s")
+    added = {"add": "added1", "config": {"width": 9}, "max_epochs": 1, "widths": [1, 1]}
+    with box.writing():
+        for note in (added, added, {"stop": "t009"}, {"stop": None}, {"stop": "t000"}):
+            box.leave(note)
+        (box.folder / "000099.json").write_text("{")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        study.resume(progress=False)
+    texts = [str(w.message) for w in said]
+    assert any("there is no trial t009" in text for text in texts) and any(
+        "not a note to a study" in text for text in texts
+    )
+    assert not box and study.state.stopped is None
+    assert [t.status for t in study.trials] == ["finished"] * 5 and study.trials[
+        -1
+    ].config == {"width": 9}
+
+
+def test_names_of_notes_that_wait_are_taken(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(**OPTIONS | {"max_epochs": 1})
+    with study.folder.lock():  # somebody runs it, and looks at nothing
+        assert [study.enqueue({"width": w}, max_epochs=1) for w in (9, 10)] == [
+            "added1",
+            "added2",
+        ]
+        study.stop("added1")
+        assert study.trials[-1].id == "t003"
+    assert study.enqueue({"width": 11}, max_epochs=1) == "added3", (
+        "what was left is taken in first"
+    )
+    assert not Inbox(tmp_path / "s")
+    assert {t.id: t.status for t in study.trials if t.id[0] == "a"} == {
+        "added1": "retired",
+        "added2": "running",
+        "added3": "running",
+    }
+
+
+def test_values_come_as_they_were_given(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(**OPTIONS | {"max_epochs": 1})
+    config = {
+        "width": 4,
+        "lr": 1e-30,
+        "layers": (1, (2, 3)),
+        "act": "relu",
+        "none": None,
+        "inf": float("inf"),
+    }
+    with study.folder.lock():
+        study.enqueue(config, max_epochs=1)
+    study.enqueue(config, max_epochs=1)
+    one, two = (study.state.known[name].config for name in ("added1", "added2"))  # type: ignore[index]
+    assert one == two == config

@@ -1,0 +1,425 @@
+"""Searches on the local backend: what the study fills in, copies that start from others,
+resuming, Optuna's log.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+import shoal
+from shoal.core.event import Kept
+from shoal.core.plan import Proposal
+from shoal.engine.journal import read
+from shoal.policy import Fifo, Pack
+from shoal.policy.combine import Every
+from shoal.study import auto as candidates
+from shoal.study.folder import last_head
+from shoal.study.head import rebuild
+from shoal.study.options import Options
+from shoal.study.searcher import per_slot
+from shoal.train.lane.checkpoint import Checkpoints
+
+SPACE = {"width": 8, "lr": shoal.loguniform(1e-3, 1e-1)}
+
+
+def made(folder: Path, blobs: Any, **more: Any) -> shoal.Study:
+    return shoal.create_study(
+        blobs(shards=2, samples=60),
+        storage=folder,
+        search_space=SPACE,
+        load_if_exists=True,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "trials"),
+    [
+        ("halving(reduction_factor=2)", 4),
+        ("hyperband(reduction_factor=2)", 4),
+        ("asha(reduction_factor=2)", 4),
+        ("asha(stopping=True)", 4),
+        ("median", 4),
+        ("optuna", 4),
+        ("random", 4),
+    ],
+)
+def test_by_name(tmp_path: Path, blobs: Any, name: str, trials: int) -> None:
+    """Metric, mode, space, seed and numbers are the study's; the journal's head makes it again."""
+    study = made(tmp_path / "s", blobs)
+    study.optimize(name, num_samples=4, max_epochs=2, progress=False)
+    assert len(study.trials) == trials and all(
+        t.status in ("finished", "retired") for t in study.trials
+    )
+    assert max(t.epochs for t in study.trials) == 2 and {
+        t.config["width"] for t in study.trials
+    } == {8}
+    study.resume(progress=False)
+    assert len(study.trials) == trials
+    with pytest.raises(shoal.StudyError, match="begun with another search"):
+        study.optimize(
+            "asha(grace_period=2)", num_samples=4, max_epochs=2, progress=False
+        )
+
+
+def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = shoal.PBT(num_samples=4, max_epochs=3)
+    study = made(tmp_path / "whole", blobs)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Checkpoints, "delete", lambda self, name: None
+        )  # earlier prefixes need states that are replaced by then
+        study.optimize(search, checkpoint_every=0, progress=False)
+    copies = [t for t in study.state.known.values() if t.start is not None]
+    assert len(copies) == 2 and all(
+        trial.epochs == 3 for trial in study.trials if "-g" in trial.id
+    )
+    assert all(
+        t.config["lr"] != study.state.known[t.start[0]].config["lr"]
+        for t in copies
+        if t.start
+    )
+    assert all(row["equal"] for row in study.replay())
+    lines = (
+        (tmp_path / "whole" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    )
+    for cut in range(20, len(lines), 17):
+        folder = tmp_path / f"cut{cut}"
+        folder.mkdir()
+        (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
+        for name in {
+            e.name for _, e in read(folder / "journal.jsonl") if isinstance(e, Kept)
+        }:
+            (folder / "checkpoints" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(
+                tmp_path / "whole" / "checkpoints" / name, folder / "checkpoints" / name
+            )
+        again = made(folder, blobs)
+        again.optimize(search, checkpoint_every=0, progress=False)
+        assert {
+            t: (x.config, x.start, x.samples) for t, x in again.state.known.items()
+        } == {t: (x.config, x.start, x.samples) for t, x in study.state.known.items()}
+        for t in study.state.known:
+            one, two = (s.load_model(t).state_dict() for s in (study, again))
+            assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), (
+                f"{t}, cut after line {cut}"
+            )
+
+
+@pytest.mark.parametrize("policy", ["hop", "fifo"])
+def test_copies_of_trials_that_run_on(tmp_path: Path, blobs: Any, policy: str) -> None:
+    """Nobody waits: a copy may start from a state that its donor is past already."""
+    search = shoal.PBT(
+        num_samples=4, max_epochs=4, asynchronous=True, quantile_fraction=0.5
+    )
+    study = made(tmp_path / "s", blobs)
+    study.optimize(
+        search, policy, checkpoint_every=0, max_checkpoint_gb=1e-9, progress=False
+    )
+    copies = [t for t in study.state.known.values() if t.start is not None]
+    assert copies and all(t.status == "finished" for t in study.trials)
+    assert all(row["equal"] for row in study.replay())
+    study.resume(progress=False)
+    assert len(study.state.known) == 4 + len(copies)
+
+
+def test_checkpoints_that_copies_start_from_are_there_when_needed(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(
+        "pbt", num_samples=4, max_epochs=4, max_checkpoint_gb=1e-9, progress=False
+    )
+    assert all(t.status == "finished" for t in study.trials)
+    assert all(
+        row["equal"]
+        for row in study.replay([t for t in study.state.known if "-g" in t][-1:])
+    )
+
+
+def test_optuna_opens_the_log(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(num_samples=2, max_epochs=2, progress=False, optuna_log=True)
+    study.optimize(
+        num_samples=3, max_epochs=2, progress=False
+    )  # the log goes on, since it is there
+    log = JournalStorage(JournalFileBackend(str(tmp_path / "s" / "optuna.log")))
+    seen = optuna.load_study(study_name="s", storage=log)
+    assert [(t.user_attrs, t.params, t.value, t.state.name) for t in seen.trials] == [
+        ({"trial": t.id, "width": 8}, {"lr": t.config["lr"]}, t.value, "COMPLETE")
+        for t in study.trials
+    ]
+    assert seen.best_trial.user_attrs["trial"] == study.best_trial.id
+
+
+def test_a_searcher_of_ones_own_gets_what_it_leaves_open(
+    tmp_path: Path, blobs: Any
+) -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        metric: str | None = None
+        mode: str | None = None
+
+        def start(self) -> None:
+            return None
+
+        def propose(self, view: Any, memory: None) -> tuple[Proposal, None]:
+            assert (self.metric, self.mode) == ("accuracy", "max")
+            return Proposal(), None
+
+    made(tmp_path / "s", blobs).optimize(Mine(), progress=False)
+    head = json.loads((tmp_path / "s" / "journal.jsonl").read_bytes().splitlines()[1])[
+        "d"
+    ]["head"]
+    assert "Mine" in head["searcher"]["own"]
+
+
+def test_what_trials_are_compared_by_must_be_there(tmp_path: Path, blobs: Any) -> None:
+    class Unscored(shoal.Recipe):
+        def __init__(self, validation: bool) -> None:
+            self.validation = validation
+
+        def data(self) -> shoal.Data:
+            x, y = np.ones((8, 2), np.float32), np.zeros(8, np.int64)
+            return shoal.Data.arrays(
+                x=x, y=y, validation={"x": x, "y": y} if self.validation else None
+            )
+
+        configure_model = configure_optimizers = training_step = None  # type: ignore[assignment]  # not asked for
+
+    for validation, lacks in (
+        (False, "its data have no validation part"),
+        (True, "it has no validation_step"),
+    ):
+        study = shoal.create_study(
+            Unscored(validation),
+            storage=tmp_path / f"u{validation}",
+            search_space=SPACE,
+        )
+        with pytest.raises(
+            shoal.StudyError,
+            match=f"compares trials by their scores, and Unscored gives none: {lacks}",
+        ):
+            study.optimize(
+                "patience(inner='asha')" if validation else "asha",
+                num_samples=2,
+                max_epochs=2,
+                progress=False,
+            )
+
+
+def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = made(tmp_path / "s", blobs, metric="acc")
+    with pytest.raises(
+        ValueError, match="trials have no metric 'acc'; evaluations give accuracy"
+    ):
+        study.optimize(
+            "halving(reduction_factor=2)",
+            "fifo",
+            num_samples=4,
+            max_epochs=2,
+            progress=False,
+        )
+    assert sum(t.epochs for t in study.trials) <= 1, "not only when a rung is through"
+    study = made(tmp_path / "s", blobs, metric="accuracy")
+    study.optimize(
+        "halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False
+    )
+    assert len(study.trials) == 4 and max(t.epochs for t in study.trials) == 2
+    assert all(found["equal"] for found in study.replay())
+    with pytest.raises(shoal.StudyError, match="begun with another search"):
+        made(tmp_path / "s", blobs, metric="loss").optimize(
+            "halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False
+        )
+
+
+def test_numbers_may_grow_within_another_searcher_but_not_a_population(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(
+        "median(inner='patience')", num_samples=2, max_epochs=1, progress=False
+    )
+    study.optimize(
+        "median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False
+    )
+    assert len(study.trials) == 3
+    for name, differs in (
+        ("pbt", "num_samples: 2, now 3"),
+        ("median(inner='pbt')", "inner: "),
+    ):
+        study = made(tmp_path / name, blobs)
+        study.optimize(name, num_samples=2, max_epochs=1, progress=False)
+        with pytest.raises(
+            shoal.StudyError, match=f"{differs}.*not PBT's, which is its population"
+        ):
+            study.optimize(name, num_samples=3, max_epochs=1, progress=False)
+
+
+def test_more_trials_than_there_are_configurations_are_warned_of(
+    tmp_path: Path, blobs: Any
+) -> None:
+    grid = {"width": shoal.grid([4, 8]), "lr": 0.1}
+    for name, samples, repeats in (
+        ("asha", 3, "of 3 trials 1 repeat"),
+        (None, 2, "of 4 trials 2 repeat"),
+    ):
+        study = shoal.create_study(
+            blobs(), storage=tmp_path / f"{name}", search_space=grid
+        )
+        with pytest.warns(
+            UserWarning,
+            match=f"the space has 2 configurations, all of grids: {repeats}",
+        ):
+            study.optimize(name, num_samples=samples, max_epochs=1, progress=False)
+        assert len(study.trials) == (3 if name else 4)
+    study = shoal.create_study(blobs(), storage=tmp_path / "hb", search_space=grid)
+    with pytest.warns(UserWarning, match="of 4 trials 2 repeat"):
+        study.optimize("hyperband(reduction_factor=2)", max_epochs=2, progress=False)
+
+
+def test_as_many_under_way_as_leave_something_to_learn() -> None:
+    def room(samples: int, policy: Any = "auto", **options: Any) -> int | None:
+        search, given = (
+            shoal.MedianStopping(shoal.ASHA(SPACE, samples, 9)),
+            Options.of(**options),
+        )
+        rule = (
+            candidates.auto("auto", lambda name: Pack() if "pack" in name else Fifo())
+            if policy == "auto"
+            else policy
+        )
+        found: Any = per_slot(search, rule, given)
+        return found.inner.per_slot
+
+    assert room(8, Fifo()) == room(4) == 1 and room(12) == 3 and room(1000) == 8
+    assert room(8, Pack(most=5)) == room(8, Every(9, Pack(most=5))) == 5
+    assert room(64, backend="ray", slots=4) == 4
+    assert room(64, backend="ray", address="auto") == 1, (
+        "nobody knows how many slots there are"
+    )
+
+
+def test_left_without_a_number(tmp_path: Path, blobs: Any) -> None:
+    with pytest.raises(ValueError, match="ASHA needs num_samples="):
+        made(tmp_path / "s", blobs).optimize("asha", progress=False)
+
+
+# -- between runs
+# ----------------------------------------------------------------------------------------------
+
+
+def test_trials_added_copied_and_stopped_by_hand(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(num_samples=2, max_epochs=2, progress=False)
+    added = study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1)
+    warm = study.clone("t001", {"lr": 0.05}, max_epochs=3)
+    cold = study.clone("t001", warm_start=False)
+    gone = study.enqueue({"width": 4, "lr": 0.02}, max_epochs=1)
+    study.stop(gone)
+    assert (added, warm, cold, gone) == ("added1", "t001-c1", "t001-c2", "added2")
+    study.resume(progress=False)
+    found = {t.id: (t.config, t.status, t.epochs) for t in study.trials}
+    lr = study.state.known["t001"].config["lr"]  # type: ignore[index]
+    assert found[added] == ({"width": 4, "lr": 0.01}, "finished", 1)
+    assert found[warm] == ({"width": 8, "lr": 0.05}, "finished", 3)
+    assert found[cold] == ({"width": 8, "lr": lr}, "finished", 2)
+    assert found[gone][1:] == ("retired", 0)
+    assert all(row["equal"] for row in study.replay())
+    one, two = (study.load_model(t).state_dict() for t in ("t001", cold))
+    assert all(np.array_equal(one[k].numpy(), two[k].numpy()) for k in one), (
+        "the same configuration learns the same"
+    )
+
+
+def test_priority_and_widths_of_trials_by_hand_are_on_record(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize(
+        num_samples=1, max_epochs=1, progress=False, priority=2.0, searcher="random"
+    )
+    added = study.enqueue(
+        {"width": 4, "lr": 0.01}, max_epochs=1, widths=(1, 2), priority=5
+    )
+    copy = study.clone(added, warm_start=False)
+    known = study.state.known
+    assert [known[t].priority for t in ("t000", added, copy)] == [2.0, 5.0, 5.0]  # type: ignore[index]
+    assert known[added].widths == known[copy].widths == (1, 2)
+    with pytest.raises(ValueError, match="a priority must be > 0"):
+        study.enqueue({"width": 4, "lr": 0.01}, max_epochs=1, priority=0)
+    study.resume(progress=False)
+    assert {t.status for t in study.trials} == {"finished"}
+    page = study.report().read_text()
+    assert "priority" in page and "1–2" in page
+    with pytest.raises(shoal.StudyError, match="makes trials of one priority"):
+        study.optimize("hyperband", max_epochs=2, priority=2.0)
+
+
+def test_what_cannot_be_added(tmp_path: Path, blobs: Any) -> None:
+    study = made(tmp_path / "s", blobs)
+    with pytest.raises(shoal.StudyError, match="has not begun"):
+        study.enqueue({"width": 4, "lr": 0.01})
+    study.optimize(num_samples=1, max_epochs=2, progress=False)
+    with pytest.raises(shoal.StudyError, match="there is no trial t009; known: t000"):
+        study.clone("t009")
+    with pytest.raises(
+        shoal.StudyError,
+        match="trained 2 epochs already, and its copy is to train 2 in all",
+    ):
+        study.clone("t000", {"lr": 0.1})
+    shutil.rmtree(tmp_path / "s" / "checkpoints" / "t000")
+    with pytest.raises(shoal.StudyError, match="of trial t000 is not there any more"):
+        study.clone("t000", max_epochs=3)
+    with pytest.raises(ValueError, match="a configuration holds"):
+        study.enqueue({"width": object()})
+    with (
+        study.folder.lock(),
+        pytest.raises(shoal.StudyError, match="there is no trial t007"),
+    ):
+        study.stop("t007")
+    with pytest.raises(
+        shoal.StudyError, match="is not running: there is nothing to stop"
+    ):
+        study.stop()
+    assert len(study.trials) == 1
+
+
+def test_a_space_may_hold_what_json_lacks(tmp_path: Path, blobs: Any) -> None:
+    """A study that was resumed draws what it would have drawn; nothing became None on the way."""
+    space = {"width": 4, "lr": 0.01, "clip": shoal.choice([1.0, float("inf")])}
+    study = shoal.create_study(
+        blobs(), storage=tmp_path / "s", search_space=space, seed=1
+    )
+    study.optimize("asha", num_samples=3, max_epochs=1, progress=False)
+    whole = shoal.create_study(
+        blobs(), storage=tmp_path / "whole", search_space=space, seed=1
+    )
+    whole.optimize("asha", num_samples=8, max_epochs=1, progress=False)
+    searcher = rebuild(last_head(study.folder.lines())).searcher
+    drawn = [replace(searcher, num_samples=8)._draws(i)["clip"] for i in range(8)]  # type: ignore[type-var]
+    assert drawn == [t.config["clip"] for t in whole.trials] and set(drawn) == {
+        1.0,
+        float("inf"),
+    }
+
+
+def test_no_epochs_are_refused_and_not_taken_for_the_recipes(
+    tmp_path: Path, blobs: Any
+) -> None:
+    with pytest.raises(ValueError, match="max_epochs must be >= 1; got 0"):
+        made(tmp_path / "s", blobs).optimize(
+            "asha", num_samples=2, max_epochs=0, progress=False
+        )

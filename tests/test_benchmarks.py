@@ -1,0 +1,205 @@
+"""What the benchmarks make of what they see, without running them."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.core.cluster import ShardId
+from shoal.core.event import Advanced, Measured
+from shoal.core.trial import TrialId, Visit
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+TRIAL = TrialId("t0")
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts can be imported; papers/ has a module `common`, too, which is another one."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "common", raising=False)
+
+
+def test_a_unit_has_ended_when_its_visit_is_complete_not_when_it_reports() -> None:
+    """On a slow machine a unit of hop.py takes longer than the two seconds between reports."""
+    pytest.importorskip("ray")
+    from hop import until_visited
+
+    half = Advanced(
+        {TRIAL: 4}, spent={TRIAL: {"train": 2.0, "switch": 0.5}}, moved={TRIAL: 100}
+    )
+    visit = Visit(0, ShardId("s0"), 0, 0)
+    rest = Advanced({TRIAL: 4}, visits={TRIAL: (visit,)}, spent={TRIAL: {"train": 1.0}})
+    later = (9.0, (rest,))
+    moments = iter(
+        [(2.0, (half,)), (2.5, (Measured(TRIAL, "x", {}),)), (3.0, (rest,)), later]
+    )
+    spent, moved = until_visited(moments, TRIAL)
+    assert (spent["train"], spent["switch"], spent["data"], moved) == (
+        3.0,
+        0.5,
+        0.0,
+        100,
+    )
+    assert next(moments) == later
+
+
+# -- many.py -----------------------------------------------------------------------------------
+
+
+def test_ratios_of_many_leave_out_what_took_too_long() -> None:
+    from many import ratios, together
+
+    rounds = [
+        {"seconds": 20.0, "ms_a_trial": 2.0},
+        {"seconds": 40.0, "ms_a_trial": 4.0},
+    ]
+    rows = [
+        together("loop, saving", 10_000, rounds),
+        together(
+            "shoal", 10_000, [{**rounds[0], "report_s": 4.0, "resume_s": "over 9 s"}]
+        ),
+        together("shoal", 1_000, [{"seconds": 9.0, "note": "over 9 s"}]),
+    ]
+    found = ratios(rows)
+    assert found["many_over_loop_10000"] == pytest.approx(2 / 3)
+    assert "growth" not in found
+    assert found["missed"] == [
+        "growth: not measured, goal 1.3",
+        "report_s_10000: 4, goal 3",
+        "report_MB_10000: not measured, goal 12",
+        "resume_s_10000: over 9 s, goal 3",
+    ]
+
+
+# -- gpu.py ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def args(tmp_path: Path) -> argparse.Namespace:
+    (tmp_path / "copy").mkdir()
+    folders = {"results": tmp_path / "results", "copy": tmp_path / "copy"}
+    return argparse.Namespace(device="cpu", short=True, minutes=2.0, **folders)
+
+
+def a_step(gpu: Any, name: str, program: str, seconds: float = 1.0, **more: Any) -> Any:
+    return gpu.Step(
+        name, (sys.executable, "-c", program), seconds, gpu.read_json, **more
+    )
+
+
+def test_parts_continue_one_another(args: argparse.Namespace, monkeypatch: Any) -> None:
+    """A part does what there is time for; the next one goes on with what is left."""
+    import gpu
+
+    good = """print('{"ok": true, "a": 1}')"""
+    left = [True, False]
+    steps = [
+        a_step(gpu, "first", good),
+        a_step(gpu, "twice", good, again=lambda: left.pop(0)),
+        a_step(gpu, "bad", "raise SystemExit('broken')"),
+        a_step(gpu, "long", good, seconds=500.0),
+    ]
+    monkeypatch.setattr(gpu, "steps", lambda args, results: steps)
+    assert not gpu.part(args)
+    assert gpu.part(args) is False, "'long' does not fit behind 'twice'"
+    assert gpu.part(args), "alone it may begin"
+    assert gpu.part(args), "all is over: nothing is done again"
+    said = json.loads((args.copy / "gpu.json").read_text())["steps"]
+    assert {name: each["ok"] for name, each in said.items()} == {
+        "first": True,
+        "twice": True,
+        "bad": False,
+        "long": True,
+    }
+    assert "broken" in said["bad"]["tail"]
+    assert not left
+
+
+def test_a_step_that_takes_too_long_is_begun_twice(
+    args: argparse.Namespace, monkeypatch: Any
+) -> None:
+    import gpu
+
+    slow = a_step(gpu, "slow", "import time; time.sleep(60)")
+    monkeypatch.setattr(gpu, "steps", lambda args, results: [slow])
+    monkeypatch.setattr(gpu, "LEAST", 0.0)
+    args.minutes = 1 / 60
+    assert not gpu.part(args)
+    assert gpu.part(args)
+    (said,) = json.loads((args.results / "gpu.json").read_text())["steps"].values()
+    assert (said["tries"], said["ok"]) == (2, False)
+
+
+def test_results_of_another_gpu_are_not_continued(
+    args: argparse.Namespace, monkeypatch: Any
+) -> None:
+    import gpu
+
+    step = a_step(gpu, "a", """print('{"ok": true}')""")
+    monkeypatch.setattr(gpu, "steps", lambda args, results: [step])
+    gpu.part(args)
+    monkeypatch.setattr(gpu, "place_of", lambda device: {"device": "another"})
+    with pytest.raises(SystemExit, match="another"):
+        gpu.part(args)
+
+
+def test_what_tests_came_to_is_read() -> None:
+    import gpu
+
+    output = "..F\nFAILED tests/a.py::test_b - assert 0\n1 failed, 2 passed, 1 skipped in 3.2s\n"
+    said = gpu.read_tests(1, output)
+    assert said["result"] == "1 failed, 2 passed, 1 skipped"
+    assert said["failed"] == ["FAILED tests/a.py::test_b"]
+
+
+def test_without_mps_it_says_why(monkeypatch: Any) -> None:
+    import mps
+
+    monkeypatch.setattr(mps, "CONTROL", "no-such-program")
+    with mps.serving() as environment:
+        assert environment == "there is no no-such-program here"
+
+
+def test_the_table_of_a_gpu_has_its_ways_and_its_name(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    import packing_page
+
+    times = dict.fromkeys((*packing_page.GPU_WAYS, "chosen"), 0.1)
+    compared = {"chosen_over_best": 1.0, "sequential_over_chosen": 2.0}
+    row = {"net": "CNN", "models": 4, "batch": 32, "alone": 0.03, **times, **compared}
+    row |= {
+        "fused_over_sequential": 0.5,
+        "choice": "fused by 4",
+        "best": "fused",
+        "rounds": 3,
+    }
+    ratios = {"device": "Some GPU", "left_out": 0, "cells_missing": 0}
+    ratios |= {
+        "chosen_over_best": 1.0,
+        "chosen_over_best_at": "CNN, 4 models, batch 32",
+    }
+    content = {"rows": [row], "ratios": ratios, "versions": {"torch": "2.11"}}
+    packed = {"name": "packing-gpu", "machine": {"cpu": "Some CPU"}, **content}
+    (tmp_path / "packing-gpu.json").write_text(json.dumps(packed))
+    done = {
+        "place": {"device": "Some GPU", "torch": "2.11", "python": "3.12"},
+        "steps": {},
+    }
+    done["steps"] = {
+        "tests/train/fuse": {"ok": False, "result": "1 failed", "failed": ["F t::a"]}
+    }
+    (tmp_path / "gpu.json").write_text(json.dumps(done))
+    monkeypatch.setattr(packing_page, "RESULTS", tmp_path)
+    page = packing_page.gpu_markdown()
+    assert "Some CPU, Some GPU, torch 2.11" in page
+    assert "| tests/train/fuse | **not ok**: 1 failed `F t::a` |" in page
+    heads = (
+        "| net | models | batch | one model | sequential | processes | processes, MPS |"
+    )
+    assert heads + " interleaved | streams | fused | chosen | choice |" in page
+    assert "| CNN | 4 | 32 | 30 | 100 | 100 | 100 | 100 | 100 | **100** | 100 |" in page

@@ -1,0 +1,144 @@
+"""Studies that earlier code wrote, one of each kind, are read, replayed, resumed and reported
+as that code did it.
+
+They lie in tests/stored; how they were written, and by which commit, is said in make.py there.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stored_kit as kit
+
+from shoal import policy, search
+from shoal.engine.journal import plain
+from shoal.train.recipe import pickled
+
+NAMED = json.loads((kit.STORED / "named.json").read_text())
+HELD = json.loads((kit.STORED / "held.json").read_text())
+SAID = {name: kit.expected(name) for name in kit.names()}
+TRAINED = [name for name in SAID if "story" in SAID[name]]
+SIMULATED = [name for name in SAID if name not in TRAINED]
+OFTEN = {  # replayed and resumed by the quick tests; the others go the same ways
+    "auto",
+    "by-hand",
+    "failures",
+    "hyperband",
+    "killed",
+    "pack",
+    "pbt",
+    "ray-batch-per-slot",
+    "ray-hop",
+    "stopped",
+    "stopped-hop",
+    "stopped-optuna",
+}
+
+
+def seldom(name: str) -> list[pytest.MarkDecorator]:
+    """The mark of a study that the slow tests look at."""
+    return [] if name in OFTEN else [pytest.mark.slow]
+
+
+REPLAYED = [pytest.param(name, marks=seldom(name)) for name in TRAINED]
+RESUMED = [
+    pytest.param(name, marks=[pytest.mark.slow] if SAID[name]["ray"] else seldom(name))
+    for name in TRAINED
+]
+
+
+@pytest.fixture(autouse=True)
+def beside_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the studies names the file of its profile by a relative path."""
+    monkeypatch.chdir(kit.STORED)
+
+
+@pytest.fixture(scope="module")
+def alike() -> bool:
+    """Whether this machine rounds as the one on which the studies were written."""
+    return kit.numerics() == SAID[TRAINED[0]]["numerics"]
+
+
+def check(now: Any, then: Any, exact: bool = True) -> None:
+    """Two digests are the same; unless `exact`, up to rounding."""
+    found = list(kit.differences(now, then, exact))
+    assert not found, "\n".join(found[:20])
+
+
+@pytest.mark.parametrize("name", [*TRAINED, *SIMULATED])
+def test_it_is_reported_as_it_was(tmp_path: Path, name: str) -> None:
+    folder = kit.unpack(name, tmp_path)
+    check(kit.status(folder), SAID[name]["status"])
+    check(kit.page(folder, tmp_path / "page.html"), SAID[name]["page"])
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+    then = SAID[name]
+    study = kit.loaded(kit.unpack(name, tmp_path), then)
+    check(kit.story(study), then["story"])
+    check(kit.record(study), then["record"])
+    check(kit.weights(study), then["weights"])
+    best = {
+        trial: weights["sha256"]
+        for trial, weights in kit.weights(study, "best").items()
+    }
+    check(best, then["best"])
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_it_is_replayed_as_it_was(tmp_path: Path, name: str, alike: bool) -> None:
+    study = kit.loaded(kit.unpack(name, tmp_path), SAID[name])
+    check(kit.plain(study.replay()), SAID[name]["replay"], alike)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_it_goes_on_as_it_did(tmp_path: Path, name: str, alike: bool) -> None:
+    """Trials with one slot each learn the same to the last bit; others up to rounding."""
+    then = SAID[name]
+    wanted = {
+        key: then[key] if item == kit.SAME else item
+        for key, item in then["resumed"].items()
+    }
+    study = kit.loaded(kit.unpack(name, tmp_path), then)
+    study.resume(progress=False)
+    exact = alike and not then["wide"]
+    check(kit.story(study), wanted["story"], exact)
+    check(kit.weights(study), wanted["weights"], exact)
+    check(kit.plain(study.replay()), wanted["replay"], exact)
+
+
+@pytest.mark.skipif(not kit.same_python(HELD), reason="pickled by another Python")
+@pytest.mark.parametrize("name", HELD["data"])
+def test_data_that_a_recipe_held_is_read_as_it_was(name: str) -> None:
+    data = pickled.loads((kit.STORED / "held.pkl").read_bytes())[name]
+    check(kit.data_read(data), HELD["data"][name])
+
+
+def fields_of(described: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the fields that came since."""
+    return {
+        key: fields_of(item, then[key]) if isinstance(then[key], dict) else item
+        for key, item in described.items()
+        if key in then
+    }
+
+
+@pytest.mark.parametrize("text", NAMED["policies"])
+def test_a_policy_is_made_again_from_a_head(text: str) -> None:
+    described = NAMED["policies"][text]
+    assert (
+        fields_of(plain(policy.describe(policy.rebuild(described))), described)
+        == described
+    )
+
+
+@pytest.mark.parametrize("text", NAMED["searchers"])
+def test_a_searcher_is_made_again_from_a_head(text: str) -> None:
+    """A field that came since is None then: with another, a study would count as another search."""
+    described = NAMED["searchers"][text]
+    again = plain(search.describe(search.rebuild(described)))
+    assert fields_of(again, described) == described
+    assert {again[key] for key in again.keys() - described.keys()} <= {None}

@@ -1,0 +1,210 @@
+"""A stream that is fed: the same chunks as it would make itself, in every order, with every
+hook.
+"""
+
+import pickle
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+import pytest
+from device_kit import HERE
+from train_kit import S0, Small
+
+from shoal.train.recipe.columns import Columns, laid, unlaid
+from shoal.train.recipe.data import Data
+from shoal.train.stream.stream import Stream, feeding
+
+
+class Varied(Small):
+    """Counts what is prepared."""
+
+    def __init__(self) -> None:
+        self.prepared = 0
+
+    def prepare(self, samples: Any) -> Any:
+        self.prepared += 1
+        return (np.sqrt(samples[0].astype("float64")),)
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        return (samples[0] + rng.normal(size=samples[0].shape),)
+
+
+class Near:
+    """A feed in this process; every `lost`-th chunk is not to be had."""
+
+    ahead = 6
+
+    def __init__(self, source: Stream, lost: int = 0) -> None:
+        self.source, self.lost = source, lost
+        self.asked: list[Any] = []
+        self.trained: list[float | None] = []
+        self.own: list[float] = []
+
+    def chunk(self, keys: Sequence[Any], trained: float | None) -> Columns | None:
+        self.asked.append(list(keys))
+        self.trained.append(trained)
+        if self.lost and len(self.asked) % self.lost == 0:
+            return None
+        return self.source.made(*keys[0])
+
+    def made(self, seconds: float) -> None:
+        self.own.append(seconds)
+
+
+def numbers() -> Data:
+    data = Data.arrays(np.arange(30), shards=2, validation=0.2)
+    data.chunk = 4
+    return data
+
+
+def stream(data: Data, recipe: Any, feed: Any = None) -> Stream:
+    return Stream(recipe, data, seed=1, device=HERE, memory_gb=1.0, feed=feed)
+
+
+def passes(of: Stream, shuffle: str) -> list[bytes]:
+    """Two passes and the validation data."""
+    chunks = [chunk for turn in range(2) for chunk in of.chunks(S0, turn, shuffle)]
+    return [chunk[0].numpy().tobytes() for chunk in [*chunks, *of.validation()]]
+
+
+@pytest.mark.parametrize("shuffle", ["once", "each"])
+@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("hooks", [("prepare", "augment"), ("prepare",), ("augment",)])
+def test_what_is_fed_is_what_would_be_made(
+    shuffle: str, lost: int, hooks: tuple[str, ...]
+) -> None:
+    kind = type(
+        "Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0}
+    )
+    data = numbers()
+    near = Near(feeding(kind(), data, 1, 1.0), lost)
+    assert passes(stream(data, kind(), near), shuffle) == passes(
+        stream(data, kind()), shuffle
+    )
+    assert near.asked
+    assert bool(near.own) == bool(lost)
+
+
+def test_augmenting_is_a_function_of_seed_pass_and_sample() -> None:
+    data = numbers()
+    source = feeding(Varied(), data, 1, 0.0)
+    key = (S0, 1, 3, "each")
+    assert (
+        source.made(*key)[0].tobytes()
+        == feeding(Varied(), data, 1, 1.0).made(*key)[0].tobytes()
+    )
+    assert source.made(*key)[0].tobytes() != source.made(S0, 1, 4, "each")[0].tobytes()
+    assert (
+        source.made(*key)[0].tobytes()
+        != feeding(Varied(), data, 2, 0.0).made(*key)[0].tobytes()
+    )
+
+
+def test_what_comes_next_is_said_and_how_long_training_took() -> None:
+    data = numbers()
+    near = Near(feeding(Varied(), data, 1, 0.0))
+    list(stream(data, Varied(), near).chunks(S0, 0, "once"))
+    assert [[key[1] for key in keys] for keys in near.asked] == [
+        [0, 1, 2],
+        [1, 2],
+        [2],
+    ], "6 samples ahead are two chunks of 4"
+    assert near.trained[0] is None
+    assert all(isinstance(seconds, float) for seconds in near.trained[2:])
+
+
+def test_a_feeder_prepares_once_what_it_augments_in_each_pass() -> None:
+    data, recipe = numbers(), Varied()
+    source = feeding(recipe, data, 1, 1.0)
+    for turn in range(3):
+        for number in range(2):
+            source.made(S0, number, turn, "once")
+    assert recipe.prepared == 2
+
+
+def reads(data: Data) -> list[str]:
+    """What is read of the data from now on, as it is read."""
+    seen: list[str] = []
+    read = data.read
+
+    def noted(part: Any) -> Columns:
+        seen.append(part)
+        return read(part)
+
+    data.read = noted  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize("hooks", [("prepare", "augment"), ("prepare",), ("augment",)])
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_data_that_only_the_training_thread_may_read_is_read_where_the_feed_has_no_chunk(
+    lost: int, hooks: tuple[str, ...]
+) -> None:
+    kind = type(
+        "Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0}
+    )
+    data, own = numbers(), numbers()
+    data.serial = own.serial = True
+    where: list[int] = []
+    seen, read = reads(own), own.read
+
+    def noted(part: Any) -> Columns:
+        where.append(get_ident())
+        return read(part)
+
+    own.read = noted  # type: ignore[method-assign]
+    near = Near(feeding(kind(), data, 1, 1.0), lost)
+    fed = stream(own, kind(), near)
+    assert passes(fed, "each") == passes(stream(data, kind()), "each")
+    assert (S0 in seen) == bool(lost)
+    assert set(where) <= {get_ident()}
+    keys = [keys[0] for keys in near.asked]
+    assert len(keys) == len(set(keys)), "each is asked for once, had or not"
+
+
+def test_a_feeder_keeps_the_shards_that_it_used_last() -> None:
+    data = Data.arrays(np.arange(30), shards=3, validation=None)
+    source, seen = feeding(Varied(), data, 1, 0.0), reads(data)
+    one, two, three = data.shards
+    for shard in (one, two, one, three, one):
+        source.made(shard, 0, 0, "once")
+    assert seen == [one, two, three]
+
+
+def test_a_short_chunk_does_not_ask_for_more_of_the_others() -> None:
+    data = Data.arrays(np.arange(33), shards=1, validation=None)
+    data.chunk = 4
+    near = Near(feeding(Varied(), data, 1, 0.0))
+    fed = stream(data, Varied(), near)
+    for turn in range(12):
+        list(fed.chunks(S0, turn, "each"))
+    assert max(len(keys) for keys in near.asked if keys[0][1] == 8) == 3, (
+        "6 samples ahead are two chunks of 4"
+    )
+
+
+PLAIN = np.arange(120.0).reshape(2, 3, 4, 5)
+DENSE = [
+    PLAIN,
+    PLAIN.transpose(0, 3, 1, 2),
+    np.asfortranarray(PLAIN),
+    np.arange(6).reshape(6, 1)[:, :, None],
+    np.array(2.0),
+]
+OTHERS = [
+    PLAIN[:, :, ::2],
+    PLAIN[::-1],
+    np.broadcast_to(np.float32(3.0), (4, 2)),
+    np.zeros((0, 3)),
+]
+
+
+@pytest.mark.parametrize("array", [*DENSE, *OTHERS])
+def test_an_array_keeps_its_layout_on_the_way(array: Any) -> None:
+    got = unlaid(pickle.loads(pickle.dumps(laid(array), protocol=5)))
+    assert np.array_equal(got, array)
+    assert got.flags.writeable
+    if any(array is each for each in DENSE):
+        assert got.strides == array.strides

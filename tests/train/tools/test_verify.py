@@ -1,0 +1,175 @@
+"""Training again, comparing, and the check of a recipe."""
+
+from math import inf, nan
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from device_kit import HERE
+from train_kit import Small, blobs, go, planned, station, trial
+
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.unit import TrialError
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.check import check_recipe
+from shoal.train.tools.verify import compare, differences, model_from, retrain
+
+
+@pytest.mark.parametrize("schedule", ["none", "plateau", "samples"])
+def test_a_record_of_visits_trains_the_same_again(
+    schedule: str, tmp_path: Path
+) -> None:
+    data, what = blobs(), trial(schedule=schedule)
+    held = station(Small(), data, Checkpoints(tmp_path, 1))
+    made = go(held, what, planned(data, 2))
+    saved = Checkpoints(tmp_path, 1).load(held.keep(what.id))
+    again = retrain(
+        Small(),
+        data,
+        what,
+        made,
+        StationSetup(device=str(HERE), seed=3, metric="accuracy"),
+    )
+    assert compare(saved, again) == (True, 0.0)
+    swapped = retrain(
+        Small(),
+        data,
+        what,
+        (made[1], made[0], *made[2:]),
+        StationSetup(device=str(HERE), seed=3, metric="accuracy"),
+    )
+    assert not compare(saved["model"], swapped["model"]).equal
+    assert (
+        retrain(Small(), data, what, (), StationSetup(device=str(HERE), seed=3))[
+            "visits"
+        ]
+        == []
+    )
+
+
+def test_a_model_comes_back_from_its_state() -> None:
+    data, what = blobs(), trial()
+    held = station(Small(), data)
+    go(held, what, planned(data, 1))
+    model = model_from(Small(), {}, 3, held.state(what.id))
+    assert not model.training
+    assert torch.equal(model[0].weight, held.lanes.get(what.id).lane.model[0].weight)
+    assert (
+        model[0].weight.data_ptr()
+        != held.lanes.get(what.id).lane.model[0].weight.data_ptr()
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal", "difference"),
+    [
+        ({"a": np.array([1.0, 2.0])}, {"a": np.array([1.0, 2.5])}, False, 0.5),
+        ({"a": np.array([1.0, nan])}, {"a": np.array([1.0, nan])}, True, 0.0),
+        ({"a": np.array([0.0])}, {"a": np.array([-0.0])}, False, 0.0),
+        ({"a": np.array([1, 2])}, {"a": np.array([1.0, 2.0])}, False, inf),
+        ({"a": 1}, {"b": 1}, False, inf),
+        ({"a": [1, (2, nan)]}, {"a": [1, (2, nan)]}, True, 0.0),
+        ({"a": [1, 2]}, {"a": [1, 4]}, False, 2.0),
+        ({"a": "x"}, {"a": "y"}, False, inf),
+        ({"a": None}, {"a": np.zeros(1)}, False, inf),
+        ({"a": np.array([200], "u1")}, {"a": np.array([100], "u1")}, False, 100.0),
+        ({"a": np.array([nan])}, {"a": np.array([0.0])}, False, inf),
+    ],
+)
+def test_compare(one: Any, other: Any, equal: bool, difference: float) -> None:
+    assert compare(one, other) == (equal, difference) == compare(other, one)
+
+
+def test_differences_tell_where() -> None:
+    assert dict(
+        differences({"a": [{"b": 1.0}], "c": 2}, {"a": [{"b": 1.5}], "c": 2})
+    ) == {"a.0.b": 0.5}
+
+
+def test_a_good_recipe_passes() -> None:
+    found = check_recipe(Small(batch_size=4), blobs(), {"optimizer": "adamw"})
+    assert found["ok"] and found["steps"] == 3
+    assert [name for name, _, _ in found["checks"]] == [
+        "trains",
+        "repeats itself",
+        "same beside another trial",
+        "same after a move",
+        "validation changes nothing",
+    ]
+
+
+def failing(recipe: Any) -> set[str]:
+    found = check_recipe(recipe, blobs(), {})
+    assert found["ok"] == (not any(not passed for _, passed, _ in found["checks"]))
+    return {name for name, passed, _ in found["checks"] if not passed}
+
+
+def test_a_recipe_that_holds_state_is_found_out() -> None:
+    class Counting(Small):
+        steps = 0
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.steps += 1
+            return super().training_step(model, batch) * self.steps
+
+    assert failing(Counting(batch_size=4)) == {"trains"}
+
+    class Hidden(Small):
+        steps: ClassVar[list[int]] = []
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.steps.append(1)
+            return super().training_step(model, batch) * len(self.steps)
+
+    assert "repeats itself" in failing(Hidden(batch_size=4))
+
+
+def test_a_recipe_whose_model_hides_state_is_found_out() -> None:
+    class Hiding(Small):
+        def training_step(self, model: Any, batch: Any) -> Any:
+            model.calls = getattr(model, "calls", 0) + 1
+            return super().training_step(model, batch) * model.calls
+
+    assert failing(Hiding(batch_size=4)) == {"same after a move"}
+
+
+def test_a_recipe_that_shares_between_trials_is_found_out() -> None:
+    class Sharing(Small):
+        last: ClassVar[dict[str, Any]] = {}
+
+        def configure_model(self, config: Any) -> Any:
+            self.last.clear()
+            return super().configure_model(config)
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            mixed = self.last.get("model", model) is not model
+            self.last["model"] = model
+            return super().training_step(model, batch) * (2 if mixed else 1)
+
+    assert "same beside another trial" in failing(Sharing(batch_size=4))
+
+
+def test_a_validation_that_trains_is_found_out() -> None:
+    class Training(Small):
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            model[0].weight.data.add_(1)
+            return super().validation_step(model, batch)
+
+    assert failing(Training()) == {"validation changes nothing"}
+
+
+def test_a_raising_recipe_fails_the_check() -> None:
+    class Raising(Small):
+        def training_step(self, model: Any, batch: Any) -> Any:
+            raise KeyError("x")
+
+    found = check_recipe(Raising(), blobs(), {})
+    assert found == {
+        "ok": False,
+        "steps": 0,
+        "checks": [("trains", False, "KeyError: 'x'")],
+    }
+    with pytest.raises(TrialError):
+        go(station(Raising(), blobs()), trial(), planned(blobs(), 1))

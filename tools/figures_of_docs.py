@@ -1,0 +1,408 @@
+"""Where README.md and docs/ have figures of benchmarks/results. See `figures.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from figure_rules import Block, Rule, Sentence, sentence
+from packing_page import gpu_markdown, markdown
+from results import Row, benchmark, ratio, row, rows
+
+PAGE = "docs/benchmarks.md"
+
+
+def readme() -> list[Sentence]:
+    seconds = {
+        name: row("tune_grid", variant=name)["wall_s"]
+        for name in ("local", "tune_default", "tune_reuse", "loop")
+    }
+    ours = [each["seconds"] for each in rows("rescale", **{"with": "shoal"})]
+    others = [
+        each["seconds"]
+        for each in benchmark("rescale")["rows"]
+        if each["with"] != "shoal"
+    ]
+    return [
+        sentence(
+            "README.md",
+            "a grid of 16 small networks took {:.1f} s against {:.1f} s (Ray Tune as it comes), "
+            "{:.1f} s (with reused actors) and {:.1f} s (a plain loop)",
+            *seconds.values(),
+        ),
+        sentence(
+            "README.md",
+            "changing the number of processes of a running job took {:.1f} s at most against "
+            "{:.0f} s and more",
+            max(ours),
+            min(others),
+        ),
+    ]
+
+
+def first_table() -> list[Sentence]:
+    return [*simulations(), *moves_and_plans(), *widths()]
+
+
+def simulations() -> list[Sentence]:
+    equal = row("sim", speeds="equal", rule="rotation")
+    unlike = row("sim", speeds="unlike", rule="rotation")
+    lrw = [
+        row("sim", speeds=speeds, rule="lrw")["cpu_s"] for speeds in ("equal", "unlike")
+    ]
+    sizes = benchmark("elastic")["rows"]
+    against = [each["count_milp_ms"] / each["shoal_ms"] for each in sizes]
+    return [
+        sentence(
+            PAGE,
+            "`hop` {:.1f} s with equal speeds, {:.1f} s with all unlike ({:_} decisions); "
+            "`hop-lrw` {:.1f} and {:.1f} s",
+            equal["cpu_s"],
+            unlike["cpu_s"],
+            unlike["decisions"],
+            *lrw,
+        ),
+        sentence(
+            PAGE,
+            "200 trials on 10 000 nodes: {:.2f} ms; the same optimum by a program over counts "
+            "takes {:.0f} to {:.0f} times as long at five sizes",
+            row("elastic", trials=200)["shoal_ms"],
+            min(against),
+            max(against),
+        ),
+        sentence(
+            PAGE,
+            "1024 nodes and 1000 trials: {:.0f} s; 4734 nodes and 2000 trials: {:.0f} s",
+            row("replay", nodes=1024, placement="index")["cpu_s"],
+            row("replay", nodes=4734, placement="index")["cpu_s"],
+        ),
+    ]
+
+
+def moves_and_plans() -> list[Sentence]:
+    small = row("hop", optimizer="SGD")
+    large = row("hop", optimizer="Adam")
+    planned = [each["predicted_over_trained"] for each in benchmark("plan")["rows"]]
+    return [
+        sentence(
+            PAGE,
+            "100 MB: {:.0f} ms, of which loading {:.0f} ms; a warm copy takes {:.1f} ms. "
+            "300 MB: {:.0f} ms against {:.0f} ms",
+            small["hop_ms"],
+            small["of_it_load_ms"],
+            small["copy_ms"],
+            large["hop_ms"],
+            large["copy_ms"],
+        ),
+        sentence(
+            PAGE,
+            "predicted / trained {:.2f} (median of 5; {:.2f} to {:.2f})",
+            ratio("plan", "predicted_over_trained"),
+            min(planned),
+            max(planned),
+        ),
+    ]
+
+
+def widths() -> list[Sentence]:
+    alone = row("rescaled", batch="global", slots="1")
+    mean = {
+        each["policy"]: each["mean_completion_s"]
+        for each in benchmark("arrivals")["rows"]
+    }
+    return [
+        sentence(
+            PAGE,
+            "accuracy {:.4f} at width 1, {:.4f} at 1 -> 2 -> 4 with a fixed batch, {:.4f} with a "
+            "batch per slot; at batch 32 two cores save no time: {:.1f} s at 1 -> 2 -> 2, "
+            "{:.1f} s at width 1",
+            alone["accuracy"],
+            row("rescaled", batch="global", slots="1->2->4")["accuracy"],
+            row("rescaled", batch="per slot", slots="1->2->4")["accuracy"],
+            row("rescaled", batch="global", slots="1->2->2")["training_s"],
+            alone["training_s"],
+        ),
+        sentence(
+            PAGE,
+            "mean completion {:.1f} s (doubling), {:.1f} s (equal shares), {:.1f}, {:.1f} and "
+            "{:.1f} s (1, 2, 4 slots each); within {:.1f} % of the simulation",
+            *(
+                mean[name]
+                for name in ("doubling", "equi", "fixed 1", "fixed 2", "fixed 4")
+            ),
+            100 * ratio("arrivals", "furthest_from_simulation"),
+        ),
+    ]
+
+
+def grid() -> list[Sentence]:
+    labels = {
+        "tune_default": "Ray Tune as it comes (1 CPU a trial, 2 CPUs)",
+        "tune_reuse": "Ray Tune with `reuse_actors=True`",
+        "loop": "a plain sequential loop",
+        "local": "Shoal, `local`",
+        "local_fifo": 'Shoal, `local`, without packs (`policy="fifo"`)',
+        "ray2": "Shoal, `ray` with 2 slots",
+        "loop_narrow": "a plain loop, widths up to 128",
+        "local_narrow": "Shoal, `local`, widths up to 128",
+    }
+    found = []
+    for name, label in labels.items():
+        one = row("tune_grid", variant=name)
+        figures = (
+            one["wall_s"],
+            one["training_s"],
+            *one["walls_s"],
+            one["best_accuracy"],
+        )
+        text = f"| {label} | {{:.1f}} | {{:.1f}} | {{:.1f}}, {{:.1f}}, {{:.1f}} | {{:.3f}} |"
+        found.append(sentence(PAGE, text, *figures))
+    return [
+        *found,
+        sentence(
+            PAGE,
+            "As multiples of Shoal's time on one slot, Ray Tune takes {:.1f} and {:.1f}, the loop "
+            "{:.2f}. Of training alone on the narrow half, where models fuse, the loop takes "
+            "{:.1f} times as long. Without packs Shoal takes {:.2f} times as long",
+            ratio("tune_grid", "tune_default_over_local"),
+            ratio("tune_grid", "tune_reuse_over_local"),
+            ratio("tune_grid", "loop_over_local"),
+            ratio("tune_grid", "loop_over_local_training_narrow"),
+            ratio("tune_grid", "local_fifo_over_local"),
+        ),
+    ]
+
+
+def stream() -> list[Sentence]:
+    labels = {
+        "per-trial": "per-trial pipelines: 8 slots, `feeders=0`",
+        "feeders": "8 slots, `feeders=1`",
+        "pack": "one slot with a pack of 8, interleaved",
+        "tensorsocket": "TensorSocket 0.0.5, a producer and 8 consumers",
+    }
+    found = []
+    for name, label in labels.items():
+        one = row("shared_stream", way=name)
+        preparing = one.get("feeders, CPU s") or one["preparing, CPU s"]
+        figures = (one["samples/s"], one["samples/CPU s"], preparing, one["peak, MB"])
+        text = f"| {label} | {{:.0f}} | {{:.0f}} | {{:.1f}} | {{:.0f}} |"
+        found.append(sentence(PAGE, text, *figures))
+    ratios = benchmark("shared_stream")["ratios"]
+    speed_ups = (
+        "feeders_speed_up",
+        "pack_speed_up",
+        "feeders_over_bound",
+        "pack_over_bound",
+        "feeders_cpu_over_bound",
+        "pack_cpu_over_bound",
+        "feeders_preparing_saved",
+    )
+    return [
+        *found,
+        sentence(
+            PAGE,
+            "That takes {:.2f} ms of the processor for a sample; a small convolutional net trains "
+            "on it in {:.2f} ms. Preparing once instead of eight times would, if sharing cost "
+            "nothing, make eight models {:.2f} times as fast",
+            *(ratios[key] for key in ("prepare_ms", "train_ms", "bound")),
+        ),
+        sentence(
+            PAGE,
+            "Feeders are {:.2f} times as fast as per-trial pipelines, the pack {:.2f} times. Over "
+            "the bound that is {:.2f} and {:.2f} by the clock, {:.2f} and {:.2f} by processor "
+            "seconds. Feeders prepared {:.1f} times as cheaply and held {:.0f} MB of chunks.",
+            *(ratios[key] for key in speed_ups),
+            row("shared_stream", way="feeders")["held, MB"],
+        ),
+    ]
+
+
+def changes_of_width() -> list[Sentence]:
+    def seconds(name: str) -> list[float]:
+        return [each["seconds"] for each in rows("rescale", **{"with": name})]
+
+    return [
+        sentence(
+            PAGE, "| Shoal | {:.2f} | {:.2f} | {:.2f} | {:.2f} |", *seconds("shoal")
+        ),
+        sentence(
+            PAGE,
+            "| torchrun, elastic | {:.1f} | {:.1f} | {:.1f} | |",
+            *seconds("torchrun"),
+        ),
+        sentence(
+            PAGE,
+            "| Ray Train, stopped and restored | {:.1f} | {:.1f} | {:.1f} | |",
+            *seconds("ray train"),
+        ),
+        sentence(
+            PAGE,
+            "a restart takes {:.0f} times (torchrun) and {:.0f} times (Ray Train) as long",
+            ratio("rescale", "torchrun_over_shoal"),
+            ratio("rescale", "ray_train_over_shoal"),
+        ),
+    ]
+
+
+def ensemble() -> list[Sentence]:
+    labels = {
+        "random": "a slot for each, the next when one is free | {:.1f} s | "
+        "{:.1f} s | {:.0f} % | {:.3f}",
+        "rounds": "rounds of four (homogeneous, SC'18) | {:.1f} s | {:.1f} s | {:.0f} % | {:.3f}",
+        "flotilla local": "FLEET's local flotillas | {:.1f} s | {:.1f} s | {:.0f} % | {:.2f}",
+        "flotilla global": "FLEET's global flotilla | {:.1f} s | {:.1f} s | {:.0f} % | {:.2f}",
+        "waterfill": "water-fill (ours) | {:.1f} s | {:.1f} s | {:.1f} % | {:.2f}",
+    }
+    found = []
+    for name, label in labels.items():
+        one = row("flotilla", way=name)
+        whole = one["makespan_s"]
+        waits = 100 * one["waiting_per_slot_s"] / whole
+        figures = (whole, one["mean_completion_s"], waits, 100 * one["deciding_share"])
+        found.append(sentence(PAGE, f"| {label} % |", *figures))
+    decisions = [deciding_ms(each) for each in benchmark("flotilla")["rows"]]
+    return [
+        *found,
+        sentence(
+            PAGE,
+            "The global flotilla is {:.2f} times as fast as rounds (the paper: 1.23 to 1.97 times) "
+            "and {:.2f} times as fast as a slot for each; water-fill is {:.2f} times as fast as a "
+            "slot for each. A decision took between {:.2f} and {:.2f} milliseconds",
+            ratio("flotilla", "rounds_over_flotilla_global"),
+            ratio("flotilla", "random_over_flotilla_global"),
+            ratio("flotilla", "random_over_waterfill"),
+            min(decisions),
+            max(decisions),
+        ),
+    ]
+
+
+def deciding_ms(one: Row) -> float:
+    """Milliseconds of a decision of `flotilla.py`."""
+    return float(1e3 * one["deciding_share"] * one["makespan_s"] / one["decisions"])
+
+
+def hyperband() -> list[Sentence]:
+    labels = {
+        "batch_size": "Pack's batch-size grouping",
+        "random": "Pack's random grouping",
+        "nearest": "Pack's kNN grouping",
+        "ours": "ours, across brackets, fused",
+    }
+    found = []
+    for name, label in labels.items():
+        one = row("hyperband", variant=name)
+        figures = (one["training_s"], one["epochs"], one["speedup"], one["lanes"])
+        found.append(
+            sentence(
+                PAGE, f"| {label} | {{:.1f}} | {{}} | {{:.2f}}x | {{:.1f}} |", *figures
+            )
+        )
+    unpacked = row("hyperband", variant="unpacked")
+    tune = row("hyperband", variant="tune")
+    return [
+        *found,
+        sentence(
+            PAGE,
+            "| unpacked, and again at the end | {:.1f}, {:.1f} | {} | | 1 |",
+            unpacked["training_s"],
+            ratio("hyperband", "unpacked_again_s"),
+            unpacked["epochs"],
+        ),
+        sentence(
+            PAGE,
+            "| Ray Tune's HyperBand, actors reused | {:.1f} | {} | {:.2f}x | |",
+            *(tune[key] for key in ("training_s", "epochs", "speedup")),
+        ),
+        sentence(
+            PAGE,
+            "Ray Tune takes {:.2f} times as long as ours",
+            ratio("hyperband", "tune_over_ours"),
+        ),
+    ]
+
+
+def searches() -> list[Sentence]:
+    labels = {
+        "asha": "ASHA, R = 9, eta = 3",
+        "hyperband": "Hyperband, R = 25, eta = 3",
+        "tpe": "TPE, 32 configurations",
+    }
+    cells = "{:.1f} | {:.3f} | {:.4f} |"
+    found = []
+    for search, label in labels.items():
+        lines = []
+        figures = []
+        for way in ("copies", "hop", "packed hop"):
+            one = row("search_on_hop", search=search, way=way)
+            figures += [one["training_s"], one["s_per_epoch"], one["best"]]
+            lines.append(f"| {way} | {cells} {reached(one, epochs=way == 'copies')} |")
+        found.append(sentence(PAGE, f"| {label} " + " | ".join(lines), *figures))
+    costs = [
+        value
+        for key, value in benchmark("search_on_hop")["ratios"].items()
+        if key.endswith("hop_over_copies_s_per_epoch")
+    ]
+    text = "Hopping costs {:.1f} to {:.1f} times the time of an epoch here"
+    return [*found, sentence(PAGE, text, min(costs), max(costs))]
+
+
+def reached(one: Row, epochs: bool) -> str:
+    """How many configurations reached each rung: over the rounds, the fewest and the most."""
+    words = []
+    for rung in one["trials_per_rung"][0]:
+        counts = sorted({each[rung] for each in one["trials_per_rung"]})
+        span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        words.append(f"{span} at {rung}" if epochs else span)
+    return ", ".join(words)
+
+
+def packing() -> list[Rule]:
+    """The page of tables, and what is said above them."""
+
+    def most(net: str, batch: int) -> float:
+        gains = [
+            each["sequential_over_chosen"]
+            for each in rows("packing", net=net, batch=batch)
+        ]
+        return float(max(gain for gain in gains if gain is not None))
+
+    larger = ("MobileNet-like", "ResNet-like")
+    losses = [
+        each["fused_over_sequential"]
+        for each in benchmark("packing")["rows"]
+        if each["net"] in larger and each["fused_over_sequential"]
+    ]
+    page = "docs/packing.md"
+    return [
+        Block(page, "packing", markdown("packing")),
+        Block(page, "packing-gpu", gpu_markdown()),
+        sentence(
+            page,
+            "at a batch of 32 the choice is up to {:.1f} times as fast as the sequential way for "
+            "the CNN, {:.1f} times for the ResNet-like and {:.1f} times for the MobileNet-like "
+            "net; at 64 up to {:.1f}, {:.1f} and {:.1f} times",
+            *(most(net, 32) for net in ("CNN", "ResNet-like", "MobileNet-like")),
+            *(most(net, 64) for net in ("CNN", "ResNet-like", "MobileNet-like")),
+        ),
+        sentence(
+            page,
+            "fusing all of the two larger nets takes up to {:.1f} times as long",
+            max(losses),
+        ),
+    ]
+
+
+RULES: list[Rule] = [
+    *readme(),
+    *first_table(),
+    *grid(),
+    *stream(),
+    *changes_of_width(),
+    *ensemble(),
+    *hyperband(),
+    *searches(),
+    *packing(),
+]
