@@ -45,10 +45,10 @@ class Mnist(shoal.Recipe):
     def configure_model(self, config: dict[str, Any]) -> nn.Module:
         c = config["channels"]
         return nn.Sequential(
-            nn.Conv2d(1, c, 3, stride=2, padding=1),
+            nn.Conv2d(1, c, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(c),
             nn.ReLU(),
-            nn.Conv2d(c, 2 * c, 3, stride=2, padding=1),
+            nn.Conv2d(c, 2 * c, 3, stride=2, padding=1, bias=False),
             nn.BatchNorm2d(2 * c),
             nn.ReLU(),
             nn.Flatten(),
