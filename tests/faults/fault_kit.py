@@ -75,6 +75,8 @@ class Steady(shoal.Recipe):
     ) -> None:
         self.slow, self.deadly, self.narrow, self.files = slow, deadly, narrow, files
         self.dropout, self.samples, self.batch_size = dropout, samples, samples // 15
+        if files is not None:
+            self.metric = None  # the folder has no validation part
         if drawn:
             self.search_space = {
                 "width": shoal.choice([4, 6]),
