@@ -112,8 +112,10 @@ def peers(name: str, packages: list[str]) -> str:
             text=True,
             check=True,
         ).stdout.strip()
+        here = sysconfig.get_paths()["purelib"]
+        # Not the path alone: an editable install is a .pth file, which only addsitedir reads.
         (Path(purelib) / "beside.pth").write_text(
-            sysconfig.get_paths()["purelib"] + "\n"
+            f"import site; site.addsitedir({here!r})\n"
         )
         constraints = ["-c", str(ROOT.parent / "constraints.txt")]
         subprocess.run(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stored_kit import unpack
 from typer.testing import CliRunner
 
 from shoal import report
@@ -335,6 +336,20 @@ def test_deciding_needs_no_torch_and_no_ray() -> None:
         "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
         "import shoal.policy, shoal.search, shoal.profile.measure, shoal.engine.run\n"
         "import shoal.backend.sim.sim, shoal.report, shoal.testing"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_to_look_at_a_study_needs_no_torch_and_no_ray(
+    tmp_path: Path, command: str
+) -> None:
+    """To import torch takes longer than to write the report of some thousand trials."""
+    study = unpack("grid", tmp_path)
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
+        f"sys.argv = ['shoal', {command!r}, {str(study)!r}]\n"
+        "import shoal.cli; shoal.cli.main()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -43,7 +43,7 @@ def readme() -> list[Sentence]:
 
 
 def first_table() -> list[Sentence]:
-    return [*simulations(), *moves_and_plans(), *widths()]
+    return [*simulations(), *moves_and_plans(), *widths(), thousands()]
 
 
 def simulations() -> list[Sentence]:
@@ -135,6 +135,30 @@ def widths() -> list[Sentence]:
             100 * ratio("arrivals", "furthest_from_simulation"),
         ),
     ]
+
+
+def thousands() -> Sentence:
+    shoal = row("many", way="shoal", trials=10_000)
+    tune = row("many", way="tune", trials=1_000)
+    return sentence(
+        PAGE,
+        "{:.1f} ms a trial with 10 000 trials, {:.2f} times as long as with 1000; {:.2f} times a "
+        "plain loop that saves its weights, {:.2f} times one that keeps nothing. Optuna takes "
+        "{:.2f} of that time around the plain loop, {:.2f} with its journal in a file; Ray Tune "
+        "{:.0f} ms with 1000 trials. `status` takes {:.1f} s, `report` {:.1f} s for {:.1f} MB, "
+        "`resume` {:.1f} s to the first step",
+        shoal["ms_a_trial"],
+        ratio("many", "growth"),
+        ratio("many", "many_over_loop_10000"),
+        ratio("many", "many_over_bare_loop_10000"),
+        ratio("many", "optuna_over_shoal_10000"),
+        ratio("many", "optuna_journal_over_shoal_10000"),
+        tune["ms_a_trial"],
+        shoal["status_s"],
+        shoal["report_s"],
+        shoal["report_MB"],
+        shoal["resume_s"],
+    )
 
 
 def grid() -> list[Sentence]:

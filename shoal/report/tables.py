@@ -132,11 +132,11 @@ def _sort_key(html: str, key: Any) -> str:
     """
     if key is None:
         return ' data-k=""'
+    if not isinstance(key, str) and _reads_as(html, key):
+        return ""
 
     escaped = escape(str(key))
     if html == escaped or TAG.sub("", html) == escaped:
-        return ""
-    if not isinstance(key, str) and _reads_as(html, key):
         return ""
     return f' data-k="{escaped}"'
 

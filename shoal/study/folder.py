@@ -61,6 +61,7 @@ class Folder:
         self.path = Path(path)
         self.journal = self.path / "journal.jsonl"
         self.report = self.path / "report.html"
+        self.log = self.path / "log.txt"
         # The place of the weights, if they are not in the folder itself.
         self.elsewhere: str | None = None
         if checkpoints:

@@ -32,7 +32,7 @@ from shoal.study.searcher import check_metric, check_scores, per_slot
 from shoal.study.setup import Setup, check_recipe, data_of
 from shoal.study.watch import (
     Idleness,
-    Logs,
+    Log,
     MetricCheck,
     Retention,
     display,
@@ -377,7 +377,7 @@ def _watchers(
     retention.restore(ready.lines)
     return [
         retention,
-        Logs(setup.folder.path / "trials"),
+        Log(setup.folder.log),
         Idleness(),
         MetricCheck(setup.metric),
         *display(asked.progress, setup),

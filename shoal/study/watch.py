@@ -33,8 +33,7 @@ GIB = 1024**3
 # Idle seconds of slots that are not worth a warning.
 LITTLE = 5.0
 
-
-# Seconds whose lines a trial's log gets at once: opening a file takes longer than to write to it.
+# Seconds whose lines the log gets at once: opening a file takes longer than to write to it.
 TOGETHER: Seconds = 1.0
 
 
@@ -48,13 +47,16 @@ class Weights(Protocol):
     def delete(self, name: str) -> None: ...
 
 
-class Logs:
-    """Appends what happens to each trial to `trials/<id>/log.txt`, within about a second."""
+class Log:
+    """Appends what happens to the trials to a file, within about a second.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._waiting: dict[TrialId, str] = {}  # what is to be appended
-        self._since: Seconds = 0.0  # when the first of it came
+    One file for all: with a file a trial, making files takes a fifth of a tiny trial's time.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._waiting: list[str] = []  # lines that are to be appended
+        self._since: Seconds = 0.0  # when the first of them came
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         if not self._waiting:
@@ -63,27 +65,16 @@ class Logs:
             line = _line(entry)
             if line is not None:
                 trial, text = line
-                before = self._waiting.get(trial, "")
-                self._waiting[trial] = f"{before}{now:10.2f} s  {text}\n"
+                self._waiting.append(f"{now:10.2f} s  {trial}  {text}\n")
         if now - self._since >= TOGETHER or not state.gangs:
             self.close()
 
     def close(self) -> None:
         """Write what waits."""
-        waiting = self._waiting
-        self._waiting = {}
-        for trial, text in waiting.items():
-            self._append(self.folder / trial, text)
-
-    def _append(self, folder: Path, text: str) -> None:
-        file = folder / "log.txt"
-        try:
-            log = file.open("a")
-        except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
-            log = file.open("a")
-        with log:
-            log.write(text)
+        if self._waiting:
+            with self.file.open("a") as log:
+                log.writelines(self._waiting)
+        self._waiting = []
 
 
 def _line(entry: Entry) -> tuple[TrialId, str] | None:

@@ -13,7 +13,6 @@ import typer
 import shoal
 from shoal import report as reports
 from shoal.study.folder import Folder, StudyError
-from shoal.study.setup import data_of, first_config, unlike_config
 from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
 from shoal.tools.parse import (
     open_study,
@@ -202,6 +201,7 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
     Raises:
         Exit: with 1 when they differ.
     """
+    from shoal.study.setup import data_of, first_config, unlike_config
     from shoal.train.lane.device import device_of
     from shoal.train.tools.check import check_recipe
 

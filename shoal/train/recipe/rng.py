@@ -155,9 +155,9 @@ class Rng:
         random.seed(seed)
         self._others = _read(device)
         _write(self._outer, device)
-        seeded: Any = np.random.RandomState(seed % 2**32).get_state(legacy=False)
-        inner = seeded["state"]
-        self._numpy = _made(inner["key"], inner["pos"])
+        bits = np.random.MT19937(0)
+        np.random.RandomState(bits).seed(seed % 2**32)  # as np.random.seed would
+        self._numpy = _Generator(bits)
         self._around = self._numpy
 
     def __enter__(self) -> None:
