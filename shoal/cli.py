@@ -1,6 +1,5 @@
 """The command line: what can be typed. `shoal.tools.commands` does it."""
 
-import gc
 from pathlib import Path
 from types import ModuleType
 
@@ -233,9 +232,6 @@ def trace_stats(file: IdleLog, as_json: AsJson = False) -> None:
 
 def main() -> None:
     """The entry point `shoal`."""
-    # A journal's entries and a report's rows are large trees without circles. The collector finds
-    # nothing in them, and takes a fifth of the time of a report of ten thousand trials.
-    gc.set_threshold(100_000, 50, 50)
     app(prog_name="shoal")
 
 
