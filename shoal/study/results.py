@@ -258,6 +258,8 @@ class _Again:
             return gap <= ROUNDING_FLOAT64
         if gap <= ROUNDING:
             return True
+        if trial in self._fused and self._draws_others(trial):
+            return False  # other random numbers move it further than any rounding
         visits = self._state.kept[trial].visits
         moved = [
             apart(again, self._trained(trial, visits, nudge=number))
