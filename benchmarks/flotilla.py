@@ -78,7 +78,7 @@ def policy(way: str) -> Any:
 
 def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     import shoal
-    from shoal import report
+    from shoal import reporting
     from shoal.core.event import Finished, Planned
 
     searcher, rule = ensemble(quick), Timed(policy(way))
@@ -99,7 +99,7 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
             folder / "study", keep / way.replace(" ", "-"), dirs_exist_ok=True
         )
     lines = study.lines()
-    told = report.account(lines)
+    told = reporting.account(lines)
     ends = {
         line.entry.trial: line.time
         for line in lines

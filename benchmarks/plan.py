@@ -45,7 +45,7 @@ def trained(folder: Path) -> float:
 def bars(folder: Path) -> set[tuple[str, str]]:
     """What a Gantt chart of the journal is made of: slots and kinds of time."""
     from shoal.engine.journal import read
-    from shoal.report import chart
+    from shoal.reporting import chart
 
     found = chart(list(read(folder / "journal.jsonl"))).bars
     return {

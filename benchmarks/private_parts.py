@@ -21,7 +21,7 @@ from torch import nn
 
 from shoal.train import private
 from shoal.train.lane import optimizers
-from shoal.train.recipe.rng import Rng
+from shoal.train.rng import Rng
 
 ROUNDS = 9
 STEPS = 200

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from shoal.study.study import create_study as create_study
     from shoal.study.study import load_study as load_study
     from shoal.tools.by_hand import pack as pack
-    from shoal.train.recipe.data import Data as Data
-    from shoal.train.recipe.data import DataError as DataError
+    from shoal.train.data.data import Data as Data
+    from shoal.train.data.data import DataError as DataError
     from shoal.train.recipe.recipe import LRSchedule as LRSchedule
     from shoal.train.recipe.recipe import Recipe as Recipe
 
@@ -54,7 +54,7 @@ _HOMES = {
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
     "shoal.study.folder": ["StudyError", "StudyPaused"],
     "shoal.study.study": ["Study", "create_study", "load_study"],
-    "shoal.train.recipe.data": ["Data", "DataError"],
+    "shoal.train.data.data": ["Data", "DataError"],
     "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import shoal
-from shoal import report
+from shoal import reporting
 
 STORED = Path(__file__).parent / "stored"
 NEAR = 1e-6  # relative difference of two figures that count as the same
@@ -28,6 +28,7 @@ BITS = (
     "sha256",
     "equal",
     "difference",
+    "agrees",
 )  # keys of what is the same only where training is rounded alike
 DRAWN = (
     "x",
@@ -178,7 +179,7 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
 
 def status(folder: Path) -> dict[str, Any]:
     """What `shoal status --json` says, without its prose."""
-    found: dict[str, Any] = plain(report.summary(shoal_lines(folder)))
+    found: dict[str, Any] = plain(reporting.summary(shoal_lines(folder)))
     return found
 
 
@@ -284,7 +285,7 @@ class _Page(HTMLParser):
 
 def page(folder: Path, out: Path) -> dict[str, Any]:
     """The report as data: the numbers and names in its tables, and what its figures draw."""
-    written = report.write(folder / "journal.jsonl", out)
+    written = reporting.write(folder / "journal.jsonl", out)
     parser = _Page()
     parser.feed(
         re.sub(r"<script>.*?</script>", "", written.read_text(), flags=re.DOTALL)

@@ -11,7 +11,7 @@ import pytest
 from stored_kit import unpack
 from typer.testing import CliRunner
 
-from shoal import report
+from shoal import reporting
 from shoal.cli import app
 from shoal.engine.journal import read
 from shoal.study import auto as candidates
@@ -178,7 +178,7 @@ def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     assert "--from TRIAL" in shoal("add", str(folder), code=2)
     done = json.loads(shoal("resume", str(folder), "--json"))
     assert (done["trials"]["finished"], done["trials"]["retired"]) == (17, 1)
-    assert report.account(read(folder / "journal.jsonl")).trials[-1].priority == 3.0
+    assert reporting.account(read(folder / "journal.jsonl")).trials[-1].priority == 3.0
 
 
 def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
         "doubling(every=60)",
         *space,
     )
-    (row,) = report.account(read(folder / "journal.jsonl")).trials
+    (row,) = reporting.account(read(folder / "journal.jsonl")).trials
     assert (row.widths, row.priority, row.status) == ((1, 2), 4.0, "finished")
 
 
@@ -335,7 +335,7 @@ def test_deciding_needs_no_torch_and_no_ray() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['ray'] = None\n"
         "import shoal.policy, shoal.search, shoal.profile.measure, shoal.engine.run\n"
-        "import shoal.backend.sim.sim, shoal.report, shoal.testing"
+        "import shoal.backend.sim.sim, shoal.reporting, shoal.testing"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from shoal.core.ports import Policy
 from shoal.engine.journal import Journal
 from shoal.policy import parse
-from shoal.report import compare
-from shoal.report.html import write
+from shoal.reporting import compare
+from shoal.reporting.html import write
 from shoal.simulate.fields import SpecError
 from shoal.simulate.read import read_log
 from shoal.simulate.run import Simulated, run_spec

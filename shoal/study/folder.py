@@ -20,8 +20,8 @@ from filelock import FileLock, Timeout
 
 from shoal.core.event import Opened
 from shoal.engine.journal import Line, newest, read
+from shoal.train.data.columns import DataError
 from shoal.train.recipe import pickled
-from shoal.train.recipe.columns import DataError
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe

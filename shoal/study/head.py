@@ -16,7 +16,7 @@ from shoal.study import auto
 from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.setup import Setup
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 
 Head = Mapping[str, Any]
 

@@ -14,9 +14,9 @@ from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
 from shoal.study.setup import Setup, data_of
 from shoal.study.watch import Retention
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.unit import Tree
 from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import apart, compare, model_from, nudged, retrain

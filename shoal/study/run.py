@@ -39,9 +39,9 @@ from shoal.study.watch import (
     display,
     optuna_log,
 )
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of, limit_memory
-from shoal.train.recipe.data import Data
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 

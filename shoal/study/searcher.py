@@ -24,7 +24,7 @@ from shoal.study.auto import check_methods
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe, overrides
 
 # Trials under way for each slot, of searchers that learn from earlier trials.

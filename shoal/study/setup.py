@@ -7,7 +7,7 @@ from typing import Any
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
 

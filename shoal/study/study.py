@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import report as reports
+from shoal import reporting
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -248,7 +248,7 @@ class Study:
 
         By default it goes into the study's folder.
         """
-        return reports.write(self.folder.journal, Path(path or self.folder.report))
+        return reporting.write(self.folder.journal, Path(path or self.folder.report))
 
     def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.

@@ -24,8 +24,8 @@ from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
-from shoal.report.optuna_log import OptunaLog
-from shoal.report.progress import Progress
+from shoal.reporting.optuna_log import OptunaLog
+from shoal.reporting.progress import Progress
 from shoal.search import nested
 from shoal.study.setup import Setup
 

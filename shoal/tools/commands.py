@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 import shoal
-from shoal import report as reports
+from shoal import reporting
 from shoal.study.folder import Folder, StudyError
 from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
 from shoal.tools.parse import (
@@ -144,7 +144,7 @@ def status(directory: Path, as_json: bool) -> None:
     lines = Folder(directory).lines()
     if not lines:
         raise StudyError(f"there is no study in {directory}: no journal.jsonl")
-    show(reports.summary(lines), as_json, reports.status_lines)
+    show(reporting.summary(lines), as_json, reporting.status_lines)
 
 
 @errors()
@@ -247,7 +247,7 @@ def report(directory: Path, out: Path | None, as_json: bool) -> None:
     _collect_rarely()
     folder = Folder(directory)
     folder.check_begun()
-    path = reports.write(folder.journal, out or folder.report)
+    path = reporting.write(folder.journal, out or folder.report)
     show({"report": str(path)}, as_json, lambda found: [f"report: {found['report']}"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from shoal import report
+from shoal import reporting
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.event import Finished, Joined, Opened, Planned
@@ -32,7 +32,7 @@ from shoal.tools.probe import all_trials, probed, slot
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
-    from shoal.train.recipe.data import Data
+    from shoal.train.data.data import Data
 
 Row = dict[str, Any]
 Found = dict[str, Any]
@@ -157,7 +157,7 @@ class _Forecast:
             row["why"] = choice["why"]
         if self.out is not None:
             folder = self.out / name
-            page = report.write(folder / "journal.jsonl", folder / "report.html")
+            page = reporting.write(folder / "journal.jsonl", folder / "report.html")
             row["report"] = str(page)
         return row
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shoal import report
+from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
@@ -63,8 +63,8 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
     with suppress(TrialsFailed):
         yield
     path = study.report()
-    found = report.summary(study.lines()) | {"report": str(path)}
-    show(found, as_json, report.status_lines)
+    found = reporting.summary(study.lines()) | {"report": str(path)}
+    show(found, as_json, reporting.status_lines)
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:

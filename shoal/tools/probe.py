@@ -25,7 +25,7 @@ from shoal.train.slot.station import Station
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
-    from shoal.train.recipe.data import Data
+    from shoal.train.data.data import Data
 
 # A signature, and what was measured for it by name.
 Measurement = tuple[str, Mapping[str, Any]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
-from shoal.report.facts.format import plural
+from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here
 from shoal.study.searcher import Wishes, default_searcher
@@ -31,7 +31,7 @@ from shoal.train.slot.setup import cpus_here
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
-    from shoal.train.recipe.data import Data
+    from shoal.train.data.data import Data
 
 
 @dataclass(frozen=True, slots=True)

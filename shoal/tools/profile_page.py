@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.profile.signatures import TUNING
-from shoal.report.facts.format import config as config_text
-from shoal.report.facts.format import count, duration, plural, size
+from shoal.reporting.facts.format import config as config_text
+from shoal.reporting.facts.format import count, duration, plural, size
 from shoal.tools.profile_times import CAUSES
 
 HEADS = (

@@ -37,8 +37,8 @@ from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.profile.measure import believe
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import compare, retrain

@@ -23,8 +23,8 @@ from shoal.core.event import Measured
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import retrain

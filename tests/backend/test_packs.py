@@ -17,7 +17,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.policy import Fifo, Hop, Pack, PacksAsTrials
 from shoal.policy.pack import forming
 from shoal.profile.table import Row, Table
-from shoal.report import summary
+from shoal.reporting import summary
 from shoal.testing import Setting, check_backend
 
 SPACE = {"width": shoal.grid([4, 8, 6]), "lr": shoal.grid([1e-2, 1e-3])}

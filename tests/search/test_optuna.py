@@ -18,7 +18,7 @@ from search_kit import simulate, told
 
 from shoal.core.fold import fold
 from shoal.core.state import State
-from shoal.report.optuna_log import OptunaLog
+from shoal.reporting.optuna_log import OptunaLog
 from shoal.search import Hyperband, Optuna
 from shoal.search.optuna.parameters import distribution, parameters
 from shoal.search.optuna.searcher import Past

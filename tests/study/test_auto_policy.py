@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from simkit import SHARDS, slots, started, study, trial, view_of
 
 import shoal
-from shoal import report
+from shoal import reporting
 from shoal.backend.sim.ahead import Ahead
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import check
@@ -235,13 +235,13 @@ def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() ->
     assert later[0][0] == "fifo", (
         "building each model at each slot takes longer than to train it"
     )
-    found = report.summary(lines)
+    found = reporting.summary(lines)
     assert found["policy"] == {"follows": later[-1][0], "why": later[-1][1]}
     assert (
         f"policy   auto: {later[-1][0]}, because {later[-1][1]}"
-        in report.status_lines(found)
+        in reporting.status_lines(found)
     )
-    page = report.page(lines)
+    page = reporting.page(lines)
     assert (
         "auto: fifo" in page
         and "What auto followed" in page

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal import report
+from shoal import reporting
 from shoal.backend.local import Local
 from shoal.core.event import (
     Advanced,
@@ -166,7 +166,7 @@ def test_what_a_profile_leaves_open_is_measured_and_the_report_says_which(
     assert "p.toml" in page and "What it leaves open was measured" in page
     assert any(
         "given" in line and "rate@2" in line
-        for line in report.status_lines(report.summary(study.lines()))
+        for line in reporting.status_lines(reporting.summary(study.lines()))
     )
 
 
@@ -574,7 +574,7 @@ sys.path.insert(0, {tests!r})
 import shoal
 from conftest import Blobs
 study = shoal.create_study(Blobs(samples=1500), storage={folder!r}, load_if_exists=True)
-study.optimize(max_epochs=12, policy={policy!r}, checkpoint_every=0.05, progress=False)
+study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress=False)
 """
 
 
@@ -600,9 +600,9 @@ def test_kill_9_of_the_process_loses_no_trial(
         blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True
     )
     assert study.state.trials, "killed too late: the test did not test"
-    study.optimize(max_epochs=12, policy=policy, checkpoint_every=0.05, progress=False)
+    study.optimize(max_epochs=60, policy=policy, checkpoint_every=0.05, progress=False)
     undisturbed = shoal.create_study(blobs(samples=1500), storage=tmp_path / "u")
-    undisturbed.optimize(max_epochs=12, policy=policy, progress=False)
+    undisturbed.optimize(max_epochs=60, policy=policy, progress=False)
     assert finished(study) and same_weights(study, undisturbed)
     assert all(row["equal"] for row in study.replay())
 

@@ -13,10 +13,10 @@ from fused_kit import Images, images
 from torch import nn
 
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import evaluate
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.recipe.unit import Done, Part, TrialError, Unit
 from shoal.train.slot.setup import StationSetup

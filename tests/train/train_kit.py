@@ -12,8 +12,8 @@ from torch import nn
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Done, Part, Station, Unit

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from shoal.core.trial import Visit
+from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.stream.stream import Stream

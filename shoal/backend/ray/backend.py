@@ -29,7 +29,7 @@ from shoal.core.event import Commanded, Event, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 
 # Seconds that a run waits at the start for all of its slots, if some are ready or others may come.

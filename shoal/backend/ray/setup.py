@@ -8,7 +8,7 @@ from shoal.backend.ray.node.setup import Feeders, SlotSetup
 from shoal.backend.ray.node.window import SHARE
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.graph import attributes
 from shoal.train.fuse.memory import Row
 from shoal.train.fuse.models import StackedModels
@@ -23,8 +25,6 @@ from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.noted import named
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import RAISED
 

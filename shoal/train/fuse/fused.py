@@ -14,6 +14,7 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.agree import agreed, draws_numbers
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.models import StackedModels
@@ -26,7 +27,6 @@ from shoal.train.fuse.optimizers import (
 )
 from shoal.train.fuse.scores import FusedNotes, FusedScores, Means
 from shoal.train.fuse.stacked import stepping
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.unit import RAISED
 
 __all__ = ["Fused", "StepFailed", "Unfusable"]

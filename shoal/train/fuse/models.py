@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.fuse.rewritten import Rewritten, recurrent_layers_lent
 from shoal.train.lane.noted import named
 from shoal.train.private import vmapped
-from shoal.train.recipe.columns import Columns
 
 Values = dict[str, Any]  # by name
 Function = Callable[[nn.Module], Mapping[str, Any]]

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.agree import agreed, flags_kept, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
 from shoal.train.lane.device import doubled
 from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, named_scores, scoring
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.unit import RAISED
 
 Means = dict[str, float]

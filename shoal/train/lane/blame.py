@@ -11,9 +11,9 @@ import torch
 
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds
+from shoal.train.data.columns import DataError
 from shoal.train.lane import device
 from shoal.train.lane.checkpoint import StaleRun
-from shoal.train.recipe.columns import DataError
 from shoal.train.recipe.unit import (
     RAISED,
     DeviceLost,

@@ -15,14 +15,16 @@ from torch.nn.utils import clip_grad_norm_
 from shoal.core.event import Sum
 from shoal.core.trial import Visit
 from shoal.profile.pace import FORM
+from shoal.train.data.columns import Columns
 from shoal.train.lane import optimizers, tree
 from shoal.train.lane.device import kind_of
 from shoal.train.lane.noted import Noted, named
 from shoal.train.lane.schedules import configured
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.recipe import Recipe, TrialHooks, settings
-from shoal.train.recipe.rng import Rng
+from shoal.train.recipe.hooks import TrialHooks
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.settings import settings
+from shoal.train.rng import Rng
 from shoal.train.stream.batches import Batches
 
 

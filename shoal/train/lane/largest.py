@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from shoal.core.trial import Value
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Extra
 from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import OutOfMemory
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import buffers
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
 
 # without gradients a batch of so many training batches fits where one of those does
 EVALUATION_BATCHES = 4

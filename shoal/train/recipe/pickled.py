@@ -19,13 +19,21 @@ import cloudpickle
 # Where a class that a user's recipe can hold was once, and where it is now.
 # A study's folder holds its recipe for years: leave a line here for every such class that moves.
 MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("shoal.train.columns", "DataError"): ("shoal.train.recipe.columns", "DataError"),
-    ("shoal.train.data", "Data"): ("shoal.train.recipe.data", "Data"),
-    ("shoal.train.dataset", "Items"): ("shoal.train.recipe.dataset", "Items"),
-    ("shoal.train.folder", "Files"): ("shoal.train.recipe.npz", "Files"),
+    ("shoal.train.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
+    ("shoal.train.data", "Data"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.dataset", "Items"): ("shoal.train.data.dataset", "Items"),
+    ("shoal.train.folder", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
     ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
-    ("shoal.train.sources", "Arrays"): ("shoal.train.recipe.arrays", "Arrays"),
+    ("shoal.train.recipe.arrays", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
+    ("shoal.train.recipe.columns", "DataError"): (
+        "shoal.train.data.columns",
+        "DataError",
+    ),
+    ("shoal.train.recipe.data", "Data"): ("shoal.train.data.data", "Data"),
+    ("shoal.train.recipe.dataset", "Items"): ("shoal.train.data.dataset", "Items"),
+    ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
+    ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
 }
 _found: list[str] = []  # folders that recipes of this process came from
 

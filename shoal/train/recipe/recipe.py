@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import threading
 from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor, nn
 
-from shoal.train.recipe.seat import LRRule, lr_factor
+from shoal.train.recipe.guard import refuse
+from shoal.train.recipe.seat import LRRule
 
 if TYPE_CHECKING:
-    from shoal.train.recipe.data import Data
+    from shoal.train.data.data import Data
 
 Shuffle = Literal["once", "each"]
 Precision = Literal["32", "bf16"]
-DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
 # Whole columns as NumPy arrays: a tuple, or a dict if the data's columns have names.
 Samples = Any
-
-_thread = threading.local()  # `hook`: the method of a trial that runs in this thread
-
-
-class RecipeState(AttributeError):  # noqa: N818
-    """A method that runs for one trial set an attribute of the recipe."""
-
-
-class guarded:  # noqa: N801 - used like a function; a class costs a step half as much
-    """While `with guarded(hook)` lasts, this thread may set no attribute of a recipe."""
-
-    __slots__ = ("_before", "_hook")
-
-    def __init__(self, hook: str) -> None:
-        self._hook = hook
-
-    def __enter__(self) -> None:
-        self._before = getattr(_thread, "hook", None)
-        _thread.hook = self._hook
-
-    def __exit__(self, *_: object) -> None:
-        _thread.hook = self._before
-
-
-def refuse(recipe: object, name: str) -> None:
-    """Raise if a trial's method runs in this thread.
-
-    Raises:
-        RecipeState: it does; `name` is the attribute of the recipe that it sets or deletes.
-    """
-    hook = getattr(_thread, "hook", None)
-    if hook is None:
-        return
-    raise RecipeState(
-        f"{hook} sets self.{name}, but trials share the recipe, so that a neighbour would get the "
-        f"value of this trial. What a step needs of the configuration it gets as an argument: "
-        f"training_step(self, model, batch, config). What belongs to the trial goes on its model "
-        f"(model.{name} = ...). What all trials share is set in {type(recipe).__name__}.__init__ "
-        "or in data()."
-    )
-
-
-OPTIONAL = ("config", "epoch")  # arguments that a step gets if it names them
 
 
 class Recipe:
@@ -194,72 +147,11 @@ class Recipe:
         return samples
 
 
-class TrialHooks:
-    """The recipe's methods for one trial.
-
-    Steps that name an argument `config` get the trial's configuration. Steps that name `epoch` get
-    how many whole epochs the trial has trained so far.
-    """
-
-    def __init__(self, recipe: Recipe, config: Mapping[str, Any]) -> None:
-        self._recipe = recipe
-        self._config = config
-        self._training = _wanted(recipe.training_step)
-        self._validation = _wanted(recipe.validation_step)
-
-    @property
-    def per_trial(self) -> bool:
-        """Whether a step gets what may differ between trials, beside its model and batch."""
-        return bool(self._training or self._validation)
-
-    def configure_model(self) -> nn.Module:
-        """A new model."""
-        with guarded("configure_model"):
-            return self._recipe.configure_model(self._config)
-
-    def configure_optimizers(self, model: nn.Module) -> Any:
-        """The model's optimizer, alone or with a scheduler."""
-        with guarded("configure_optimizers"):
-            return self._recipe.configure_optimizers(model, self._config)
-
-    def training_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
-        """The loss on a batch, or the loss and other values by name."""
-        with guarded("training_step"):
-            if not self._training:
-                return self._recipe.training_step(model, batch)
-            more = self._arguments(self._training, epoch)
-            return self._recipe.training_step(model, batch, **more)
-
-    def validation_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
-        """The values of each sample of a batch, by name."""
-        with guarded("validation_step"):
-            if not self._validation:
-                return self._recipe.validation_step(model, batch)
-            more = self._arguments(self._validation, epoch)
-            return self._recipe.validation_step(model, batch, **more)
-
-    def _arguments(self, names: tuple[str, ...], epoch: int) -> dict[str, Any]:
-        """The optional arguments of these names."""
-        known = {"config": self._config, "epoch": epoch}
-        return {name: known[name] for name in names}
-
-
-def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
-    """Which of the optional arguments the step names."""
-    parameters = inspect.signature(step).parameters
-    return tuple(name for name in OPTIONAL if name in parameters)
-
-
 def overrides(recipe: Recipe, method: str) -> bool:
     """Whether the recipe brings its own version of the method."""
     return getattr(getattr(recipe, method), "__func__", None) is not getattr(
         Recipe, method
     )
-
-
-def validates(recipe: Recipe, data: Data) -> bool:
-    """Whether trials can be scored on validation data."""
-    return bool(data.validation) and overrides(recipe, "validation_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,120 +173,3 @@ class LRSchedule:
             raise ValueError(
                 f'LRSchedule: unit must be "epochs" or "samples"; got {self.unit!r}'
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The values of the recipe's attributes for one trial.
-
-    Raises:
-        ValueError: one of them out of range.
-    """
-
-    batch_size: int
-    shuffle: Shuffle
-    drop_last: bool
-    gradient_clip_val: float | None
-    accumulate_grad_batches: int
-    precision: Precision
-    nan_patience: int
-    batch_per_slot: bool = False
-    lr_rule: LRRule = "linear"
-    fuse_random: bool = False
-    data_key: DataKey = ()  # what the trial's data depends on
-
-    def __post_init__(self) -> None:
-        _check_whole("batch_size", self.batch_size, 1, ', or "max"')
-        _check_whole("accumulate_grad_batches", self.accumulate_grad_batches, 1)
-        _check_whole("nan_patience", self.nan_patience, 0)
-        if self.shuffle not in ("once", "each"):
-            raise ValueError(f'shuffle must be "once" or "each"; got {self.shuffle!r}')
-        if self.precision not in ("32", "bf16"):
-            raise ValueError(
-                f'precision must be "32" or "bf16"; got {self.precision!r}'
-            )
-        if not callable(self.lr_rule):
-            lr_factor(self.lr_rule, 1)
-        if self.gradient_clip_val is not None and not self.gradient_clip_val > 0:
-            raise ValueError(
-                "gradient_clip_val must be > 0, or None for no clipping; "
-                f"got {self.gradient_clip_val!r}"
-            )
-
-
-def _check_whole(name: str, value: Any, least: int, also: str = "") -> None:
-    """Raise ValueError unless the value is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(
-            f"{name} must be a whole number >= {least}{also}; got {value!r}"
-        )
-
-
-def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
-    """The recipe's attributes, with the config's values in their place.
-
-    Raises:
-        ValueError: one of them out of range.
-    """
-    names = [field.name for field in fields(Settings) if field.name != "data_key"]
-    values = {name: config.get(name, getattr(recipe, name)) for name in names}
-    for name in ("batch_size", "accumulate_grad_batches", "nan_patience"):
-        values[name] = _as_whole(values[name])
-    for name in ("drop_last", "batch_per_slot", "fuse_random"):
-        values[name] = bool(values[name])
-    values["precision"] = str(values["precision"])
-    return Settings(**values, data_key=data_key(recipe, config))
-
-
-def _as_whole(value: Any) -> Any:
-    """The value as an int if it is a whole number: a searcher may give 32.0."""
-    if isinstance(value, float | np.integer) and value == int(value):
-        return int(value)
-    return value
-
-
-def data_key(recipe: Recipe, config: Mapping[str, Any]) -> DataKey:
-    """What the trial's chunks depend on, beside the data: equal for trials that see the same ones.
-
-    Raises:
-        ValueError: one of `data_keys` is neither in the configuration nor an attribute of the
-            recipe.
-    """
-    key: list[tuple[str, Any]] = []
-    missing = []
-    for name in recipe.data_keys:
-        if name in config:
-            key.append((name, config[name]))
-        elif hasattr(recipe, name):
-            key.append((name, getattr(recipe, name)))
-        else:
-            missing.append(name)
-    if missing:
-        raise ValueError(
-            f"data_keys names {', '.join(missing)}: give it in the configuration, "
-            "or the recipe an attribute for it"
-        )
-    return tuple(key)
-
-
-def seen_by(recipe: Recipe, key: DataKey) -> Recipe:
-    """The recipe whose `prepare`, `augment` and `features` are those of trials with this key."""
-    if not key:
-        return recipe
-    made = copy(recipe)
-    for hook in ("prepare", "augment", "features"):
-        if overrides(recipe, hook):
-            setattr(made, hook, partial(getattr(recipe, hook), **dict(key)))
-    return made
-
-
-def seed_of(config: Mapping[str, Any], study: int) -> int:
-    """The trial's seed: `config["seed"]` where it is set, otherwise the study's.
-
-    Raises:
-        ValueError: it is not a whole number.
-    """
-    seed = config.get("seed", study)
-    if isinstance(seed, bool) or not isinstance(seed, int | float) or seed != int(seed):
-        raise ValueError(f"seed must be a whole number; got {seed!r}")
-    return int(seed)

@@ -9,12 +9,13 @@ from time import perf_counter
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Value
+from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, largest, with_size
 from shoal.train.lane.measure import start_up
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.recipe import data_key, seed_of, validates
+from shoal.train.recipe.hooks import validates
+from shoal.train.recipe.settings import data_key, seed_of
 from shoal.train.recipe.unit import Tree, TrialError, Unit
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.stream import Stream

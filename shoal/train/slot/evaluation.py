@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 from time import perf_counter
 
 from shoal.core.trial import Seconds, TrialId
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import Scoring, evaluate, scoring
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.recipe import validates
+from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.unit import RAISED, OutOfMemory, TrialError
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.together import PackRun

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.measure import Meter
 from shoal.train.private import delay_compiler, keep_freed
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 from shoal.train.slot.build import LaneBuilder

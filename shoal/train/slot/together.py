@@ -16,9 +16,9 @@ from time import perf_counter
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
+from shoal.train.data.columns import Columns
 from shoal.train.fuse.gauge import TRIES
 from shoal.train.lane.blame import blaming
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail

@@ -11,11 +11,11 @@ import torch
 
 from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
+from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import memory_of
 from shoal.train.lane.measure import Meter
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.slot.setup import RESTING, StationSetup, resting_memory
 from shoal.train.stream.stream import Streams

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from shoal.train.recipe.columns import Columns
+from shoal.train.data.columns import Columns
 from shoal.train.stream.blocks import Blocks, UnreadError
 
 Begun = Callable[[], Columns]  # waits for the chunk

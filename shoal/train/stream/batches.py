@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 
 Batch = tuple[Columns, int]  # with its number of samples
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from shoal.core.cluster import ShardId
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.data import Data
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
 
 Order = np.ndarray[Any, Any]  # numbers of samples
 # What is drawn: the order within a shard, or the order of one pass.

@@ -7,8 +7,8 @@ from copy import copy
 from threading import Lock
 
 from shoal.core.cluster import ShardId
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 
 
 class ChunkCache:

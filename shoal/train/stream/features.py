@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.recipe.rng import Rng
+from shoal.train.rng import Rng
 
 PIECE = 256  # samples at once
 

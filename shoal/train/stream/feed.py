@@ -10,8 +10,8 @@ from typing import Protocol
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Samples, Seconds
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.data import Data
+from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
 from shoal.train.stream.blocks import Blocks, UnreadError
 
 # Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.

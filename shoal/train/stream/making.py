@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.stream.blocks import (
     EACH,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.stream.batches import Batch
 
 Chunks = Generator[Columns, None, None]

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
 from shoal.train.private import writes
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.data import Data
-from shoal.train.recipe.recipe import DataKey, Recipe, overrides, seen_by
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.settings import DataKey, seen_by
 from shoal.train.stream.ahead import PassChunks, SideThread
 from shoal.train.stream.blocks import EACH, Blocks, draw
 from shoal.train.stream.cache import ChunkCache

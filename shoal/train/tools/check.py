@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.scoring import evaluate
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
-from shoal.train.recipe.data import Data
-from shoal.train.recipe.recipe import Recipe, data_key, overrides, seed_of, seen_by
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.settings import data_key, seed_of, seen_by
 from shoal.train.recipe.unit import RAISED, Tree
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import Config, differences

@@ -24,16 +24,17 @@ import torch
 from filelock import FileLock
 
 from shoal.core.trial import Trial
+from shoal.train.data.columns import Columns, rows
+from shoal.train.data.data import Data
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.measure import COUNTED, STEPS
-from shoal.train.recipe.columns import Columns, rows
-from shoal.train.recipe.data import Data
-from shoal.train.recipe.recipe import Recipe, data_key, seed_of
+from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.recipe.settings import data_key, seed_of
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station

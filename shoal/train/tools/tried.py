@@ -16,8 +16,9 @@ import torch
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.schedules import configured
 from shoal.train.private import delay_compiler
-from shoal.train.recipe.recipe import Recipe, Settings, seed_of, settings
-from shoal.train.recipe.rng import Rng
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.settings import Settings, seed_of, settings
+from shoal.train.rng import Rng
 
 # A misspelt attribute is at least this similar to the right name, as difflib counts.
 SIMILAR = 0.8

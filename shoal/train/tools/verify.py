@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from shoal.core.trial import Trial, Visit
+from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import with_size
 from shoal.train.lane.tree import load_model
-from shoal.train.recipe.data import Data
-from shoal.train.recipe.recipe import Recipe, seed_of
+from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.recipe.settings import seed_of
 from shoal.train.recipe.unit import Tree, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
 from shoal.train.recipe.seat import Move, Seat, share
 from shoal.train.stream.batches import Batch
 from shoal.train.stream.reader import Reader

@@ -27,7 +27,7 @@ from shoal.backend.ray.node.feeder import PreparedChunk
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.window import COUNTED, Window
 from shoal.core.event import Fed
-from shoal.train.recipe import columns as cols
+from shoal.train.data import columns as cols
 
 CHUNK = 100  # bytes
 NODE = "a0" * 28

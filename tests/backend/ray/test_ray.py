@@ -27,9 +27,9 @@ from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
 from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
+from shoal.train.data.columns import DataError
+from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
-from shoal.train.recipe.columns import DataError
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.pickled import dumps
 
 INLINE = (

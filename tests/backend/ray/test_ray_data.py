@@ -12,8 +12,8 @@ import ray
 from shoal.backend.ray.cluster import own_folder
 from shoal.backend.ray.node import data as ray_data
 from shoal.backend.ray.node import process as ray_process
-from shoal.train.recipe.columns import DataError, parts
-from shoal.train.recipe.data import Data
+from shoal.train.data.columns import DataError, parts
+from shoal.train.data.data import Data
 
 
 def made(seed: int = 0, rows: int = 1000) -> Data:

@@ -17,7 +17,7 @@ from ray_kit import Bench, Given, Tiny, trials_of
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Fed
 from shoal.policy.fifo import Fifo
-from shoal.train.recipe import data as train_data
+from shoal.train.data import data as train_data
 
 
 class Costly(Tiny):

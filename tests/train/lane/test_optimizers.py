@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane import optimizers
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.recipe import Recipe, TrialHooks
+from shoal.train.recipe.hooks import TrialHooks
+from shoal.train.recipe.recipe import Recipe
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: SGD(p, 0.1, **k),

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_kit import Small
 
-from shoal.train.recipe.recipe import settings
 from shoal.train.recipe.seat import Move, Orders, Seat, lr_factor, share
+from shoal.train.recipe.settings import settings
 
 
 @given(st.integers(0, 300), st.integers(1, 40))

@@ -25,6 +25,7 @@ from pack_kit import (
 
 from shoal.core.trial import TrialId
 from shoal.profile.pace import FORM
+from shoal.train.data.data import Data
 from shoal.train.fuse.fused import Fused, Unfusable
 from shoal.train.fuse.gauge import Gauge
 from shoal.train.fuse.graph import graph_key
@@ -33,7 +34,6 @@ from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.optimizers import formula_key
 from shoal.train.fuse.stacked import StackedSteps
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.data import Data
 from shoal.train.recipe.unit import OutOfMemory, Part, Unit
 from shoal.train.slot import fusing
 from shoal.train.slot.setup import StationSetup

@@ -21,8 +21,8 @@ from train_kit import (
 )
 
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train.data.data import DataError
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
-from shoal.train.recipe.data import DataError
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot import fusing
 from shoal.train.slot import held as module_held

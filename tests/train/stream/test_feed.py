@@ -12,8 +12,8 @@ import pytest
 from device_kit import HERE
 from train_kit import S0, Small
 
-from shoal.train.recipe.columns import Columns, laid, unlaid
-from shoal.train.recipe.data import Data
+from shoal.train.data.columns import Columns, laid, unlaid
+from shoal.train.data.data import Data
 from shoal.train.stream.stream import Stream, feeding
 
 

@@ -10,7 +10,7 @@ from device_kit import HERE
 from train_kit import S0, S1, Small, blobs, drive, go, planned, station, trial
 
 from shoal.core.trial import Visit
-from shoal.train.recipe.data import Data
+from shoal.train.data.data import Data
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.station import Unit
 from shoal.train.stream.blocks import stable

@@ -20,8 +20,8 @@ import cloudpickle
 from filelock import FileLock
 
 from shoal.backend.ray.cluster import own_folder
-from shoal.train.recipe.columns import DataError
-from shoal.train.recipe.data import Data
+from shoal.train.data.columns import DataError
+from shoal.train.data.data import Data
 
 ALIGN = 64  # bytes: arrays start at cache lines
 OWNER = "owner"  # the file with the id of the process whose end makes a copy of the data useless

@@ -16,8 +16,8 @@ from shoal.backend.ray.node.setup import Feeders, FeederSetup
 from shoal.backend.ray.node.window import COUNTED, MOST, Window
 from shoal.core.event import Event, Fed
 from shoal.core.trial import Samples, Seconds
-from shoal.train.recipe import columns as cols
-from shoal.train.recipe.columns import Columns
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
 
 Events = list[Event]
 # How to have something called with a future, once the reference's value is there or never will be.

@@ -13,7 +13,7 @@ from shoal.backend.ray.node.process import limit_threads
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
-from shoal.train.recipe import columns as cols
+from shoal.train.data import columns as cols
 from shoal.train.stream.stream import feeding
 
 Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`

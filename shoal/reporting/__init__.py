@@ -1,0 +1,46 @@
+"""What a journal tells, for people: pure functions of its lines.
+
+plotly and rich are imported when they are needed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.reporting.facts.gantt import chart as chart
+    from shoal.reporting.facts.metrics import account as account
+    from shoal.reporting.html import page as page
+    from shoal.reporting.html import write as write
+    from shoal.reporting.progress import Progress as Progress
+    from shoal.reporting.text import status_lines as status_lines
+    from shoal.reporting.text import summary as summary
+    from shoal.reporting.text import table as table
+
+_HOME = {
+    "chart": "facts.gantt",
+    "page": "html",
+    "write": "html",
+    "account": "facts.metrics",
+    "Progress": "progress",
+    "status_lines": "text",
+    "summary": "text",
+    "table": "text",
+}
+__all__ = [
+    "Progress",
+    "account",
+    "chart",
+    "page",
+    "status_lines",
+    "summary",
+    "table",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'shoal.reporting' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
+    return getattr(import_module(f"shoal.reporting.{_HOME[name]}"), name)

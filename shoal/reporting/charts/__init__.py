@@ -1,0 +1,4 @@
+"""The report's drawings as plain plotly figures.
+
+The facts they draw come from `shoal.reporting.facts`.
+"""

@@ -1,0 +1,255 @@
+"""Several simulations of one study on one page.
+
+Their figures stand in a table, their Gantt charts below each other on one axis of time.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from shoal.core.event import Submitted
+from shoal.core.trial import Seconds, TrialId
+from shoal.engine.journal import Line
+from shoal.reporting.charts.figures import Figure, axis, layout
+from shoal.reporting.charts.lanes import drawn
+from shoal.reporting.charts.palette import CAUSES, numbered
+from shoal.reporting.charts.slots import bar_trace, legend, slot_axis
+from shoal.reporting.facts.bars import Chart
+from shoal.reporting.facts.format import duration, time_unit
+from shoal.reporting.facts.gantt import chart
+from shoal.reporting.html import document
+from shoal.reporting.tables import table
+
+BARS = 9000  # of all charts together; more draw slowly
+GAP = 42  # pixels between charts
+TOP = 64  # pixels above them
+BOTTOM = 56  # pixels below them
+TEXT = (
+    "A lane for each slot, coloured by trial, alike in all charts; "
+    "drag to zoom all of them, double-click to see all."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the simulations that are compared.
+
+    `cells`: its row of the table, as `tables.table` takes them. `end`: when all trials were done;
+    None: they were not. `link`: the page of its own report.
+    """
+
+    label: str
+    lines: Sequence[Line]
+    cells: Sequence[Any]
+    end: Seconds | None = None
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One Gantt chart of the drawing, and where it stands."""
+
+    side: Side
+    chart: Chart
+    height: int  # pixels
+    axis: str  # its own, in plotly's words: y, y2, …
+    bottom: float  # parts of the drawing's height
+    top: float
+
+    @property
+    def layout_axis(self) -> str:
+        """The axis as a key of plotly's layout."""
+        return "yaxis" + self.axis.removeprefix("y")
+
+
+def page(
+    title: str, heads: Sequence[str], sides: Sequence[Side], note: str = ""
+) -> str:
+    """The whole page. `heads`: of the table, the first for the labels."""
+    rows = [[(_linked(side), side.label, "html"), *side.cells] for side in sides]
+    figures = table(heads, rows, sortable=True)
+    if note:
+        figures += f"<p>{escape(note)}</p>"
+
+    drawings = {}
+    slots = "<p>No slots.</p>"
+    figure = gantts(sides)
+    if figure is not None:
+        drawings["gantt"] = figure
+        slots = f'<p>{TEXT}</p><div class="drawing" data-drawing="gantt"></div>'
+
+    parts = {"figures": ("Side by side", figures), "gantt": ("Slots", slots)}
+    return document(title, _heading(title, len(sides)), parts, drawings)
+
+
+def _heading(title: str, sides: int) -> str:
+    """The title, and how many policies were simulated."""
+    noun = "policy"
+    if sides > 1:
+        noun = "policies"
+    chip = f'<span class="chip">{sides} {noun}, simulated</span>'
+    return f'<header><div class="name"><h1>{escape(title)}</h1>{chip}</div></header>'
+
+
+def gantts(sides: Sequence[Side]) -> Figure | None:
+    """The Gantt charts below each other, with one axis of time; None: no slot was ever there."""
+    charts = [chart(side.lines) for side in sides]
+    if not any(found.spans for found in charts):
+        return None
+
+    panels = _panels(sides, charts)
+    end = max(found.end for found in charts)
+    unit, _ = time_unit(end)
+    painted: Mapping[Any, str] = numbered(_trials(sides))
+    bars: list[dict[str, Any]] = []
+    for panel in panels:
+        bars += _bars(panel, painted, unit, BARS // len(sides))
+
+    used = {trace["legendgroup"] for trace in bars}
+    legends = [legend(cause) for cause in CAUSES if cause.kind in used]
+    return {"data": [*legends, *bars], "layout": _layout(panels, end)}
+
+
+def _panels(sides: Sequence[Side], charts: Sequence[Chart]) -> list[_Panel]:
+    """The charts from top to bottom, with gaps between them."""
+    heights = [_height(found) for found in charts]
+    inner = _inner(heights)
+    panels = []
+    top = 1.0
+    for number, side in enumerate(sides):
+        height = heights[number]
+        bottom = max(0.0, top - height / inner)
+        panels.append(_Panel(side, charts[number], height, _axis(number), bottom, top))
+        top = bottom - GAP / inner
+    return panels
+
+
+def _height(found: Chart) -> int:
+    """In pixels: all slots can be told apart, where they are not too many."""
+    count = max(1, len(found.spans))
+    lane = 16
+    if count <= 8:
+        lane = 28
+    return max(40, min(420, count * lane))
+
+
+def _inner(heights: Sequence[int]) -> int:
+    """The height of all charts with the gaps between them, in pixels."""
+    return sum(heights) + GAP * (len(heights) - 1)
+
+
+def _layout(panels: Sequence[_Panel], end: Seconds) -> dict[str, Any]:
+    """The layout of all charts, the axis of time below the last one."""
+    inner = _inner([panel.height for panel in panels])
+    unit, name = time_unit(end)
+    titles = [_title(panel) for panel in panels]
+    ends = [
+        _end(panel, panel.side.end / unit)
+        for panel in panels
+        if panel.side.end is not None
+    ]
+    shape = layout(
+        inner + TOP + BOTTOM,
+        margin={"l": 70, "r": 20, "t": TOP, "b": BOTTOM},
+        barmode="overlay",
+        bargap=0,
+        showlegend=True,
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1 + 28 / inner,
+            "yanchor": "bottom",
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+        xaxis=axis(
+            f"{name} of the study",
+            range=[0, 1.01 * max(end, 1e-3) / unit],
+            anchor=panels[-1].axis,
+        ),
+        annotations=titles,
+        shapes=ends,
+    )
+    for panel in panels:
+        shape[panel.layout_axis] = {
+            **slot_axis(list(panel.chart.spans), max(1, panel.height // 13)),
+            "domain": [panel.bottom, panel.top],
+            "anchor": "x",
+        }
+    return shape
+
+
+def _title_text(side: Side) -> str:
+    """The policy's label, and when its trials were done."""
+    text = f"<b>{escape(side.label)}</b>"
+    if side.end is not None:
+        text += f" · all done after {duration(side.end)}"
+    return text
+
+
+def _title(panel: _Panel) -> dict[str, Any]:
+    """What stands above a chart."""
+    return {
+        "text": _title_text(panel.side),
+        "xref": "paper",
+        "yref": "paper",
+        "x": 0,
+        "y": panel.top,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"size": 13},
+    }
+
+
+def _end(panel: _Panel, at: float) -> dict[str, Any]:
+    """A line across the chart where all trials were done."""
+    return {
+        "type": "line",
+        "yref": f"{panel.axis} domain",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "#d64561", "width": 1.5, "dash": "dot"},
+    }
+
+
+def _bars(
+    panel: _Panel, painted: Mapping[Any, str], unit: Seconds, limit: int
+) -> list[dict[str, Any]]:
+    """The bars of one chart, a trace for each cause."""
+    lane = {slot: number for number, slot in enumerate(panel.chart.spans)}
+    bars = drawn(panel.chart, limit)
+    traces = []
+    for cause in CAUSES:
+        mine = [item for item in bars if item.bar.kind == cause.kind]
+        if mine:
+            trace = bar_trace(cause, mine, lane, painted, unit)
+            traces.append({**trace, "yaxis": panel.axis, "xaxis": "x"})
+    return traces
+
+
+def _trials(sides: Iterable[Side]) -> list[TrialId]:
+    """All trials, in the order of their submission."""
+    found: dict[TrialId, None] = {}
+    for side in sides:
+        for line in side.lines:
+            if isinstance(line.entry, Submitted):
+                found[line.entry.trial.id] = None
+    return list(found)
+
+
+def _axis(number: int) -> str:
+    """The axis of the chart with this number from 0, as plotly names it."""
+    if number == 0:
+        return "y"
+    return f"y{number + 1}"
+
+
+def _linked(side: Side) -> str:
+    """The label, leading to the simulation's own report if there is one."""
+    label = escape(side.label)
+    if not side.link:
+        return label
+    return f'<a href="{escape(side.link, quote=True)}">{label}</a>'

@@ -1,0 +1,203 @@
+"""The figures people want of a study, from its journal alone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.core.cluster import SlotId
+from shoal.core.state import Figures
+from shoal.core.trial import Samples, Seconds, Value
+from shoal.engine.journal import Line, replay
+from shoal.reporting.facts.bars import KINDS, Chart, seconds
+from shoal.reporting.facts.format import config
+from shoal.reporting.facts.gantt import steady, steady_chart
+from shoal.reporting.facts.rows import (
+    STATUSES,
+    Curves,
+    RunRow,
+    TrialRow,
+    TrialRows,
+    curves_of,
+    run_rows,
+)
+from shoal.reporting.facts.tally import PolicyChoice, Split, Tally
+
+ByKind = Mapping[str, Seconds]
+# What feeders did, by run and node.
+Feeders = Mapping[tuple[int, str], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All figures of a study. `metric` None: there is nothing to rank by."""
+
+    head: Mapping[str, Any]
+    metric: str | None
+    mode: str
+    trials: tuple[TrialRow, ...]  # in the order of submission
+    runs: tuple[RunRow, ...]
+    curves: Curves
+    chart: Chart
+    use: Mapping[SlotId, ByKind]  # of every slot that was there
+    figures: Mapping[str, Figures]  # measured, by signature
+    entries: int
+    choices: tuple[PolicyChoice, ...] = ()  # of the automatic policy
+    splits: tuple[Split, ...] = ()  # packs that had no room
+    feeders: Feeders = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> Seconds:
+        """How long the runs took together."""
+        return sum(run.end - run.start for run in self.runs)
+
+    @property
+    def trained(self) -> Samples:
+        """Samples trained, voided ones included."""
+        return sum(row.samples + row.repeated.samples for row in self.trials)
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples/s over all runs and slots."""
+        if self.seconds <= 0:
+            return None
+        return self.trained / self.seconds
+
+    @property
+    def used(self) -> dict[str, Seconds]:
+        """Slot seconds by kind, of all slots together."""
+        totals = {}
+        for kind in KINDS:
+            totals[kind] = sum(use.get(kind, 0.0) for use in self.use.values())
+        return totals
+
+    @property
+    def choice(self) -> PolicyChoice | None:
+        """What the automatic policy follows.
+
+        None: the last run had another policy, or nothing was chosen yet.
+        """
+        if not self.choices:
+            return None
+        policy = self.head.get("policy")
+        if isinstance(policy, Mapping) and policy.get("name") != "auto":
+            return None
+        return self.choices[-1]
+
+    @property
+    def status(self) -> str:
+        """empty, finished, added, stopped: why, or open.
+
+        added: the last run came to its end, and trials were added since. open: at work or cut off,
+        which a journal cannot tell.
+        """
+        if not self.trials:
+            return "empty"
+        if not self.runs:
+            return "open"
+        how = self.runs[-1].how
+        if how == "finished" and self._some_wait():
+            return "added"
+        return how
+
+    def _some_wait(self) -> bool:
+        """Some trial did not begin yet."""
+        return any(row.status == "waiting" for row in self.trials)
+
+    def of_signature(self, signature: str) -> list[TrialRow]:
+        """The trials of one signature, in the order of submission."""
+        return [row for row in self.trials if row.signature == signature]
+
+    def example(self, signature: str, limit: int) -> str:
+        """The configuration of the first trial of this signature, cut to so many characters."""
+        for row in self.trials:
+            if row.signature == signature:
+                return config(row.config, limit)
+        return ""
+
+    def count(self) -> dict[str, int]:
+        """Trials by status."""
+        counts = dict.fromkeys(STATUSES, 0)
+        for row in self.trials:
+            counts[row.status] += 1
+        return counts
+
+    def ranked(self) -> list[TrialRow]:
+        """The trials by their last score, best first, as the study ranks them.
+
+        Then follow trials without a score, then those that failed.
+        """
+        sign = 1.0
+        if self.mode == "max":
+            sign = -1.0
+
+        def order(row: TrialRow) -> tuple[bool, bool, float, int]:
+            loss = sign * (row.last or 0.0)
+            return row.status == "failed", row.last is None, loss, row.number
+
+        return sorted(self.trials, key=order)
+
+    def best(self) -> TrialRow | None:
+        """The trial with the best last score of those that did not fail."""
+        first = next(iter(self.ranked()), None)
+        if first is None or not first.scored:
+            return None
+        return first
+
+
+def account(
+    lines: Iterable[Line], metric: str | None = None, mode: str | None = None
+) -> Account:
+    """The figures of the study that these lines record.
+
+    `metric` and `mode` ("min" or "max"): as the journal says, unless given.
+
+    Raises:
+        ValueError: the mode is neither "min" nor "max".
+    """
+    lines = list(steady(lines))
+    tally = Tally()
+    for time, entry in lines:
+        tally.take(time, entry)
+
+    metric = metric or _text(tally.head.get("metric"))
+    mode = mode or _text(tally.head.get("mode")) or "min"
+    if mode not in ("min", "max"):
+        raise ValueError(f'mode must be "min" or "max"; got {mode!r}')
+
+    state = replay(lines)
+    drawn = steady_chart(lines)
+    rows = TrialRows(tally, state, metric, mode)
+    finished = bool(state.known) and not state.trials
+    return Account(
+        head=tally.head,
+        metric=metric,
+        mode=mode,
+        trials=rows.all(),
+        runs=tuple(run_rows(tally.runs, finished)),
+        curves=curves_of(tally.trials.values()),
+        chart=drawn,
+        use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
+        figures=state.figures,
+        entries=len(lines),
+        choices=tuple(tally.choices),
+        splits=tuple(tally.splits),
+        feeders=tally.feeders,
+    )
+
+
+def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figures]]:
+    """The figures that a run was given instead of measured ones.
+
+    Each with the values of the trials that it holds for; without values it holds for any trial.
+    """
+    rows = head.get("given")
+    if not isinstance(rows, (list, tuple)):
+        return []
+    return [(row["config"], row["figures"]) for row in rows]
+
+
+def _text(value: Any) -> str | None:
+    """The value if it is a text and not empty."""
+    if isinstance(value, str) and value:
+        return value
+    return None

@@ -1,0 +1,169 @@
+"""One HTML file that opens offline: all that a journal tells, for people."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from shoal.engine.journal import Line, read
+from shoal.reporting import measured, packing, sections, tables
+from shoal.reporting.charts.configs import parallel, scatters
+from shoal.reporting.charts.figures import Figure, learning
+from shoal.reporting.charts.slots import gantt, use
+from shoal.reporting.facts.metrics import Account, account
+from shoal.reporting.facts.params import Parameter, parameters
+
+POLICY = (  # nothing is loaded from or sent to anywhere; plotly makes its WebGL programs with eval
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; form-action 'none'; base-uri 'none'"
+)
+
+
+Parts = Mapping[str, tuple[str, str]]  # title and HTML of each, by its anchor
+Gantt = tuple[Figure, int, int]  # the chart, its intervals, the bars that are drawn
+
+
+def write(
+    journal_path: Path | str, html_path: Path | str, title: str | None = None
+) -> Path:
+    """Write the report of that journal; returns the file's path.
+
+    The page loads nothing from elsewhere.
+
+    Raises:
+        JournalError: the journal cannot be read.
+        OSError: the file cannot be written.
+    """
+    source = Path(journal_path)
+    target = Path(html_path)
+    text = page(read(source), title, str(source.parent))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return target
+
+
+def page(
+    lines: Iterable[Line], title: str | None = None, folder: str | None = None
+) -> str:
+    """The whole page.
+
+    `folder`: the study's, for the command lines at the end; None: there is none (a simulation).
+    """
+    facts = account(lines)
+    name = title or str(facts.head.get("study") or "study")
+    varying, same = parameters(facts)
+    chart = gantt(facts)
+    drawings = _drawings(facts, varying, chart)
+    parts: Parts = {
+        "best": ("Trials", tables.trials(facts, varying, same)),
+        "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
+        "slots": ("Slots", _slots(facts, chart, drawings)),
+        "feeders": ("Feeders", tables.feeders(facts)),
+        "configs": ("Configuration and score", _configs(facts, drawings)),
+        "failures": ("Failures", tables.failures(facts)),
+        "splits": ("Packs out of memory", tables.splits(facts)),
+        "packs": ("Packing", packing.packs(facts)),
+        "repeated": ("Repeated work", tables.repeated(facts)),
+        "figures": ("Measured figures", measured.measured(facts)),
+        "run": ("How it was run", sections.setup(facts)),
+        "next": ("What to do next", sections.following(facts, folder)),
+    }
+    shown = {key: part for key, part in parts.items() if part[1]}
+    drawn = {key: figure for key, figure in drawings.items() if figure is not None}
+    return document(name, sections.heading(facts, name, folder), shown, drawn)
+
+
+def _drawings(
+    facts: Account, varying: Sequence[Parameter], chart: Gantt | None
+) -> dict[str, Any]:
+    """The page's drawings by their names; None: there is nothing to draw."""
+    bars = None
+    if chart is not None:
+        bars = chart[0]
+    return {
+        "curves": learning(facts) or None,
+        "gantt": bars,
+        "use": use(facts),
+        "parallel": parallel(facts, varying),
+        "scatter": scatters(facts, varying),
+    }
+
+
+def _slots(facts: Account, chart: Gantt | None, drawings: Mapping[str, Any]) -> str:
+    """The part of the page about slots."""
+    bars = None
+    if chart is not None:
+        bars = chart[1:]
+    return sections.slots(facts, bars, drawings["use"] is not None)
+
+
+def _configs(facts: Account, drawings: Mapping[str, Any]) -> str:
+    """The part of the page about configurations."""
+    return sections.configs(facts, drawings["parallel"], drawings["scatter"])
+
+
+def document(name: str, heading: str, parts: Parts, figures: Mapping[str, Any]) -> str:
+    """A page of these parts, and of the drawings in them by name."""
+    links = ""
+    body = ""
+    for key, (title, text) in parts.items():
+        links += f'<a href="#{key}">{escape(title)}</a>'
+        body += f'<section id="{key}"><h2>{escape(title)}</h2>{text}</section>'
+    plotly = ""
+    if figures:
+        plotly = _plotly()
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(name)} · Shoal</title>"
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_asset('page.css')}</style></head><body>"
+        f'{heading}<nav>{links}<button id="theme" type="button" title="light or dark"></button>'
+        f"</nav><main>{body}</main>"
+        f'<script type="application/json" id="drawings">{embedded(figures)}</script>'
+        f"<script>{plotly}</script><script>{_asset('page.js')}</script></body></html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    """The text of a file of this package."""
+    return files("shoal.reporting").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    """The source of plotly.js."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def embedded(value: Any) -> str:
+    """JSON that may stand in a script element.
+
+    It has no number that JSON lacks, and nothing that could end the element.
+    """
+    text = json.dumps(
+        _plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
+    return text.replace("<", "\\u003c")
+
+
+def _plain_number(value: float) -> float | None:
+    """Ten digits of a number; None if it is not finite."""
+    if not isfinite(value):
+        return None
+    return float(f"{value:.10g}")
+
+
+def _plain(value: Any) -> Any:
+    """The value with ten digits of each number, and null where JSON has no number."""
+    if isinstance(value, float):
+        return _plain_number(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,126 @@
+"""The tables of the profile's figures, given and measured, for the report's page."""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from shoal.reporting.facts.format import config, count, duration, size
+from shoal.reporting.facts.metrics import Account, given_rows
+from shoal.reporting.packing import FUSED
+from shoal.reporting.tables import SHOWN, details, table
+
+GIB = 2**30
+UNITS = {"rate": "samples/s"}  # of figures that are no seconds
+FIRST = ("rate",)
+THEN = (
+    "step",
+    "memory",
+    "crowded",
+    "build",
+    "first",
+    "evaluate",
+    "save",
+    "switch",
+    "repack",
+)
+TEXT = (
+    "<p>Trials of one signature (model, optimizer, batch size, precision) "
+    "share these figures.</p>"
+)
+
+
+def measured(account: Account) -> str:
+    """The figures of the profile: those given, and those measured, a line for each signature."""
+    return given(account) + _measured(account)
+
+
+def given(account: Account) -> str:
+    """The figures that the last run was given, a line for each kind of trial.
+
+    Nothing if the run was given none.
+    """
+    rows = given_rows(account.head)
+    if not rows:
+        return ""
+
+    names = list(dict.fromkeys(name for _, figures in rows for name in figures))
+    cells = []
+    for values, figures in rows:
+        kind = config(values, 60) or "any other"
+        cells.append([kind, *_cells(names, figures)])
+
+    by = ""
+    path = account.head.get("profile")
+    if path:
+        by = f" by <code>{escape(str(path))}</code>"
+    rest = "Nothing was measured."
+    if account.figures:
+        rest = "What it leaves open was measured."
+    text = f"<p>Given{by}, and believed instead of what is measured. {rest}</p>"
+    return text + table(["trials", *map(_named, names)], cells)
+
+
+def _measured(account: Account) -> str:
+    """A line for each signature; nothing if nothing was measured."""
+    if not account.figures:
+        return ""
+
+    names = _names(account)
+    rows = []
+    for signature, figures in account.figures.items():
+        trials = len(account.of_signature(signature))
+        first = [
+            (f"<code>{escape(signature)}</code>", signature, "html"),
+            (str(trials), trials),
+            account.example(signature, 60),
+        ]
+        rows.append([*first, *_cells(names, figures)])
+
+    heads = ["signature", "trials", "for example", *map(_named, names)]
+    whole = table(heads, rows, sortable=True)
+    if len(rows) > SHOWN:
+        whole = details(f"all {len(rows):,} signatures", whole)
+    return TEXT + whole
+
+
+def _names(account: Account) -> list[str]:
+    """The names of the figures, in the order of the columns."""
+    seen = set()
+    for figures in account.figures.values():
+        for name in figures:
+            if not name.startswith(FUSED) and name != "unfusable":
+                seen.add(name)
+
+    widths = [name for name in seen if name.startswith("rate@")]
+    widths.sort(key=lambda name: int(name.removeprefix("rate@")))
+    order = (*FIRST, *widths, *THEN)
+    known = [name for name in order if name in seen]
+    return known + sorted(seen.difference(order))
+
+
+def _cells(names: list[str], figures: Mapping[str, float]) -> list[tuple[str, Any]]:
+    """One cell for each of the names."""
+    cells = []
+    for name in names:
+        figure = figures.get(name)
+        cells.append((_shown(name, figure), figure))
+    return cells
+
+
+def _named(name: str) -> str:
+    """A figure's name, with its unit where it is not a time."""
+    unit = UNITS.get(name.partition("@")[0])
+    if unit is None:
+        return name
+    return f"{name} ({unit})"
+
+
+def _shown(name: str, figure: float | None) -> str:
+    """A figure as text, in its unit; a dash for None."""
+    if figure is None or name == "batch_size" or name.partition("@")[0] in UNITS:
+        return count(figure)
+    if "bytes" in name:
+        return size(figure)
+    if name in ("memory", "crowded"):
+        return size(figure * GIB)
+    return duration(figure)

@@ -1,0 +1,1 @@
+"""What a study trains on: arrays, datasets and files, as columns in shards."""

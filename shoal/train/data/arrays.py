@@ -1,0 +1,254 @@
+"""Data out of arrays in memory, or out of MNIST's files (IDX, yann.lecun.org/exdb/mnist)."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.parts import (
+    Division,
+    Index,
+    Parts,
+    alike,
+    as_array,
+    divide,
+    hash_array,
+    is_fraction,
+    set_aside,
+)
+
+_IDX_TYPES = {
+    0x08: "u1",
+    0x09: "i1",
+    0x0B: ">i2",
+    0x0C: ">i4",
+    0x0D: ">f4",
+    0x0E: ">f8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Columns in memory, and which rows make up each part."""
+
+    training: Columns
+    validation: Columns
+    # rows of `training`, or of `validation` for the parts in `apart`
+    index: Mapping[ShardId, Index]
+    apart: frozenset[ShardId]
+    serial: bool = False
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part."""
+        columns = self.training
+        if part in self.apart:
+            columns = self.validation
+        return cols.apply(columns, lambda column: column[self.index[part]])
+
+
+def from_arrays(
+    columns: tuple[Any, ...],
+    named: Mapping[str, Any],
+    validation: Any,
+    stratify: int | str | None,
+    how: Division,
+) -> Parts:
+    """See `Data.arrays`."""
+    training = _given(columns, named)
+    count = cols.rows(training)
+    order = np.random.default_rng(how.seed).permutation(count)
+    train = order
+    test = order[:0]
+    others = training
+    if is_fraction(validation):
+        labels = _labels(training, stratify)
+        train, test = set_aside(order, float(validation), labels)
+    elif validation is not None:
+        others = _like(training, validation)
+        test = np.arange(cols.rows(others))
+
+    row_bytes = cols.nbytes(training) / max(1, count)
+    rows = divide(train, test, how, row_bytes)
+    apart: frozenset[ShardId] = frozenset()
+    if others is not training:
+        apart = rows.validation
+    contents = [*cols.parts(training), *cols.parts(others)]
+    return Parts(
+        source=Arrays(training, others, rows.index, apart),
+        training=rows.of("s"),
+        validation=rows.of("v"),
+        row_bytes=max(1, int(row_bytes)),
+        fingerprint=fingerprint(contents, rows.index),
+    )
+
+
+def _given(columns: tuple[Any, ...], named: Mapping[str, Any]) -> Columns:
+    """The training columns that the user gave, as arrays."""
+    if columns and named:
+        raise DataError(
+            "give the columns by position or by name, not both; "
+            f"got {len(columns)} and {', '.join(named)}"
+        )
+    if named:
+        return {name: as_array(column, name) for name, column in named.items()}
+    return tuple(as_array(column, str(i)) for i, column in enumerate(columns))
+
+
+def fingerprint(arrays: list[Array], index: Mapping[ShardId, Index]) -> str:
+    """A hash of the arrays' contents, each array once, and of their division."""
+    hashed = blake2b(digest_size=16)
+    different = {id(array): array for array in arrays}
+    for array in different.values():
+        hash_array(hashed, array)
+    for part, rows in index.items():
+        hashed.update(part.encode())
+        hashed.update(rows.astype("<i8").data)
+    return hashed.hexdigest()
+
+
+def _labels(training: Columns, stratify: int | str | None) -> Array | None:
+    """The column whose values are to keep their shares; None: no column.
+
+    Raises:
+        DataError: there is no such column, or it has several values per sample.
+    """
+    if stratify is None:
+        return None
+    named: dict[Any, Any] = dict(enumerate(cols.parts(training)))
+    if isinstance(training, dict):
+        named = training
+    if stratify not in named:
+        raise DataError(
+            f"stratify must be one of the columns {', '.join(map(str, named))}; got {stratify!r}"
+        )
+    column: Array = named[stratify]
+    if column.ndim != 1:
+        raise DataError(
+            f"stratify needs a column with one value per sample; "
+            f"column {stratify} has shape {column.shape}"
+        )
+    return column
+
+
+def _like(training: Columns, validation: Any) -> Columns:
+    """The validation columns, in the form of the training columns.
+
+    Raises:
+        DataError: they have another form, or no samples.
+    """
+    if isinstance(training, dict):
+        others = _like_named(training, validation)
+    else:
+        others = _like_placed(training, validation)
+    if not cols.rows(others):
+        raise DataError(
+            "validation data needs at least one sample; got none: give None to do without"
+        )
+    alike(training, others, "training", "validation")
+    return others
+
+
+def _like_named(training: Mapping[str, Any], validation: Any) -> Columns:
+    got = type(validation).__name__
+    if isinstance(validation, Mapping):
+        got = ", ".join(validation)
+        if set(validation) == set(training):
+            return {name: as_array(validation[name], name) for name in training}
+    raise DataError(
+        f"validation must have the columns {', '.join(training)}; got {got}"
+    )
+
+
+def _like_placed(training: tuple[Any, ...], validation: Any) -> Columns:
+    if isinstance(validation, tuple | list) and len(validation) == len(training):
+        return tuple(as_array(column, str(i)) for i, column in enumerate(validation))
+    raise DataError(
+        f"validation must be a fraction, None, or a tuple of {len(training)} columns "
+        f"as the training data is; got {type(validation).__name__}"
+    )
+
+
+# -- files of MNIST ----------------------------------------------------------------------------
+
+
+def from_idx(
+    images: Path,
+    labels: Path,
+    validation: Any,
+    stratify: int | str | None,
+    how: Division,
+) -> Parts:
+    """See `Data.idx`."""
+    if isinstance(validation, tuple | list):
+        if len(validation) != 2:
+            raise DataError(
+                "validation must be (images, labels), a fraction, or None; "
+                f"got {len(validation)} files"
+            )
+        validation = _idx_pair(Path(validation[0]), Path(validation[1]))
+    return from_arrays(_idx_pair(images, labels), {}, validation, stratify, how)
+
+
+def _idx_pair(images: Path, labels: Path) -> tuple[Array, Array]:
+    return _read_idx(images), _read_idx(labels).astype(np.int64)
+
+
+def _read_idx(path: Path) -> Array:
+    """The file's array, in this machine's byte order.
+
+    Raises:
+        DataError: no such file, not an IDX file, or cut short.
+    """
+    content = _idx_content(path)
+    size = len(content)
+    if size < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
+        begin = content[:4].hex(" ") or "nothing"
+        raise DataError(
+            f"{path} is not an IDX file: it begins with {begin}, "
+            "not with 00 00 and a type from 08 to 0e"
+        )
+    axes = content[3]
+    start = 4 + 4 * axes
+    shape = _idx_shape(content)
+    kind = np.dtype(_IDX_TYPES[content[2]])
+    needed = start + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if len(shape) < axes or size != needed:
+        raise DataError(
+            f"{path} is cut short or damaged: it should have {needed} bytes "
+            f"and has {size}; get it again"
+        )
+    numbers = np.frombuffer(content, kind, offset=start)
+    return numbers.reshape(shape.tolist()).astype(kind.newbyteorder("="))
+
+
+def _idx_shape(content: bytes) -> Array:
+    """The lengths of the axes, as far as they are in the file."""
+    axes = content[3]
+    there = min(axes, (len(content) - 4) // 4)
+    return np.frombuffer(content, ">u4", there, offset=4)
+
+
+def _idx_content(path: Path) -> bytes:
+    """The file's bytes, unpacked if they are gzipped.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            return gzip.decompress(content)
+        return content
+    except (OSError, EOFError) as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}: {error})"
+        ) from error

@@ -1,0 +1,176 @@
+"""The study's data: ordered training shards, and validation parts, as columns of NumPy arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.arrays import from_arrays, from_idx
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.dataset import from_dataset
+from shoal.train.data.npz import from_folder
+from shoal.train.data.parts import Division, Parts, Source
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+__all__ = ["CHUNK_BYTES", "Columns", "Data", "DataError", "Source"]
+
+CHUNK_BYTES = 8 * 2**20
+
+
+class Data:
+    """Training shards in their order, and validation parts.
+
+    Build it with `arrays`, `dataset`, `folder` or `idx`. `shards`: the training shards. `sizes`:
+    samples in each. `validation`: the validation parts, perhaps none. `chunk`: samples to a chunk,
+    a function of the data alone. `fingerprint`: changes when the data or its division does.
+    `serial`: the data must not be read while trials train.
+
+    Raises:
+        DataError: no shard, or an empty one.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        if not parts.training:
+            raise DataError("data needs at least one training shard; got none")
+        self._sizes = {**parts.training, **parts.validation}
+        empty = [part for part, size in self._sizes.items() if size < 1]
+        if empty:
+            raise DataError(
+                f"every shard needs a sample; empty: {', '.join(empty[:5])}; "
+                "use fewer, or leave empty files out"
+            )
+        self._source = parts.source
+        self.sizes = dict(parts.training)
+        self.shards = tuple(parts.training)
+        self.validation = tuple(parts.validation)
+        self.chunk = max(1, CHUNK_BYTES // max(1, parts.row_bytes))
+        self.fingerprint = parts.fingerprint
+        self.serial = parts.source.serial
+
+    @property
+    def samples(self) -> int:
+        """Training samples in all shards."""
+        return sum(self.sizes.values())
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of a training shard or validation part.
+
+        Raises:
+            DataError: it cannot be read (any more), or it has another size than before.
+        """
+        try:
+            columns = self._source.read(part)
+            size = cols.rows(columns)
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{part} cannot be read ({type(error).__name__}: {error}); "
+                "bring it back, then resume"
+            ) from error
+        if size != self._sizes[part]:
+            raise DataError(
+                f"{part} had {self._sizes[part]} samples and now has {size}; "
+                "bring the former back, then resume"
+            )
+        return columns
+
+    def size(self, part: ShardId) -> int:
+        """Samples in a training shard or validation part."""
+        return self._sizes[part]
+
+    @staticmethod
+    def arrays(
+        *columns: Any,
+        shards: int | None = None,
+        validation: Any = 0.2,
+        stratify: int | str | None = None,
+        seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
+        **named: Any,
+    ) -> Data:
+        """Columns of equal length, first axis samples: arrays, tensors or lists.
+
+        A batch of columns given by position is a tuple; given by name, a dict.
+
+        `shards`: their number; None: as few as keep a shard within 256 MB. `shard_weights`: the
+        sizes of the shards in proportion to each other. If they are the speeds of the slots at
+        which the shards will lie, each slot takes equally long for a pass.
+
+        `validation`: the fraction set aside at random, the columns themselves in the same order (or
+        under the same names), or None. `stratify`: the column whose values keep their shares in the
+        fraction.
+
+        Raises:
+            DataError: no columns, unequal lengths, text, nothing left to train or validate on, more
+                shards than samples, or weights that are not numbers > 0, one for each shard.
+        """
+        how = Division(seed, shards, shard_weights)
+        return Data(from_arrays(columns, named, validation, stratify, how))
+
+    @staticmethod
+    def dataset(
+        dataset: Dataset[Any],
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
+    ) -> Data:
+        """A map-style torch Dataset whose items are tuples, dicts or single values of equal shapes.
+
+        Items that were read are kept as columns; those beyond `data_memory_gb` are read again.
+        Random transforms therefore belong in `Recipe.augment`. `validation`: another such dataset,
+        the fraction set aside at random, or None. `shards`, `shard_weights`: as for `arrays`.
+
+        Raises:
+            DataError: no length, no items, items that cannot be stacked, nothing left to train or
+                validate on.
+        """
+        how = Division(seed, shards, shard_weights)
+        return Data(from_dataset(dataset, validation, how))
+
+    @staticmethod
+    def folder(
+        path: str | os.PathLike[str],
+        pattern: str = "*.npz",
+        validation: float | str | os.PathLike[str] | None = None,
+        seed: int = 0,
+    ) -> Data:
+        """A folder of .npz files: each is a shard, in the order of their names.
+
+        The arrays in a file are its columns. Arrays saved by name make dict batches; arrays saved
+        by position (arr_0, …) make tuples. `validation`: the fraction of the files set aside at
+        random, another folder of such files, or None.
+
+        Raises:
+            DataError: no files, files of unlike arrays, nothing left to train or validate on.
+        """
+        return Data(from_folder(Path(path), pattern, validation, seed))
+
+    @staticmethod
+    def idx(
+        images: str | os.PathLike[str],
+        labels: str | os.PathLike[str],
+        shards: int | None = None,
+        validation: Any = None,
+        stratify: int | str | None = None,
+        seed: int = 0,
+        shard_weights: Sequence[float] | None = None,
+    ) -> Data:
+        """Files in the format of MNIST (IDX), gzipped or not.
+
+        Batches are (images as stored, labels as int64). `validation`: (images, labels) files, the
+        fraction set aside at random (with `stratify=1` labels keep their shares), or None.
+        `shards`, `shard_weights`: as for `arrays`.
+
+        Raises:
+            DataError: not an IDX file, cut short, or as for `arrays`.
+        """
+        how = Division(seed, shards, shard_weights)
+        return Data(from_idx(Path(images), Path(labels), validation, stratify, how))

@@ -1,0 +1,206 @@
+"""Data out of a folder of .npz files, one shard each; their headers say what they contain."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.cluster import ShardId
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.parts import Parts, is_fraction, part_names
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Parts that are files."""
+
+    paths: Mapping[ShardId, Path]
+    serial: bool = False
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part: a tuple if its arrays were saved without names."""
+        with np.load(self.paths[part], allow_pickle=False) as file:
+            columns = {name: file[name] for name in file.files}
+        unnamed = [f"arr_{i}" for i in range(len(columns))]  # as numpy.savez names them
+        if set(columns) == set(unnamed):
+            return tuple(columns[name] for name in unnamed)
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """An array in a file, by its header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]  # with its samples
+
+    @property
+    def sample(self) -> tuple[str, str, tuple[int, ...]]:
+        """What must be equal in all files."""
+        return self.name, self.dtype, self.shape[1:]
+
+    @property
+    def rows(self) -> int:
+        """Samples in the column."""
+        return self.shape[0]
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether its values are numbers or truth values."""
+        return np.dtype(self.dtype).kind in "biufc"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one sample."""
+        return np.dtype(self.dtype).itemsize * prod(self.shape[1:])
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape[1:])}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The columns of a file, and its name, sizes and check sums."""
+
+    columns: Sequence[FileColumn]
+    content: str
+
+    @property
+    def rows(self) -> int:
+        """Samples in the file."""
+        return self.columns[0].rows
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.columns))
+
+
+def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
+    """See `Data.folder`."""
+    train = _listed(path, pattern)
+    test: list[Path] = []
+    if is_fraction(validation):
+        train, test = _set_aside(train, float(validation), seed)
+    elif validation is not None:
+        test = _listed(Path(validation), pattern)
+
+    headers = {file: _header(file) for file in [*train, *test]}
+    _check_alike(train[0], headers)
+    training = dict(zip(part_names("s", len(train)), train, strict=True))
+    validating = dict(zip(part_names("v", len(test)), test, strict=True))
+    paths = training | validating
+    contents = [(part, headers[file].content) for part, file in paths.items()]
+    hashed = blake2b(repr(contents).encode(), digest_size=16)
+    columns = headers[train[0]].columns
+    sizes = {part: headers[file].rows for part, file in paths.items()}
+    return Parts(
+        source=Files(paths),
+        training={part: sizes[part] for part in training},
+        validation={part: sizes[part] for part in validating},
+        row_bytes=sum(column.row_bytes for column in columns),
+        fingerprint=hashed.hexdigest(),
+    )
+
+
+def _check_alike(first: Path, headers: Mapping[Path, FileHeader]) -> None:
+    """Raise DataError unless all files hold the columns that the first one holds."""
+    layout = [column.sample for column in headers[first].columns]
+    for file, header in headers.items():
+        if [column.sample for column in header.columns] != layout:
+            raise DataError(
+                f"all files must hold the same columns; {first.name} has {headers[first]}, "
+                f"{file.name} has {header}"
+            )
+
+
+def _listed(path: Path, pattern: str) -> list[Path]:
+    """The files of the folder, by name.
+
+    Raises:
+        DataError: no such folder, or no files.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path} must be a folder with files {pattern}; no such folder")
+    files = sorted(file for file in path.glob(pattern) if file.is_file())
+    if not files:
+        raise DataError(f"{path} must be a folder with files {pattern}; none found")
+    return files
+
+
+def _set_aside(
+    files: list[Path], fraction: float, seed: int
+) -> tuple[list[Path], list[Path]]:
+    """Files to train and to validate on, drawn at random.
+
+    Raises:
+        DataError: the fraction is out of range, or there are fewer than two files.
+    """
+    if not 0 < fraction < 1 or len(files) < 2:
+        raise DataError(
+            "validation must be a fraction between 0 and 1 of two files or more; "
+            f"got {fraction!r} of {len(files)}"
+        )
+    wanted = round(len(files) * fraction)
+    count = min(len(files) - 1, max(1, wanted))
+    order = np.random.default_rng(seed).permutation(len(files)).tolist()
+    chosen = set(order[:count])
+    train = [file for number, file in enumerate(files) if number not in chosen]
+    test = [file for number, file in enumerate(files) if number in chosen]
+    return train, test
+
+
+def _header(path: Path) -> FileHeader:
+    """What the file holds.
+
+    Raises:
+        DataError: it cannot be read, or does not hold columns of numbers.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = sorted(archive.infolist(), key=lambda info: info.filename)
+            columns = [_column(archive, info) for info in infos]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} cannot be read as .npz ({type(error).__name__}: {error})"
+        ) from error
+    _check(path, columns)
+    sums = [(info.filename, info.file_size, info.CRC) for info in infos]
+    return FileHeader(columns, repr([path.name, *sums]))
+
+
+def _check(path: Path, columns: Sequence[FileColumn]) -> None:
+    """Raise DataError unless these are columns of numbers, of equal length."""
+    if not columns or not all(column.shape for column in columns):
+        shapes = [f"{column.name}{list(column.shape)}" for column in columns]
+        listed = ", ".join(shapes) or "none"
+        raise DataError(
+            f"{path} must hold arrays whose first axis is samples; got {listed}"
+        )
+    if len({column.rows for column in columns}) > 1:
+        listed = ", ".join(f"{column.name}: {column.rows}" for column in columns)
+        raise DataError(
+            f"{path}: columns must have the same number of samples; got {listed}"
+        )
+    bad = [column for column in columns if not column.is_of_numbers]
+    if bad:
+        listed = ", ".join(f"{column.name} of {column.dtype}" for column in bad)
+        raise DataError(
+            f"{path}: columns must hold numbers; got {listed}: encode them as numbers first"
+        )
+
+
+def _column(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> FileColumn:
+    """One array, from its header."""
+    read = np.lib.format.read_array_header_2_0
+    with archive.open(info) as file:
+        if np.lib.format.read_magic(file) == (1, 0):
+            read = np.lib.format.read_array_header_1_0
+        shape, _, dtype = read(file)
+    return FileColumn(info.filename.removesuffix(".npy"), dtype.str, shape)

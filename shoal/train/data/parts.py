@@ -1,0 +1,218 @@
+"""What the readers of data have in common: shards, validation parts, and how rows are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.cluster import ShardId, proportional
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Array, Columns, DataError
+
+# Of the largest shard, if the user names no number of shards.
+SHARD_BYTES = 256 * 2**20
+Index = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Source(Protocol):
+    """Where the columns of data come from."""
+
+    @property
+    def serial(self) -> bool:
+        """Reading draws on global state, as a user's Dataset may: never do it beside training."""
+        ...
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part. Raises DataError, or whatever reading raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Data as a reader found it."""
+
+    source: Source
+    training: Mapping[ShardId, int]  # samples of each training shard
+    validation: Mapping[ShardId, int]  # samples of each validation part
+    row_bytes: int  # of one sample
+    fingerprint: str  # changes when the data or its division does
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How the user wants rows divided: the seed of the random order, shards, and their weights."""
+
+    seed: int
+    shards: int | None = None  # None: as few as keep a shard within `SHARD_BYTES`
+    weights: Sequence[float] | None = None  # sizes of the shards against each other
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which rows make up each part, training shards first."""
+
+    index: Mapping[ShardId, Index]
+
+    def of(self, letter: str) -> dict[ShardId, int]:
+        """Samples of the training shards ("s") or of the validation parts ("v")."""
+        return {
+            part: len(rows)
+            for part, rows in self.index.items()
+            if part.startswith(letter)
+        }
+
+    @property
+    def validation(self) -> frozenset[ShardId]:
+        """The names of the validation parts."""
+        return frozenset(self.of("v"))
+
+
+def part_names(letter: str, count: int) -> tuple[ShardId, ...]:
+    """s000, s001, … (or v000, …)."""
+    return tuple(ShardId(f"{letter}{i:03d}") for i in range(count))
+
+
+def is_fraction(validation: Any) -> bool:
+    """Whether `validation=` is a number, and not the data itself."""
+    return isinstance(validation, float | int) and not isinstance(validation, bool)
+
+
+def set_aside(
+    order: Index, fraction: float, labels: Array | None
+) -> tuple[Index, Index]:
+    """Training and validation rows, in the given random order. Labels keep their shares.
+
+    Raises:
+        DataError: the fraction leaves nothing to train or to validate on.
+    """
+    if not 0 < fraction < 1:
+        raise DataError(
+            "validation must be a fraction between 0 and 1, the data itself, or None; "
+            f"got {fraction!r}"
+        )
+    groups = [np.arange(len(order))]  # places in the order
+    if labels is not None:
+        shuffled = labels[order]
+        groups = [np.flatnonzero(shuffled == label) for label in np.unique(labels)]
+    chosen = np.zeros(len(order), dtype=bool)
+    for places in groups:
+        chosen[places[: round(len(places) * fraction)]] = True
+    test = order[chosen]
+    train = order[~chosen]
+    if not len(test) or not len(train):
+        raise DataError(
+            f"validation={fraction:g} of {len(order)} samples leaves {len(train)} to train and "
+            f"{len(test)} to validate on; both need one"
+        )
+    return train, test
+
+
+def divide(train: Index, test: Index, how: Division, row_bytes: float) -> Rows:
+    """The rows of each part.
+
+    Raises:
+        DataError: no samples, more shards than samples, or weights that do not fit.
+    """
+    if not len(train):
+        raise DataError("data needs at least one training sample; got none")
+    if how.weights is not None:
+        shards = _weighed(train, how.shards, how.weights)
+    else:
+        shards = np.array_split(train, _number(len(train), how.shards, row_bytes))
+    names = part_names("s", len(shards))
+    index = dict(zip(names, shards, strict=True))
+    if len(test):
+        count = min(_needed(len(test), row_bytes), len(test))
+        names = part_names("v", count)
+        index |= dict(zip(names, np.array_split(test, count), strict=True))
+    return Rows(index)
+
+
+def _needed(samples: int, row_bytes: float) -> int:
+    """How many parts keep each within `SHARD_BYTES`."""
+    return max(1, -(-int(samples * row_bytes) // SHARD_BYTES))
+
+
+def _number(samples: int, shards: int | None, row_bytes: float) -> int:
+    """How many training shards there are to be.
+
+    Raises:
+        DataError: `shards` is not a whole number, or more than there are samples.
+    """
+    if shards is None:
+        return min(samples, _needed(samples, row_bytes))
+    if (
+        isinstance(shards, bool)
+        or not isinstance(shards, int)
+        or not 1 <= shards <= samples
+    ):
+        raise DataError(
+            f"shards must be a whole number between 1 and the {samples} training samples; "
+            f"got {shards!r}"
+        )
+    return shards
+
+
+def _weighed(train: Index, shards: int | None, weights: Sequence[float]) -> list[Index]:
+    """The rows in shards whose sizes are as their weights.
+
+    Raises:
+        DataError: the weights are not numbers > 0, one for each shard.
+    """
+    try:
+        given = [float(weight) for weight in weights]
+        sizes = proportional(len(train), given)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"shard_weights must be a number > 0 for each shard; got {weights!r} ({error})"
+        ) from error
+    if shards not in (None, len(given)):
+        raise DataError(
+            f"shard_weights must be one for each of the {shards} shards; got {len(given)}"
+        )
+    return np.split(train, np.cumsum(sizes)[:-1])
+
+
+def as_array(column: Any, name: str) -> Array:
+    """The column as an array of numbers, first axis samples.
+
+    Raises:
+        DataError: it is a single value, or not numbers.
+    """
+    if hasattr(column, "detach"):
+        column = column.detach().cpu().numpy()
+    array = np.asarray(column)
+    if array.ndim == 0:
+        raise DataError(
+            f"column {name} must have samples along its first axis; got the single value {column!r}"
+        )
+    if array.dtype.kind not in "biufc":
+        raise DataError(
+            f"column {name} must hold numbers; got dtype {array.dtype}: encode it as numbers first"
+        )
+    return array
+
+
+def alike(first: Columns, second: Columns, one: str, other: str) -> None:
+    """Raise DataError unless samples have the same shape and kind of number in both."""
+    names = range(len(first))
+    if isinstance(first, dict):
+        names = list(first)  # type: ignore[assignment]
+    for name, a, b in zip(names, cols.parts(first), cols.parts(second), strict=True):
+        if (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
+            raise DataError(
+                f"column {name} must hold the same in every part; "
+                f"got {a.dtype} of shape {a.shape[1:]} in {one} "
+                f"and {b.dtype} of shape {b.shape[1:]} in {other}"
+            )
+
+
+def hash_array(hashed: blake2b, array: Array) -> None:
+    """Add the array's type, shape and contents to the hash."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    hashed.update(f"{array.dtype.str}{array.shape}".encode())
+    hashed.update(flat.view(np.uint8).data)

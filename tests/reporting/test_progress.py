@@ -1,0 +1,141 @@
+"""What is shown while a study runs."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Entry, Failed, Finished
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
+from shoal.reporting import Progress
+
+
+def moments(
+    lines: list[Line], see: Callable[[float, tuple[Entry, ...], State], None]
+) -> State:
+    state, at = State(), 0.0
+    noted: list[Entry] = []
+    for time, entry in [*lines, Line(float("inf"), lines[0].entry)]:
+        if time != at:
+            state = fold(state, noted)
+            see(at, tuple(noted), state)
+            at, noted = time, []
+        noted.append(entry)
+    return state
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_for_trials_that_end_and_otherwise_few(hopping: list[Line]) -> None:
+    stream = io.StringIO()
+    with Progress("accuracy", "max", stream, every=3600) as progress:
+        moments(hopping, progress)
+    assert stream.getvalue().splitlines() == [
+        "[       0 s] 0 of 2 done, 2 running",
+        "[       5 s] x finished: accuracy 0.90000",
+        "[       6 s] y finished: accuracy 0.80000",
+        "[       6 s] 2 of 2 done; 66.7 samples/s; best accuracy 0.90000 (x)",
+    ]
+
+
+def test_a_failed_trial_has_a_line_with_why(doomed: list[Line]) -> None:
+    stream = io.StringIO()
+    with Progress("accuracy", "max", stream, every=3600) as progress:
+        moments(doomed, progress)
+    assert (
+        "[       1 s] x failed: ValueError: <img src=http://evil/> & co"
+        in stream.getvalue()
+    )
+    assert stream.getvalue().endswith("0 of 2 done, 2 failed\n")
+
+
+def test_figures(hopping: list[Line]) -> None:
+    progress = Progress("accuracy", "max", io.StringIO())
+    state = moments([line for line in hopping if line.time <= 3.0], progress)
+    assert progress.rate() == pytest.approx(200 / 3)
+    assert progress.left(state) == pytest.approx(3.0)
+    assert progress.best(state) is None
+    state = moments(hopping, Progress("accuracy", "max", io.StringIO()))
+    assert progress.best(state) == (0.9, "x")
+    assert Progress("accuracy", "min").best(state) == (0.8, "y")
+
+
+def test_a_trial_that_failed_is_not_the_best(hopping: list[Line]) -> None:
+    state = moments(
+        [line for line in hopping if not isinstance(line.entry, Finished)],
+        lambda *_: None,
+    )
+    assert Progress("accuracy", "max").best(
+        fold(state, [Failed(TrialId("x"), "boom")])
+    ) == (
+        0.8,
+        "y",
+    )
+
+
+def test_nothing_is_known_before_anything_happened() -> None:
+    progress = Progress()
+    assert progress.rate() is None
+    assert progress.left(State()) is None
+    progress.close()
+
+
+def test_without_a_metric_there_is_no_best(hopping: list[Line]) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream, every=0) as progress:
+        moments(hopping, progress)
+    assert "best" not in stream.getvalue()
+    assert "[       5 s] x finished\n" in stream.getvalue()
+
+
+def test_a_terminal_gets_a_display_that_is_closed(
+    hopping: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    progress = Progress("accuracy", "max", stream, frames=1e9)
+    moments(hopping, progress)
+    assert progress._live is not None
+    progress.close()
+    progress.close()
+    text = stream.getvalue()
+    assert "\x1b[?25l" in text
+    assert text.rstrip().endswith("\x1b[?25h")
+    for wanted in (
+        "trials",
+        "1 of 2 done, 1 running",
+        "samples/s",
+        "accuracy 0.90000",
+        "lr=0.1, width=64",
+        "on d1",
+        "100 %",
+    ):
+        assert wanted in text, wanted
+
+
+def test_a_failure_stays_above_the_display(
+    doomed: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    with Progress("accuracy", "max", stream, frames=1e9) as progress:
+        moments(doomed, progress)
+    assert "x failed: ValueError: <img src=http://evil/> & co" in stream.getvalue()
+
+
+def test_many_slots_are_counted_not_listed() -> None:
+    from rich.console import Console
+
+    slots = {SlotId(f"s{n}"): Slot(SlotId(f"s{n}")) for n in range(12)}
+    out = io.StringIO()
+    Console(file=out, width=100).print(Progress().picture(3.0, State(slots=slots)))
+    assert "s7" in out.getvalue()
+    assert "s8" not in out.getvalue()
+    assert "4 more slots, 0 at work" in out.getvalue()

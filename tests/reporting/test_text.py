@@ -1,0 +1,124 @@
+"""How a study stands, as data and as lines."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from shoal import reporting
+from shoal.core.event import Commanded, Evaluated
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
+
+
+def test_a_summary_is_json_and_says_it_all(hopping: list[Line]) -> None:
+    found = reporting.summary(hopping)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["best"] == {
+        "trial": "x",
+        "score": 0.9,
+        "best_score": 0.9,
+        "best_epoch": 1.0,
+        "epochs": 1.0,
+        "status": "finished",
+        "train_seconds": 2.5,
+        "config": {"lr": 0.1, "width": 64},
+    }
+    assert found["trials"]["all"] == found["trials"]["finished"] == 2
+    assert (found["hops"], found["moved_bytes"], found["training"]) == (
+        2,
+        2_000_000,
+        6.5 / 12,
+    )
+    assert found["stopped"] is None
+
+
+def test_lines_for_people(hopping: list[Line]) -> None:
+    assert reporting.status_lines(reporting.summary(hopping)) == [
+        "study    digits: finished",
+        "trials   2: 2 finished",
+        "best     accuracy 0.90000 x  lr=0.1, width=64",
+        "                  0.80000 y  lr=0.001, width=64",
+        "time     6 s",
+        "slots    2: 54 % train, 4.2 % evaluate, 2.1 % save, 4.2 % data, 8.3 % "
+        "switch, 10 % other, 17 % idle; "
+        "2 moves between slots, 2 MB of state",
+        "samples  400, 66.7 a second",
+    ]
+
+
+def test_lines_tell_of_repeated_work_and_of_runs(killed: list[Line]) -> None:
+    lines = reporting.status_lines(reporting.summary(killed))
+    assert "time     6.75 s in 2 runs" in lines
+    assert "repeated 250 samples (38 %), 2.5 s of slot time, in 1 trial" in lines
+
+
+def test_lines_tell_of_failures_but_not_of_all(many: list[Line]) -> None:
+    lines = reporting.status_lines(reporting.summary(many))
+    assert lines[-2:] == [
+        "failed   t049: diverged: loss was not finite for 10 steps",
+        "         … and 45 more",
+    ]
+
+
+def test_a_stopped_study_says_why(killed: list[Line]) -> None:
+    stopped = [line for line in killed if line.time < 4.0] + [
+        Line(3.9, Commanded("stop", "timeout"))
+    ]
+    found = reporting.summary(stopped)
+    assert (found["status"], found["stopped"]) == ("stopped: timeout", "timeout")
+    assert reporting.status_lines(found)[0] == "study    digits: stopped: timeout"
+
+
+@pytest.mark.parametrize("name", ["empty", "doomed", "packed", "many"])
+def test_any_study_has_a_summary(name: str, request: Any) -> None:
+    lines = request.getfixturevalue(name)
+    found = reporting.summary(lines)
+    json.dumps(found, allow_nan=False)
+    assert reporting.status_lines(found)[1].startswith("trials")
+    reporting.table(lines)
+
+
+def test_what_json_lacks_is_none(hopping: list[Line]) -> None:
+    lines = [
+        *hopping,
+        Line(6.0, Evaluated(TrialId("x"), 2.0, {"accuracy": float("inf")})),
+    ]
+    found = reporting.summary(lines)
+    json.dumps(found, allow_nan=False)
+    assert found["best"]["trial"] == "y"
+
+
+def test_a_table_for_a_terminal(hopping: list[Line], doomed: list[Line]) -> None:
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(file=stream, width=120)
+    console.print(reporting.table(hopping))
+    console.print(reporting.table(doomed))
+    text = stream.getvalue().splitlines()
+    assert text[0].split() == [
+        "#",
+        "trial",
+        "accuracy",
+        "best",
+        "lr",
+        "width",
+        "epochs",
+        "training",
+        "status",
+    ]
+    assert text[1].split() == [
+        "1",
+        "x",
+        "0.90000",
+        "0.90000",
+        "0.1",
+        "64",
+        "1",
+        "2.5",
+        "s",
+        "finished",
+    ]
+    assert text[4].split() == ["1", "x", "–", "–", "0.1", "0", "–", "failed"]

@@ -1,0 +1,550 @@
+"""Data: how it is divided, what it refuses, and how it tells that it changed."""
+
+import gzip
+import itertools
+import pickle
+import shutil
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import ChainDataset, TensorDataset
+from train_kit import S0, S1, Small, go, planned, station, trial
+
+from shoal.train.data import parts as sources
+from shoal.train.data.data import Data, DataError
+
+X, Y = np.arange(200, dtype=np.float32).reshape(100, 2), np.arange(100) % 4
+
+
+def rows(data: Data, parts: Any) -> list[int]:
+    return [int(x[0]) // 2 for part in parts for x in data.read(part)[0]]
+
+
+def test_shards_and_validation_part_the_samples() -> None:
+    data = Data.arrays(X, Y, shards=3, validation=0.25, seed=4)
+    assert data.shards == ("s000", "s001", "s002") and data.validation == ("v000",)
+    assert data.sizes == {"s000": 25, "s001": 25, "s002": 25} and data.samples == 75
+    assert sorted(rows(data, [*data.shards, *data.validation])) == list(range(100))
+    assert rows(data, data.shards) != sorted(rows(data, data.shards))
+    x, y = data.read(S0)
+    assert np.array_equal(x[:, 0] // 2 % 4, y)  # columns stay together
+    assert rows(
+        Data.arrays(X, Y, shards=3, validation=0.25, seed=4), data.shards
+    ) == rows(data, data.shards)
+    assert rows(
+        Data.arrays(X, Y, shards=3, validation=0.25, seed=5), data.shards
+    ) != rows(data, data.shards)
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.integers(0, 3))
+def test_shards_as_large_as_their_weights(weights: list[float], seed: int) -> None:
+    data = Data.arrays(X, Y, shard_weights=weights, validation=None, seed=seed)
+    sizes = list(data.sizes.values())
+    assert sum(sizes) == 100 and min(sizes) >= 1 and len(sizes) == len(weights)
+    assert sorted(rows(data, data.shards)) == list(range(100))
+    for size, weight in zip(sizes, weights, strict=True):
+        assert abs(size - 1 - (100 - len(weights)) * weight / sum(weights)) < 1
+    again = Data.arrays(
+        X, Y, shard_weights=weights, shards=len(weights), validation=None, seed=seed
+    )
+    assert again.fingerprint == data.fingerprint and again.sizes == data.sizes
+
+
+def test_weights_are_a_property_of_the_data() -> None:
+    even, uneven = (
+        Data.arrays(X, Y, shard_weights=w, validation=0.2) for w in ([1, 1], [3.0, 1.0])
+    )
+    assert even.sizes == {"s000": 40, "s001": 40} and uneven.sizes == {
+        "s000": 60,
+        "s001": 20,
+    }
+    assert even.fingerprint != uneven.fingerprint
+    assert (
+        even.fingerprint == Data.arrays(X, Y, shards=2, validation=0.2).fingerprint
+    ), "equal weights are no weights"
+    assert rows(even, even.validation) == rows(uneven, uneven.validation)
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    assert Data.dataset(pairs, None, shard_weights=[1, 2, 1]).sizes == {
+        "s000": 25,
+        "s001": 50,
+        "s002": 25,
+    }
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")], ["a", 1], 3, [1] * 101],
+)
+def test_bad_weights_are_refused(weights: Any) -> None:
+    with pytest.raises(
+        DataError, match="shard_weights must be a number > 0 for each shard; got"
+    ):
+        Data.arrays(X, Y, shard_weights=weights, validation=None)
+    with pytest.raises(DataError, match="one for each of the 3 shards; got 2"):
+        Data.arrays(X, Y, shards=3, shard_weights=[1, 2], validation=None)
+
+
+def test_stratify_keeps_every_labels_share() -> None:
+    y = np.repeat([0, 1, 2], [70, 20, 10])
+    data = Data.arrays(X, y, validation=0.2, stratify=1)
+    assert np.bincount(data.read(data.validation[0])[1]).tolist() == [14, 4, 2]
+    named = Data.arrays(x=X, y=y, validation=0.2, stratify="y")
+    assert np.bincount(named.read(named.validation[0])["y"]).tolist() == [14, 4, 2]
+
+
+def test_validation_may_be_given_or_left_out() -> None:
+    given = Data.arrays(X, Y, validation=(X[:7] + 1000, Y[:7]))
+    assert given.samples == 100
+    assert given.read(given.validation[0])[0].tolist() == (X[:7] + 1000).tolist()
+    assert Data.arrays(X, validation=None).validation == ()
+    assert (
+        Data.arrays(x=X, y=Y, validation={"y": Y[:3], "x": X[:3]}).size(
+            given.validation[0]
+        )
+        == 3
+    )
+
+
+def test_tensors_lists_and_numbers_are_columns() -> None:
+    data = Data.arrays(torch.from_numpy(X), Y.tolist(), validation=None)
+    x, y = data.read(S0)
+    assert x.dtype == np.float32 and y.dtype == np.int64
+
+
+def test_shards_are_as_few_as_keep_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Data.arrays(X, validation=None).shards == ("s000",)
+    monkeypatch.setattr(sources, "SHARD_BYTES", 200)
+    data = Data.arrays(X, validation=0.5)
+    assert set(data.sizes.values()) == {25} and len(data.validation) == 2
+    assert sorted(rows(data, [*data.shards, *data.validation])) == list(range(100))
+
+
+def test_chunks_are_about_eight_megabytes() -> None:
+    assert Data.arrays(np.zeros((100, 2**15), "f4"), validation=None).chunk == 64
+    assert Data.arrays(np.zeros((2, 3 * 2**20), "f4"), validation=None).chunk == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({}, "at least one column; got none"),
+        ({"x": X, "y": Y[:50]}, "same number of samples; got x: 100, y: 50"),
+        ({"x": X[:0]}, "at least one training sample; got none"),
+        (
+            {"x": 3.0},
+            "column x must have samples along its first axis; got the single value 3.0",
+        ),
+        ({"x": ["a", "b"]}, "column x must hold numbers; got dtype <U1: encode"),
+        ({"x": np.array([None, 1])}, "column x must hold numbers; got dtype object"),
+        (
+            {"x": X, "shards": 0},
+            "shards must be a whole number between 1 and the 100 training samples; got 0",
+        ),
+        ({"x": X, "shards": 101}, "between 1 and the 100 training samples; got 101"),
+        ({"x": X, "shards": 2.0}, "shards must be a whole number"),
+        (
+            {"x": X, "validation": 0.0},
+            "validation must be a fraction between 0 and 1, the data itself, or None; got 0.0",
+        ),
+        ({"x": X, "validation": 1.0}, "fraction between 0 and 1"),
+        (
+            {"x": X[:3], "validation": 0.1},
+            "validation=0.1 of 3 samples leaves 3 to train and 0 to validate on; both need one",
+        ),
+        ({"x": X, "validation": {"y": Y}}, "validation must have the columns x; got y"),
+        (
+            {"x": X, "validation": {"x": X[:, :1]}},
+            r"column x must hold the same in every part; got .*\(2,\).*\(1,\)",
+        ),
+        ({"x": X, "validation": {"x": X.astype("f8")}}, "got float32 .* and float64"),
+        (
+            {"x": X, "validation": {"x": X[:0]}},
+            "validation data needs at least one sample",
+        ),
+        (
+            {"x": X, "validation": 0.2, "stratify": "z"},
+            "stratify must be one of the columns x; got 'z'",
+        ),
+        (
+            {"x": X, "validation": 0.2, "stratify": "x"},
+            r"one value per sample; column x has shape \(100, 2\)",
+        ),
+    ],
+)
+def test_bad_arrays_are_refused(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(DataError, match=rule):
+        Data.arrays(**{"validation": None, **arguments})
+
+
+def test_more_bad_arrays() -> None:
+    with pytest.raises(
+        DataError, match="by position or by name, not both; got 1 and y"
+    ):
+        Data.arrays(X, y=Y)
+    with pytest.raises(
+        DataError, match="a tuple of 2 columns as the training data is; got tuple"
+    ):
+        Data.arrays(X, Y, validation=(X,))
+
+
+def test_nan_is_data() -> None:
+    assert np.isnan(
+        Data.arrays(np.array([[np.nan]]), validation=None).read(S0)[0]
+    ).all()
+
+
+def test_fingerprints_follow_content_and_division() -> None:
+    def made(x: Any = X, y: Any = Y, **options: Any) -> str:
+        return Data.arrays(x, y, **options).fingerprint
+
+    changed = X.copy()
+    changed[-1, -1] += 1
+    other_validation = (X[:5], Y[:5]), (X[1:6], Y[1:6])
+    prints = [
+        made(),
+        made(changed),
+        made(X.astype("f8")),
+        made(shards=2),
+        made(validation=0.3),
+        made(seed=1),
+    ]
+    prints += [made(validation=v) for v in other_validation] + [
+        made(X.reshape(100, 2, 1))
+    ]
+    assert len(set(prints)) == len(prints)
+    assert made() == made(X.copy(), Y.copy()) == made(np.asfortranarray(X))
+    assert made(np.array([True, False]), np.array([1.5, 2.5]), validation=None)
+
+
+def test_data_can_travel() -> None:
+    data = Data.arrays(X, Y, shards=2)
+    twin = pickle.loads(pickle.dumps(data))
+    assert (
+        rows(twin, twin.shards) == rows(data, data.shards)
+        and twin.fingerprint == data.fingerprint
+        and twin.chunk == data.chunk
+    )
+
+
+# -- a folder
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    for i in range(4):
+        np.savez(
+            path / f"{i}.npz",
+            x=X[i * 20 : i * 20 + 20 - i],
+            y=Y[i * 20 : i * 20 + 20 - i],
+        )
+    return path
+
+
+def test_a_folder_has_a_shard_per_file(folder: Path) -> None:
+    data = Data.folder(folder)
+    assert list(data.sizes.values()) == [20, 19, 18, 17] and data.validation == ()
+    read = data.read(S1)
+    assert isinstance(read, dict) and np.array_equal(read["x"], X[20:39])
+    part = Data.folder(folder, validation=0.25)
+    assert (
+        len(part.shards) == 3
+        and part.shards == ("s000", "s001", "s002")
+        and len(part.validation) == 1
+    )
+    other = Data.folder(folder, validation=folder, pattern="[01].npz")
+    assert len(other.shards) == len(other.validation) == 2
+
+
+def test_arrays_saved_without_names_make_tuples(tmp_path: Path) -> None:
+    columns = [np.full(3, i) for i in range(11)]  # arr_10 must not come before arr_2
+    np.savez_compressed(tmp_path / "a.npz", *columns)
+    read = Data.folder(tmp_path).read(S0)
+    assert isinstance(read, tuple) and [int(column[0]) for column in read] == list(
+        range(11)
+    )
+
+
+def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(
+    folder: Path,
+) -> None:
+    data = Data.folder(folder)
+    held = station(_Pairs(), data, data_memory_gb=0)
+    made = go(held, trial(), planned(data, 1)[:1])
+    (folder / "1.npz").unlink()
+    with pytest.raises(
+        DataError,
+        match=r"s001 cannot be read \(FileNotFoundError: .*1.npz.*\); bring it back, then resume",
+    ):
+        go(held, trial(), planned(data, 1)[1:], made)
+    np.savez(folder / "1.npz", x=X[:4], y=Y[:4])
+    with pytest.raises(DataError, match="s001 had 19 samples and now has 4"):
+        data.read(S1)
+    (folder / "1.npz").write_bytes(b"PK\3\4 nonsense")
+    with pytest.raises(DataError, match="s001 cannot be read"):
+        data.read(S1)
+
+
+class _Pairs(Small):
+    def prepare(self, samples: Any) -> Any:
+        return np.tile(samples["x"], 3), samples["y"] % 3
+
+
+def test_a_folders_fingerprint_is_of_content_not_of_place_or_time(
+    folder: Path, tmp_path: Path
+) -> None:
+    before = Data.folder(folder).fingerprint
+    shutil.copytree(folder, tmp_path / "copy")
+    assert Data.folder(tmp_path / "copy").fingerprint == before
+    x = X[:20].copy()
+    x[0, 0] += 1
+    np.savez(folder / "0.npz", x=x, y=Y[:20])  # as large as before
+    assert Data.folder(folder).fingerprint != before
+    assert (
+        Data.folder(folder, validation=0.5).fingerprint
+        != Data.folder(folder).fingerprint
+    )
+
+
+def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"must be a folder with files \*\.npz; no such folder"
+    ):
+        Data.folder(tmp_path / "none")
+    with pytest.raises(DataError, match=r"files \*\.csv; none found"):
+        Data.folder(folder, "*.csv")
+    with pytest.raises(
+        DataError, match="between 0 and 1 of two files or more; got 0.5 of 1"
+    ):
+        Data.folder(folder, "0.npz", validation=0.5)
+    for content, rule in (
+        (
+            {"x": X[:3]},
+            r"same columns; 0.npz has x <f4\[2\], y <i8\[\], 9.npz has x <f4\[2\]",
+        ),
+        (
+            {"x": X[:3], "y": Y[:2]},
+            "9.npz: columns must have the same number of samples; got x: 3, y: 2",
+        ),
+        ({"x": X[:0], "y": Y[:0]}, "every shard needs a sample; empty: s004"),
+        ({"x": X[:1], "y": np.array(["a"])}, "columns must hold numbers; got y of <U1"),
+        ({"x": np.float32(1)}, "first axis is samples"),
+        ({}, "got none"),
+    ):
+        np.savez(folder / "9.npz", **content)
+        with pytest.raises(DataError, match=rule):
+            Data.folder(folder)
+    (folder / "9.npz").write_bytes(b"not a zip")
+    with pytest.raises(DataError, match="9.npz cannot be read as .npz"):
+        Data.folder(folder)
+
+
+# -- IDX
+# ----------------------------------------------------------------------------------------------
+
+
+def idx(array: np.ndarray, code: int = 8) -> bytes:
+    return (
+        struct.pack(">BBBB", 0, 0, code, array.ndim)
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> tuple[Path, Path]:
+    images = (np.arange(50 * 12) % 251).astype("u1").reshape(50, 4, 3)
+    (tmp_path / "images.gz").write_bytes(gzip.compress(idx(images)))
+    (tmp_path / "labels").write_bytes(idx((np.arange(50) % 10).astype("u1")))
+    return tmp_path / "images.gz", tmp_path / "labels"
+
+
+def test_idx_files(digits: tuple[Path, Path]) -> None:
+    data = Data.idx(*digits, shards=2, validation=0.2, stratify=1)
+    x, y = data.read(S0)
+    assert x.dtype == np.uint8 and x.shape == (20, 4, 3) and y.dtype == np.int64
+    assert np.bincount(data.read(data.validation[0])[1]).tolist() == [1] * 10
+    apart = Data.idx(*digits, validation=digits)
+    assert apart.samples == 50 and apart.size(apart.validation[0]) == 50
+    images, labels = apart.read(apart.validation[0])
+    assert images[7].reshape(-1).tolist() == [
+        (84 + i) % 251 for i in range(12)
+    ] and labels.tolist() == [i % 10 for i in range(50)]
+
+
+def test_idx_of_wide_numbers_comes_in_this_machines_order(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(idx(np.array([1.5, -2.0], ">f4"), 0x0D))
+    (tmp_path / "y").write_bytes(idx(np.array([0, 1], "u1")))
+    x, _ = Data.idx(tmp_path / "x", tmp_path / "y").read(S0)
+    assert x.tolist() in ([1.5, -2.0], [-2.0, 1.5]) and x.dtype.isnative
+
+
+def test_bad_idx_files_are_refused(digits: tuple[Path, Path], tmp_path: Path) -> None:
+    images, labels = digits
+    whole = labels.read_bytes()
+    for content, rule in (
+        (
+            whole[:-1],
+            "cut short or damaged: it should have 58 bytes and has 57; get it again",
+        ),
+        (whole[:6], "cut short or damaged"),
+        (b"PNG..", "is not an IDX file: it begins with 50 4e 47 2e, not with 00 00"),
+        (b"", "it begins with nothing"),
+        (idx(np.arange(9, dtype="u1")), "same number of samples; got 0: 50, 1: 9"),
+        (gzip.compress(whole)[:-9], "cannot be read"),
+    ):
+        (tmp_path / "bad").write_bytes(content)
+        with pytest.raises(DataError, match=rule):
+            Data.idx(images, tmp_path / "bad")
+    with pytest.raises(DataError, match="none cannot be read"):
+        Data.idx(images, tmp_path / "none")
+    with pytest.raises(
+        DataError, match=r"\(images, labels\), a fraction, or None; got 1 files"
+    ):
+        Data.idx(images, labels, validation=(images,))
+
+
+# -- torch Datasets
+# ----------------------------------------------------------------------------------------------
+
+
+class Items:
+    """A map-style dataset of whatever the function makes."""
+
+    def __init__(self, make: Any, count: int = 20) -> None:
+        self.make, self.count = make, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Any:
+        return self.make(number)
+
+
+def test_datasets_of_tuples_dicts_and_single_values() -> None:
+    pairs = Data.dataset(
+        Items(lambda i: (torch.full((2,), i), i)), validation=0.25, shards=2
+    )
+    assert pairs.samples == 15
+    x, y = pairs.read(S0)
+    assert x.shape == (8, 2) and np.array_equal(x[:, 0], y) and y.dtype == np.int64
+    named = Data.dataset(
+        Items(lambda i: {"x": np.ones(3), "y": i / 2}), validation=None
+    ).read(S0)
+    assert named["x"].shape == (20, 3) and named["y"].dtype == np.float32
+    assert Data.dataset(Items(lambda i: i), validation=Items(lambda i: -i, 3)).read(
+        "v000"
+    )[0].tolist() == [0, -1, -2]
+    held = Data.dataset(
+        TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)), validation=None
+    )
+    assert sorted(held.read(S0)[0][:, 0].tolist()) == X[:, 0].tolist()
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict", "one item"])
+def test_random_transforms_in_a_dataset_are_warned_of(form: str) -> None:
+    """They were drawn once and kept for all epochs, without a word."""
+    draws = itertools.count()
+
+    def make(i: int) -> Any:
+        x = np.full(3, float(i))
+        if form != "one item" or i == 19:
+            x = x + next(draws)
+        return {"x": x, "y": i} if form == "dict" else (x, i)
+
+    with pytest.warns(UserWarning, match="two reads of item .* differ.*Recipe.augment"):
+        Data.dataset(Items(make), validation=None)
+
+
+def test_a_dataset_without_random_transforms_is_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Data.dataset(Items(lambda i: (np.array([i, np.nan]), i)), validation=0.2)
+        Data.dataset(TensorDataset(torch.zeros(5)), validation=None)
+
+
+@pytest.mark.filterwarnings("ignore:two reads")
+def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() -> None:
+    data = Data.dataset(
+        Items(
+            lambda i: (
+                torch.randn(6) + torch.as_tensor(np.random.rand(6)).float(),
+                i % 3,
+            )
+        ),
+        shards=2,
+    )
+    assert np.array_equal(data.read(S0)[0], data.read(S0)[0])
+    data.chunk = 3
+    ends = []
+    for memory in (1.0, 0.0):
+        held = station(Small(), data, data_memory_gb=memory)
+        go(held, trial(), planned(data, 2))
+        ends.append(held.state(trial().id)["model"]["0.weight"].copy())
+    assert np.array_equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "rule"),
+    [
+        (
+            ChainDataset([]),
+            "must be map-style, with __len__ and __getitem__; got ChainDataset",
+        ),
+        (Items(int, 0), "needs at least one item; got none"),
+        (Items(lambda i: "text"), "must hold numbers; got dtype <U4"),
+        (Items(lambda i: (np.zeros(1 + i % 2), i)), "must have equal forms and shapes"),
+        (
+            Items(lambda i: {"x": 1} if i % 2 else {"y": 1}),
+            "must have equal forms and shapes",
+        ),
+    ],
+)
+def test_bad_datasets_are_refused(dataset: Any, rule: str) -> None:
+    with pytest.raises(DataError, match=rule):
+        Data.dataset(dataset, validation=None)
+
+
+def test_a_validation_dataset_must_be_alike() -> None:
+    with pytest.raises(DataError, match="column 0 must hold the same in every part"):
+        Data.dataset(
+            Items(lambda i: (np.zeros(2), i)),
+            validation=Items(lambda i: (np.zeros(3), i)),
+        )
+    with pytest.raises(DataError, match="must have the form of those"):
+        Data.dataset(
+            Items(lambda i: (np.zeros(2), i)), validation=Items(lambda i: np.zeros(2))
+        )
+
+
+def test_a_datasets_fingerprint() -> None:
+    prints = [
+        Data.dataset(Items(lambda i: i)).fingerprint,
+        Data.dataset(Items(lambda i: i + 1)).fingerprint,
+        Data.dataset(Items(lambda i: i, 21)).fingerprint,
+        Data.dataset(TensorDataset(torch.zeros(1000))).fingerprint,
+        Data.dataset(
+            TensorDataset(torch.zeros(1000).index_fill(0, torch.tensor([501]), 1))
+        ).fingerprint,
+    ]
+    assert len(set(prints)) == 5
+    assert Data.dataset(Items(lambda i: i)).fingerprint == prints[0]
+
+
+def test_a_dataset_that_raises_is_an_error_of_the_data() -> None:
+    gone: list[int] = []
+    data = Data.dataset(Items(lambda i: 1 / (not gone)), validation=None)
+    gone.append(1)
+    with pytest.raises(DataError, match="s000 cannot be read .ZeroDivisionError"):
+        data.read(S0)
