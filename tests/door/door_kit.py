@@ -1,0 +1,219 @@
+"""What the door's tests share: code that people bring trains a search in Shoal as it trains alone.
+
+An example is examples/door/NAME.py, beside examples/door/plain/NAME.py, the loop that a user has.
+Its recipe names a search space of four configurations, a metric and `max_epochs`.
+"""
+
+import ast
+import io
+import signal
+import subprocess
+import sys
+import time
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shoal
+from shoal.core.event import Finished, Planned
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
+from shoal.study.folder import Folder
+from shoal.train.lane.checkpoint import Checkpoints
+
+DOOR = Path(__file__).parents[2] / "examples" / "door"
+TRIALS = 4
+MOST_LINES = 1.3  # lines of an example over those of its plain loop
+PATIENCE = 120.0  # seconds until a process has made its first checkpoint
+
+Tree = Mapping[str, Any]
+
+
+# -- lines of code -------------------------------------------------------------------------------
+
+
+def code_lines(path: Path) -> int:
+    """Lines with code on them: neither blank, nor comments, nor docstrings."""
+    text = path.read_text()
+    lines: set[int] = set()
+    silent = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENCODING)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (
+            *silent,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        ):
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def check_lines(name: str) -> None:
+    """The example takes at most 1.3 times the lines of its plain loop."""
+    ours = code_lines(DOOR / f"{name}.py")
+    plain = code_lines(DOOR / "plain" / f"{name}.py")
+    assert ours <= MOST_LINES * plain, f"{ours} lines against {plain} of the plain loop"
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+def shoal_command(*args: str) -> list[str]:
+    """The command line, in a process of its own."""
+    return [sys.executable, "-m", "shoal.cli", *args]
+
+
+def run(*args: str) -> str:
+    """Run a command of Shoal to its end; returns what it printed."""
+    done = subprocess.run(
+        shoal_command(*args), capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_plain(name: str) -> str:
+    """Run the plain loop; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, str(DOOR / "plain" / f"{name}.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def kill_once_kept(folder: Path, *args: str) -> None:
+    """Start a command, and kill -9 its process as soon as a trial's state is durable.
+
+    The study must not be over then: take more epochs if it is.
+    """
+    process = subprocess.Popen(
+        shoal_command(*args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    journal = folder / "journal.jsonl"
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        if journal.exists() and b'"Kept"' in journal.read_bytes():
+            break
+        time.sleep(0.005)
+    process.kill()
+    _, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, (
+        f"it ended by itself, with {process.returncode}: {errors.decode()[-2000:]}"
+    )
+    assert finished(Folder(folder).lines()) < TRIALS, "killed too late"
+
+
+def finished(lines: list[Line]) -> int:
+    """How many trials have finished."""
+    return sum(isinstance(line.entry, Finished) for line in lines)
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+def final_states(folder: Path) -> dict[str, Tree]:
+    """By configuration, the durable state with which each trial ended."""
+    study = shoal.load_study(folder)
+    vault = Checkpoints(folder / "checkpoints", study.state.run)
+    found = {}
+    for trial in study.trials:
+        assert trial.status == "finished", f"{trial.id}: {trial.status}"
+        kept = study.state.kept[TrialId(trial.id)]
+        found[repr(sorted(trial.config.items()))] = vault.load(kept.name)
+    assert len(found) == TRIALS, f"a search of four configurations, not of {len(found)}"
+    return found
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """The places where two trees are not equal to the last bit."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() != other.keys():
+            yield f"{where}: {sorted(map(str, one))} against {sorted(map(str, other))}"
+            return
+        for key in one:
+            yield from differences(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        if len(one) != len(other):
+            yield f"{where}: {len(one)} items against {len(other)}"
+            return
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, f"{where}[{number}]")
+    elif not np.array_equal(
+        np.asarray(one), np.asarray(other), equal_nan=_may_be_nan(one)
+    ):
+        yield f"{where}: {one!r:.60} against {other!r:.60}"
+
+
+def _may_be_nan(value: Any) -> bool:
+    return np.asarray(value).dtype.kind in "fc"
+
+
+def check_equal(one: Path, other: Path) -> None:
+    """Both studies ended with the same states, bit for bit."""
+    ours = final_states(one)
+    theirs = final_states(other)
+    found = list(differences(ours, theirs))
+    assert not found, "\n".join(found[:20])
+
+
+def largest_gang(folder: Path) -> int:
+    """The most trials that trained in one pack."""
+    sizes = [1]
+    for line in Folder(folder).lines():
+        if isinstance(line.entry, Planned):
+            sizes += [len(gang.lanes) for gang in line.entry.start]
+    return max(sizes)
+
+
+# -- the whole of it -----------------------------------------------------------------------------
+
+
+def check_door(
+    name: str,
+    tmp_path: Path,
+    *more: str,
+    packed: bool = True,
+    replayed: bool = True,
+) -> None:
+    """The example trains as promised; `more`: further arguments of `shoal run`.
+
+    Its search of four configurations, packed where it can be, equals training each alone, also
+    after a kill -9 and a resume. `shoal replay` agrees where the code can be `replayed`.
+    """
+    check_lines(name)
+    file = str(DOOR / f"{name}.py")
+    ways = {"alone": ("fifo",), "killed": ("pack" if packed else "fifo",)}
+    common = ("--no-fuse", "--checkpoint-every", "0", *more)
+    for way, (policy,) in ways.items():
+        folder = tmp_path / way
+        args = ("run", file, "--storage", str(folder), "--policy", policy, *common)
+        if way == "killed":
+            kill_once_kept(folder, *args)
+            run("resume", str(folder))
+        else:
+            run(*args)
+    assert largest_gang(tmp_path / "alone") == 1
+    assert not packed or largest_gang(tmp_path / "killed") > 1, "it was not packed"
+    check_equal(tmp_path / "alone", tmp_path / "killed")
+    if replayed:
+        out = run("replay", str(tmp_path / "killed"))
+        assert "DIFFERS" not in out and f"{TRIALS} of {TRIALS} trials equal" in out, out
+
+
+def check_fused(name: str, tmp_path: Path, *more: str) -> None:
+    """The example trains in fused packs, too, and `shoal replay` finds nothing but rounding."""
+    folder = tmp_path / "fused"
+    file = str(DOOR / f"{name}.py")
+    run("run", file, "--storage", str(folder), "--policy", "pack", *more)
+    assert largest_gang(folder) > 1, "it was not packed"
+    assert "DIFFERS" not in run("replay", str(folder))
