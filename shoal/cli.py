@@ -19,12 +19,14 @@ from shoal.tools.arguments import (
     Device,
     Dir,
     Epochs,
+    Extended,
     Feeders,
     File,
     Fuse,
     IdleLog,
     Metric,
     Mode,
+    MoreEpochs,
     OptunaLog,
     Out,
     PlanPolicies,
@@ -131,6 +133,14 @@ def add(
 ) -> None:
     """Add a trial to a study: at once if it runs, else when it is resumed."""
     _commands().add(**locals())
+
+
+@app.command()
+def extend(
+    directory: Dir, trial: Extended, max_epochs: MoreEpochs, as_json: AsJson = False
+) -> None:
+    """Have a trial train for more epochs: at once if the study runs, else when it is resumed."""
+    _commands().extend(directory, trial, max_epochs, as_json)
 
 
 @app.command()

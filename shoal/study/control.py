@@ -1,9 +1,10 @@
-"""What a person does to a study beside its searcher: add a trial, copy one, stop one.
+"""What a person does to a study beside its searcher: add, copy, extend or stop a trial.
 
 While the study runs, the wish is left as a note in its inbox.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -64,7 +65,12 @@ def clone(
     return TrialId(note["copy"])
 
 
-def stop(setup: Setup, trial: TrialId | None) -> None:
+def extend(setup: Setup, trial: TrialId, max_epochs: float) -> None:
+    """Have a trial train for more epochs; see `Study.extend`."""
+    _ask(setup, lambda names: {"extend": trial, "max_epochs": max_epochs})
+
+
+def stop(setup: Setup, trial: str | None) -> None:
     """Take a trial out before its end, or end the run; see `Study.stop`."""
     _ask(setup, lambda names: {"stop": trial})
 
@@ -97,6 +103,8 @@ def meaning(setup: Setup) -> Meaning:
     def entries(state: State, note: Note) -> Iterable[Entry]:
         if "stop" in note:
             return _stopped(state, note["stop"])
+        if "extend" in note:
+            return _extended(setup, state, TrialId(note["extend"]), note["max_epochs"])
         made = _added
         if "copy" in note:
             made = _copied
@@ -116,6 +124,31 @@ def _stopped(state: State, trial: TrialId | None) -> tuple[Entry, ...]:
     if trial not in state.trials:
         return ()
     return (Retired(trial),)
+
+
+def _extended(
+    setup: Setup, state: State, trial: TrialId, max_epochs: float
+) -> tuple[Entry, ...]:
+    """The trial once more, with more samples; nothing if it is to train that long already."""
+    known = check_known(state, trial)
+    how = state.ended.get(trial)
+    if how not in (None, "finished"):
+        raise StudyError(
+            f"trial {trial} is {how}, and only a trial that is finished or has work left can be "
+            "extended: make a copy of it, which goes on from its last durable state"
+        )
+    size = sum(state.shards[shard] for shard in known.shards)
+    samples = max_epochs * size
+    if samples < known.samples:
+        raise StudyError(
+            f"trial {trial} is to train {known.samples / size:g} epochs already: "
+            f"give a larger max_epochs= than {max_epochs:g}"
+        )
+    if samples == known.samples:
+        return ()
+    if how is not None:
+        _check_there(setup, state, state.kept[trial], "make a cold copy of the trial")
+    return (Submitted(replace(known, samples=samples)),)
 
 
 def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
@@ -174,18 +207,18 @@ def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
     if (
         trial in state.ended
     ):  # of a trial that goes on a newer state may have come by now
-        _check_there(setup, state, kept)
+        _check_there(setup, state, kept, "use warm_start=False")
     return kept
 
 
-def _check_there(setup: Setup, state: State, kept: Kept) -> None:
+def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
+    """Raise StudyError if a checkpoint is gone. `remedy`: what to do then."""
     try:
         Checkpoints(setup.folder.checkpoints, state.run).size(kept.name)
     except FileNotFoundError as error:
         raise StudyError(
             f"checkpoint {kept.name} of trial {kept.trial} is not there any more (it was deleted "
-            "for max_checkpoint_gb, or by hand), so nothing can start from it: "
-            "use warm_start=False"
+            f"for max_checkpoint_gb, or by hand), so nothing can start from it: {remedy}"
         ) from error
     except OSError:  # the storage is in trouble: whoever loads the state will say so
         return

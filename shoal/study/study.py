@@ -165,6 +165,14 @@ class Study:
             self.setup, TrialId(trial), modify or {}, warm_start, max_epochs
         )
 
+    def extend(self, trial: str, max_epochs: float) -> None:
+        """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.
+
+        Raises:
+            StudyError: there is no such trial, it failed or was taken out, or its state is gone.
+        """
+        control.extend(self.setup, TrialId(trial), max_epochs)
+
     def stop(self, trial: str | None = None) -> None:
         """Take a trial out before its end; None: end the run, as Ctrl-C does.
 
@@ -173,10 +181,7 @@ class Study:
         Raises:
             StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
         """
-        name = None
-        if trial is not None:
-            name = TrialId(trial)
-        control.stop(self.setup, name)
+        control.stop(self.setup, trial)
 
     # -- what came out -------------------------------------------------------------------------
 

@@ -115,7 +115,11 @@ OptunaLog = Annotated[
     typer.Option("--optuna-log", help="write optuna.log, too, for optuna-dashboard"),
 ]
 
-# Of `add` and `stop`.
+# Of `add`, `extend` and `stop`.
+Extended = Annotated[str, typer.Argument(metavar="TRIAL", help="the trial")]
+MoreEpochs = Annotated[
+    int, typer.Option("--max-epochs", help="epochs in all, more than it was to train")
+]
 CopyOf = Annotated[
     str | None,
     typer.Option("--from", help="a trial to copy, with these values changed"),

@@ -122,6 +122,14 @@ def _clone(
 
 
 @errors()
+def extend(directory: Path, trial: str, max_epochs: int, as_json: bool) -> None:
+    """Have a trial train for more epochs."""
+    shoal.load_study(directory).extend(trial, max_epochs)
+    found = {"extended": trial, "max_epochs": max_epochs}
+    show(found, as_json, lambda _: [f"extended: {trial}, to {max_epochs} epochs"])
+
+
+@errors()
 def stop(directory: Path, trial: str | None, as_json: bool) -> None:
     """Take a trial out before its end; without a trial, end the run."""
     shoal.load_study(directory).stop(trial)

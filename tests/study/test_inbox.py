@@ -151,6 +151,40 @@ def test_a_copy_of_a_trial_that_runs(tmp_path: Path) -> None:
     assert all(row["equal"] for row in study.replay(["t000-c1", "t003-c1"]))
 
 
+def test_a_trial_is_extended_while_it_runs_and_after_its_end(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
+    with running(study, policy="fifo") as until:
+        until(lambda: visits(tmp_path / "s") >= 2)
+        study.extend("t000", 5)  # it runs
+        study.extend("t003", 4)  # it waits
+        study.stop("t002")
+        with pytest.raises(shoal.StudyError, match="to train 5 epochs already"):
+            study.extend("t000", 2)
+        with pytest.raises(shoal.StudyError, match="there is no trial t009"):
+            study.extend("t009", 4)
+    assert {t.id: (t.status, t.epochs) for t in study.trials if t.id != "t002"} == {
+        "t000": ("finished", 5),
+        "t001": ("finished", 3),
+        "t003": ("finished", 4),
+    }
+    with pytest.raises(shoal.StudyError, match="t002 is retired, and only"):
+        study.extend("t002", 9)
+    study.extend("t001", 4)
+    study.extend("t001", 4)  # asked for twice, it is the same
+    study.recipe.slow = 0
+    study.resume(progress=False)
+    assert study.trials[1].status == "finished" and study.trials[1].epochs == 4
+    assert all(row["equal"] for row in study.replay(["t000", "t001", "t003"]))
+
+
+def test_a_trial_whose_state_is_gone_is_not_extended(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(**OPTIONS | {"max_epochs": 1})
+    shutil.rmtree(tmp_path / "s" / "checkpoints" / "t001")
+    with pytest.raises(shoal.StudyError, match="make a cold copy"):
+        study.extend("t001", 2)
+
+
 def test_a_run_is_stopped_and_goes_on(tmp_path: Path) -> None:
     study = shoal.create_study(Steady(slow=0.005), storage=tmp_path / "s")
     with running(study, policy="fifo") as until:
