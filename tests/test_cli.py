@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from shoal import reporting
 from shoal.cli import app
 from shoal.engine.journal import read
-from shoal.study import auto as candidates
+from shoal.study.parts import auto as candidates
 from shoal.tools.parse import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,9 +12,9 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
 from shoal.engine.journal import plain
 from shoal.search.space import describe_space, rebuild_space
-from shoal.study import auto
 from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.study.options import Options
+from shoal.study.parts import auto
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 

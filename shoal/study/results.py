@@ -13,7 +13,7 @@ from shoal.engine.journal import Line
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
 from shoal.study.setup import Setup, data_of
-from shoal.study.watch import Retention
+from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of

@@ -14,9 +14,9 @@ from shoal.study import control, results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.options import Options, check_timeout, check_widths
+from shoal.study.parts.asked import Wishes, searcher_of
 from shoal.study.results import TrialResult
 from shoal.study.run import Request, train
-from shoal.study.searcher import Wishes, searcher_of
 from shoal.study.setup import Setup, check_recipe_type, epochs_of
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.given import Given
 from shoal.profile.widths import AT, WIDER
-from shoal.study.auto import NAME, USUAL, WIDE, is_auto, policy_of
 from shoal.study.head import Deciders, Head, head
 from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
-from shoal.study.searcher import Wishes, searcher_of
+from shoal.study.parts.asked import Wishes, searcher_of
+from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, policy_of
 from shoal.study.setup import Setup, data_of, epochs_of
 from shoal.tools.probe import all_trials, probed, slot
 

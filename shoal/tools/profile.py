@@ -15,7 +15,7 @@ from shoal.profile.fleet import widths_to_profile
 from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here
-from shoal.study.searcher import Wishes, default_searcher
+from shoal.study.parts.asked import Wishes, default_searcher
 from shoal.study.setup import data_of, first_config
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of

@@ -27,9 +27,9 @@ from shoal.policy import Auto, Explore
 from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
 from shoal.search import Grid
-from shoal.study import auto as candidates
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import believer
+from shoal.study.parts import auto as candidates
 from shoal.testing import check_policy
 from shoal.testing.journals import check_journal
 from shoal.testing.worlds import World, worlds

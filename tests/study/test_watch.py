@@ -28,7 +28,8 @@ from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
 from shoal.search import ASHA, SuccessiveHalving
 from shoal.search.space import uniform
-from shoal.study.watch import Idleness, Retention
+from shoal.study.watch.notice import Idleness
+from shoal.study.watch.retention import Retention
 
 A, B = TrialId("a"), TrialId("b")
 

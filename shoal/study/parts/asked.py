@@ -20,9 +20,9 @@ from shoal.search import (
 from shoal.search.draws import Draws
 from shoal.search.halving import hyperband_brackets
 from shoal.search.space import dimensions, validated
-from shoal.study.auto import check_methods
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
+from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe, overrides

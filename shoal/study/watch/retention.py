@@ -1,40 +1,17 @@
-"""What a study does as its run goes by: it logs each trial and deletes checkpoints.
-
-A watcher is called after every moment with the time, the new entries and the state after them.
-"""
+"""Which checkpoints stay: the last and the best of each trial, within a limit."""
 
 import warnings
 from collections import Counter
 from collections.abc import Iterable
 from math import inf, isfinite, nan
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from shoal.core.event import (
-    Entry,
-    Evaluated,
-    Failed,
-    Fell,
-    Finished,
-    Kept,
-    Retired,
-    Submitted,
-)
-from shoal.core.ports import Searcher
+from shoal.core.event import Entry, Evaluated, Kept, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.optuna_log import OptunaLog
-from shoal.reporting.progress import Progress
-from shoal.search import nested
-from shoal.study.setup import Setup
 
 GIB = 1024**3
-# Idle seconds of slots that are not worth a warning.
-LITTLE = 5.0
-
-# Seconds whose lines the log gets at once: opening a file takes longer than to write to it.
-TOGETHER: Seconds = 1.0
 
 
 class Weights(Protocol):
@@ -45,55 +22,6 @@ class Weights(Protocol):
     def size(self, name: str) -> int: ...
 
     def delete(self, name: str) -> None: ...
-
-
-class Log:
-    """Appends what happens to the trials to a file, within about a second.
-
-    One file for all: with a file a trial, making files takes a fifth of a tiny trial's time.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._waiting: list[str] = []  # lines that are to be appended
-        self._since: Seconds = 0.0  # when the first of them came
-
-    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        if not self._waiting:
-            self._since = now
-        for entry in entries:
-            line = _line(entry)
-            if line is not None:
-                trial, text = line
-                self._waiting.append(f"{now:10.2f} s  {trial}  {text}\n")
-        if now - self._since >= TOGETHER or not state.gangs:
-            self.close()
-
-    def close(self) -> None:
-        """Write what waits."""
-        if self._waiting:
-            with self.file.open("a") as log:
-                log.writelines(self._waiting)
-        self._waiting = []
-
-
-def _line(entry: Entry) -> tuple[TrialId, str] | None:
-    """The trial that the entry is about, and what the log says of it; None: nothing."""
-    match entry:
-        case Evaluated(trial, epoch, values):
-            listed = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
-            return trial, f"epoch {epoch:g}: {listed}"
-        case Kept(trial, visits, samples, name):
-            return trial, f"kept as {name} after {visits} visits, {samples:g} samples"
-        case Fell(trial, visits, samples):
-            lost = "newer work was lost or void"
-            return trial, f"back to visit {visits}, {samples:g} samples: {lost}"
-        case Failed(trial, why):
-            return trial, f"failed: {why}"
-        case Finished(trial) | Retired(trial):
-            return trial, type(entry).__name__.lower()
-        case _:
-            return None
 
 
 class Retention:
@@ -287,99 +215,3 @@ class Retention:
             "states, which are not deleted; raise the limit or retire trials",
             stacklevel=2,
         )
-
-
-class MetricCheck:
-    """Ends the run at the first score if the scores lack the study's metric."""
-
-    def __init__(self, metric: str | None) -> None:
-        self._metric = metric
-
-    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        """Look at the first evaluation.
-
-        Raises:
-            ValueError: it lacks the metric.
-        """
-        if self._metric is None:
-            return
-        for entry in entries:
-            if isinstance(entry, Evaluated):
-                if self._metric not in entry.values:
-                    names = ", ".join(sorted(entry.values)) or "nothing"
-                    raise ValueError(
-                        f"trials have no metric {self._metric!r}; evaluations give {names}: "
-                        "run again with metric= set to one of them"
-                    )
-                self._metric = None
-                return
-
-
-class Idleness:
-    """Warns, once, if slots had nothing to do although more trials were to come.
-
-    It warns after a tenth of all slot seconds were idle, when the searcher submits trials again.
-    """
-
-    def __init__(self) -> None:
-        self._since: Seconds | None = None
-        self._free = 0  # slots without work since then
-        self._slots = 0
-        self._idle = 0.0  # seconds of slots
-        self._all = 0.0  # seconds of slots
-        self._warned = False
-
-    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        if self._since is not None:
-            self._idle += (now - self._since) * self._free
-            self._all += (now - self._since) * self._slots
-        if not self._warned and self._idle > max(0.1 * self._all, LITTLE):
-            self._warn(entries)
-        waiting = len(state.trials) > len(state.running)
-        self._since = now
-        self._slots = len(state.slots)
-        self._free = 0
-        if not waiting:
-            self._free = self._slots - len(state.busy)
-
-    def _warn(self, entries: tuple[Entry, ...]) -> None:
-        if not any(isinstance(entry, Submitted) for entry in entries):
-            return
-        self._warned = True
-        warnings.warn(
-            f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since "
-            "the searcher had fewer trials than slots (a rung smaller than that?): asha waits for "
-            "no rung, hyperband(concurrent=True) fills the gaps, max_concurrent= may be too small, "
-            "or fewer slots would do",
-            stacklevel=2,
-        )
-
-
-def display(wanted: bool, setup: Setup) -> list[Any]:
-    """The live display, if wanted."""
-    if not wanted:
-        return []
-    return [Progress(metric=setup.metric, mode=setup.mode)]
-
-
-def optuna_log(
-    setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]
-) -> list[OptunaLog]:
-    """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
-    place = setup.folder.path / "optuna.log"
-    if not wanted and not place.exists():
-        return []
-    if not isinstance(wanted, bool):
-        place = Path(wanted)
-    name = setup.folder.path.name
-    epochs = _epochs(searcher)
-    return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]
-
-
-def _epochs(searcher: Searcher[Any]) -> Any:
-    """Epochs of a trial, as the searcher or one within it says."""
-    for each in nested(searcher):
-        epochs = getattr(each, "max_epochs", None)
-        if epochs is not None:
-            return epochs
-    return None

@@ -1,0 +1,1 @@
+"""What a run is made of: searcher, policy, backend, from what a user asks for."""

@@ -1,0 +1,174 @@
+"""The backend of a run, made ready from what the study and its options say."""
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from shoal.backend.course import Positions
+from shoal.backend.local import Local
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.core.trial import Samples, Seconds, Trial
+from shoal.engine.journal import Grouping
+from shoal.profile.table import Table
+from shoal.study.folder import StudyError
+from shoal.study.options import Options
+from shoal.study.setup import Setup
+from shoal.train.data.data import Data
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import device_of, limit_memory
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
+
+# What a slot of this process makes within so many seconds becomes durable together.
+TOGETHER: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From where a run begins."""
+
+    data: Data
+    state: State
+    since: Seconds  # of the study: what former runs took
+    given: Profile | None  # a profile that leaves nothing to be measured
+
+
+class WiredBackend:
+    """A backend, the place of its checkpoints, and how to close it."""
+
+    def __init__(
+        self, backend: Any, vault: Checkpoints, close: Callable[[], None] = lambda: None
+    ) -> None:
+        self.backend: Any = backend
+        self.vault = vault
+        self.close = close
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """How the journal's entries share their syncs with the checkpoints; None: they do not."""
+        if not self.vault.together:
+            return None
+        return Grouping(TOGETHER, self.vault.commit, self.vault.sweep)
+
+
+def check_place(setup: Setup, state: State) -> None:
+    """Raise StudyError if a new study's checkpoints would lie among those of another study.
+
+    A study deletes the checkpoints that it does not know.
+    """
+    place = setup.folder.elsewhere
+    if state.run == 0 and place is not None and Checkpoints(place, 0).names():
+        raise StudyError(
+            f"there are checkpoints in {place} already, of another study: "
+            "give each its own, checkpoints="
+        )
+
+
+def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
+    """The backend, ready to run.
+
+    The folder of checkpoints is marked as this run's, so that writers of a former run are refused.
+    """
+    together = options.backend == "local" and options.checkpoint_every > 0
+    vault = Checkpoints(setup.folder.checkpoints, start.state.run, together=together)
+    vault.mark()
+    course = Positions(
+        setup.seed,
+        start.data.sizes,
+        options.validate_every,
+        start.state,
+        setup.folder.path / "trials",
+    )
+    if options.backend == "ray":
+        return _ray(setup, options, start, vault, course)
+    return _local(setup, options, start, vault, course)
+
+
+def _local(
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
+) -> WiredBackend:
+    """One slot in this process."""
+    device = device_of(options.device)
+    limit = options.slot_memory_gb
+    if limit is None:
+        limit = inf
+    station_setup = StationSetup(
+        seed=setup.seed,
+        run=start.state.run,
+        device=device,
+        threads=options.threads,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=limit,
+        pace=pace_of(start.given),
+        metric=setup.metric,
+    )
+    station = Station(setup.recipe, start.data, vault, station_setup)
+    memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
+    node = platform.node() or "here"
+    slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
+    return WiredBackend(Local(station, course, slot, start.since), vault)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds of training from a given profile instead of a clock; it travels to slots.
+
+    Runs that are equal then write checkpoints at equal moments.
+    """
+
+    given: Profile
+
+    def __call__(self, trial: Trial, samples: Samples) -> Seconds:
+        profile = self.given
+        if isinstance(profile, Table):
+            profile = profile.of({trial.id: trial})
+        return samples / profile.curve(trial.id, 1)[0]
+
+
+def pace_of(given: Profile | None) -> Pace | None:
+    """The pace of a given profile; None if there is none."""
+    if given is None:
+        return None
+    return Pace(given)
+
+
+def _ray(
+    setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
+) -> WiredBackend:
+    """Slots that are actors of a Ray cluster."""
+    try:
+        import ray  # noqa: F401 - so that a fault within our own module is not taken for this
+    except ImportError as error:
+        raise StudyError(
+            "the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+        ) from error
+    from shoal.backend.ray.backend import Ray
+    from shoal.backend.ray.setup import RaySetup
+
+    slots = RaySetup(
+        setup.folder.checkpoints,
+        run=start.state.run,
+        slots=options.slots,
+        address=options.address,
+        threads=options.threads,
+        copies=options.copies,
+        since=start.since,
+        metric=setup.metric,
+        checkpoint_every=options.checkpoint_every,
+        data_memory_gb=options.data_memory_gb,
+        state_memory_gb=options.state_memory_gb,
+        slot_memory_gb=options.slot_memory_gb,
+        pace=pace_of(start.given),
+        logs=setup.folder.path.resolve() / "trials",
+        feeders=options.feeders,
+        stream_memory_gb=options.stream_memory_gb,
+        stream_samples=options.stream_samples,
+    )
+    made = Ray(setup.recipe, start.data, course, slots)
+    return WiredBackend(made, vault, made.close)

@@ -1,0 +1,40 @@
+"""A study in other forms while it runs: on the screen, and as Optuna's journal."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.core.ports import Searcher
+from shoal.reporting.optuna_log import OptunaLog
+from shoal.reporting.progress import Progress
+from shoal.search import nested
+from shoal.study.setup import Setup
+
+
+def display(wanted: bool, setup: Setup) -> list[Any]:
+    """The live display, if wanted."""
+    if not wanted:
+        return []
+    return [Progress(metric=setup.metric, mode=setup.mode)]
+
+
+def optuna_log(
+    setup: Setup, wanted: bool | str | Path, searcher: Searcher[Any]
+) -> list[OptunaLog]:
+    """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
+    place = setup.folder.path / "optuna.log"
+    if not wanted and not place.exists():
+        return []
+    if not isinstance(wanted, bool):
+        place = Path(wanted)
+    name = setup.folder.path.name
+    epochs = _epochs(searcher)
+    return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]
+
+
+def _epochs(searcher: Searcher[Any]) -> Any:
+    """Epochs of a trial, as the searcher or one within it says."""
+    for each in nested(searcher):
+        epochs = getattr(each, "max_epochs", None)
+        if epochs is not None:
+            return epochs
+    return None

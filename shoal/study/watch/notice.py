@@ -1,0 +1,76 @@
+"""What a run tells its user: a misspelt metric, idle slots."""
+
+import warnings
+
+from shoal.core.event import Entry, Evaluated, Submitted
+from shoal.core.state import State
+from shoal.core.trial import Seconds
+
+# Idle seconds of slots that are not worth a warning.
+LITTLE = 5.0
+
+
+class MetricCheck:
+    """Ends the run at the first score if the scores lack the study's metric."""
+
+    def __init__(self, metric: str | None) -> None:
+        self._metric = metric
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        """Look at the first evaluation.
+
+        Raises:
+            ValueError: it lacks the metric.
+        """
+        if self._metric is None:
+            return
+        for entry in entries:
+            if isinstance(entry, Evaluated):
+                if self._metric not in entry.values:
+                    names = ", ".join(sorted(entry.values)) or "nothing"
+                    raise ValueError(
+                        f"trials have no metric {self._metric!r}; evaluations give {names}: "
+                        "run again with metric= set to one of them"
+                    )
+                self._metric = None
+                return
+
+
+class Idleness:
+    """Warns, once, if slots had nothing to do although more trials were to come.
+
+    It warns after a tenth of all slot seconds were idle, when the searcher submits trials again.
+    """
+
+    def __init__(self) -> None:
+        self._since: Seconds | None = None
+        self._free = 0  # slots without work since then
+        self._slots = 0
+        self._idle = 0.0  # seconds of slots
+        self._all = 0.0  # seconds of slots
+        self._warned = False
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        if self._since is not None:
+            self._idle += (now - self._since) * self._free
+            self._all += (now - self._since) * self._slots
+        if not self._warned and self._idle > max(0.1 * self._all, LITTLE):
+            self._warn(entries)
+        waiting = len(state.trials) > len(state.running)
+        self._since = now
+        self._slots = len(state.slots)
+        self._free = 0
+        if not waiting:
+            self._free = self._slots - len(state.busy)
+
+    def _warn(self, entries: tuple[Entry, ...]) -> None:
+        if not any(isinstance(entry, Submitted) for entry in entries):
+            return
+        self._warned = True
+        warnings.warn(
+            f"slots stood idle for {100 * self._idle / self._all:.0f} % of the time so far, since "
+            "the searcher had fewer trials than slots (a rung smaller than that?): asha waits for "
+            "no rung, hyperband(concurrent=True) fills the gaps, max_concurrent= may be too small, "
+            "or fewer slots would do",
+            stacklevel=2,
+        )
