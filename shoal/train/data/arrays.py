@@ -49,10 +49,17 @@ class Arrays:
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part."""
+        return self._taken(part, self.index[part])
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part."""
+        return self._taken(part, self.index[part][index])
+
+    def _taken(self, part: ShardId, chosen: Index) -> Columns:
         columns = self.training
         if part in self.apart:
             columns = self.validation
-        return cols.apply(columns, lambda column: column[self.index[part]])
+        return cols.apply(columns, lambda column: column[chosen])
 
 
 def from_arrays(

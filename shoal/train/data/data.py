@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,16 @@ from shoal.train.data.arrays import from_arrays, from_idx
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.dataset import from_dataset
 from shoal.train.data.npz import from_folder
-from shoal.train.data.parts import Division, Parts, Source
+from shoal.train.data.parts import Division, Index, Parts, RowSource, Source
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 __all__ = ["CHUNK_BYTES", "Columns", "Data", "DataError", "Source"]
 
-CHUNK_BYTES = 8 * 2**20
+CHUNK_BYTES = 8 * 2**20  # of a chunk of small samples
+CHUNK_ROWS = 256  # samples that a chunk of large ones should have
+MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
 
 
 class Data:
@@ -49,8 +52,11 @@ class Data:
         self.sizes = dict(parts.training)
         self.shards = tuple(parts.training)
         self.validation = tuple(parts.validation)
-        self.chunk = max(1, CHUNK_BYTES // max(1, parts.row_bytes))
+        self.chunk = chunk_rows(max(1, parts.row_bytes))
         self.fingerprint = parts.fingerprint
+        if self.chunk != max(1, CHUNK_BYTES // max(1, parts.row_bytes)):
+            # A former version cut smaller chunks of large samples.
+            self.fingerprint += f"-{CHUNK_ROWS}"
         self.serial = parts.source.serial
 
     @property
@@ -64,20 +70,38 @@ class Data:
         Raises:
             DataError: it cannot be read (any more), or it has another size than before.
         """
-        try:
+        with _reading(part):
             columns = self._source.read(part)
             size = cols.rows(columns)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(
-                f"{part} cannot be read ({type(error).__name__}: {error}); "
-                "bring it back, then resume"
-            ) from error
         if size != self._sizes[part]:
             raise DataError(
                 f"{part} had {self._sizes[part]} samples and now has {size}; "
                 "bring the former back, then resume"
+            )
+        return columns
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether `rows` reads no more than it is asked for."""
+        return isinstance(self._source, RowSource)
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of a training shard or validation part, in this order.
+
+        Raises:
+            DataError: they cannot be read (any more).
+        """
+        source = self._source
+        if not isinstance(source, RowSource):
+            whole = self.read(part)
+            return cols.apply(whole, lambda column: column[index])
+        with _reading(part):
+            columns = source.rows(part, index)
+            size = cols.rows(columns)
+        if size != len(index):
+            raise DataError(
+                f"{part} should give {len(index)} samples and gives {size}; "
+                "bring the former data back, then resume"
             )
         return columns
 
@@ -174,3 +198,23 @@ class Data:
         """
         how = Division(seed, shards, shard_weights)
         return Data(from_idx(Path(images), Path(labels), validation, stratify, how))
+
+
+def chunk_rows(row_bytes: int) -> int:
+    """Samples to a chunk: some megabytes, and of large samples enough for some batches."""
+    few = min(CHUNK_ROWS, MOST_BYTES // row_bytes)
+    return max(1, few, CHUNK_BYTES // row_bytes)
+
+
+@contextmanager
+def _reading(part: ShardId) -> Iterator[None]:
+    """What reading the part raises, as an error of the data."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{part} cannot be read ({type(error).__name__}: {error}); "
+            "bring it back, then resume"
+        ) from error

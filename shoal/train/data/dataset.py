@@ -24,12 +24,14 @@ from shoal.train.data.parts import (
     divide,
     hash_array,
     is_fraction,
+    seed_of_rows,
     set_aside,
 )
 from shoal.train.rng import Rng
 
 PROBES = 64  # items that a fingerprint looks at
 TWICE = 8  # items that are read twice, to find random transforms
+DRAWN_BY_ROWS = "-rows"  # ends the fingerprint of a dataset whose items are random
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,15 @@ class Items:
 
     def read(self, part: ShardId) -> Columns:
         """All items of the part."""
+        return self.rows(part, np.arange(len(self.index[part])))
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These items of the part, read under a seed that is theirs."""
         dataset = self.training
         if part in self.apart:
             dataset = self.validation
-        return read(dataset, self.index[part].tolist(), self.seed)
+        numbers = self.index[part][index]
+        return read(dataset, numbers.tolist(), seed_of_rows(self.seed, part, index))
 
 
 def from_dataset(dataset: Any, validation: Any, how: Division) -> Parts:
@@ -77,7 +84,9 @@ def from_dataset(dataset: Any, validation: Any, how: Division) -> Parts:
         apart = rows.validation
     items = Items(dataset, others, rows.index, apart, seed)
     fingerprint = _divided_fingerprint(items)
-    _warn_of_random_items(dataset, seed)
+    if _warn_of_random_items(dataset, seed):
+        # A former version drew once a shard: a study of that time cannot go on with other draws.
+        fingerprint += DRAWN_BY_ROWS
     return Parts(
         source=items,
         training=rows.of("s"),
@@ -187,10 +196,13 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     return hashed.digest()
 
 
-def _warn_of_random_items(dataset: Any, seed: int) -> None:
-    """Warn if an item differs between two reads: what is drawn once is kept for all passes."""
+def _warn_of_random_items(dataset: Any, seed: int) -> bool:
+    """Warn if an item differs between two reads: what is drawn once is kept for all passes.
+
+    Returns whether one does.
+    """
     if _is_of_tensors(dataset):
-        return
+        return False
     with Rng(seed, torch.device("cpu")):
         for number in _spread(dataset, TWICE):
             one = _item(dataset[number])
@@ -202,7 +214,8 @@ def _warn_of_random_items(dataset: Any, seed: int) -> None:
                     "of the dataset, and make them in Recipe.augment, which varies each pass",
                     stacklevel=4,
                 )
-                return
+                return True
+    return False
 
 
 def _same(one: Columns, other: Columns) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +19,10 @@ Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Source(Protocol):
-    """Where the columns of data come from."""
+    """Where the columns of data come from.
+
+    A source that can read some rows of a part without reading all of it is a `RowSource`.
+    """
 
     @property
     def serial(self) -> bool:
@@ -28,6 +31,19 @@ class Source(Protocol):
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part. Raises DataError, or whatever reading raises."""
+        ...
+
+
+@runtime_checkable
+class RowSource(Source, Protocol):
+    """A source of which some rows can be read without the others."""
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part, in this order: what `read` would give for them.
+
+        What it draws at random is a function of the part and the index alone.
+        Raises as `read` does.
+        """
         ...
 
 
@@ -175,6 +191,13 @@ def _weighed(train: Index, shards: int | None, weights: Sequence[float]) -> list
             f"shard_weights must be one for each of the {shards} shards; got {len(given)}"
         )
     return np.split(train, np.cumsum(sizes)[:-1])
+
+
+def seed_of_rows(seed: int, part: ShardId, index: Index) -> int:
+    """The seed under which user's code reads these rows, whichever process does it."""
+    hashed = blake2b(f"{seed}/{part}".encode(), digest_size=8)
+    hashed.update(index.astype("<i8").tobytes())
+    return int.from_bytes(hashed.digest(), "big") >> 1  # torch takes 63 bits
 
 
 def as_array(column: Any, name: str) -> Array:

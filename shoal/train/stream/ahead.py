@@ -31,8 +31,8 @@ class PassChunks:
     """Hands out the chunks of one pass in order.
 
     `make` makes a chunk, in the thread beside training. `at_once`: whether a chunk is rather made
-    when it is asked for, in the thread that trains. `reads_here`: whether the data must be read in
-    the thread that trains.
+    when it is asked for, in the thread that trains. `reads_here`: whether what a chunk is made of
+    must be read now, in the thread that trains.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PassChunks:
         thread: SideThread,
         *,
         at_once: Callable[[int], bool],
-        reads_here: Callable[[], bool],
+        reads_here: Callable[[int], bool],
     ) -> None:
         self._blocks = blocks
         self._numbers = numbers
@@ -71,8 +71,8 @@ class PassChunks:
         if len(self._numbers) == 1 or self._at_once(number):
             make = partial(self._make, number)
             return partial(self._finish, make, number)
-        if self._reads_here():
-            self._blocks.load()
+        if self._reads_here(number):
+            self._blocks.bring(number)
         begun = self._thread.submit(self._make, number)
         self._pending = [*self._pending[-1:], begun]
         return partial(self._finish, begun.result, number)
@@ -83,7 +83,7 @@ class PassChunks:
             return begun()
         except UnreadError:
             wait(self._pending)  # one chunk is prepared at a time
-            self._blocks.load()
+            self._blocks.bring(number)
             return self._make(number)
 
 

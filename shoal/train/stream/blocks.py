@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -26,13 +27,15 @@ def stable(shard: ShardId) -> int:
 
 
 class UnreadError(Exception):
-    """The feed does not have the chunk, and only the thread that trains may read the data."""
+    """A block was not read yet, and only the thread that trains may read the data."""
 
 
 class Blocks:
-    """The raw blocks of one part. The part is read when its first block is asked for.
+    """The raw blocks of one part.
 
-    `seed`: of the random order of the samples; None: they are in the order of the data.
+    Of data that can be read by rows a block is read alone, and not kept. Of other data the whole
+    part is read when its first block is asked for. `seed`: of the random order of the samples;
+    None: they are in the order of the data.
     """
 
     def __init__(self, data: Data, part: ShardId, seed: int | None) -> None:
@@ -40,29 +43,45 @@ class Blocks:
         self._seed = seed
         self._size = data.size(part)  # samples in the part
         self._chunk = data.chunk  # samples in a block
-        self._raw: Columns | None = None
-        self._order: Order | None = None
+        self._raw: Columns | None = None  # the whole part
+        self._brought: dict[
+            int, Columns
+        ] = {}  # blocks that were read and not yet taken
         self.part = part
         self.count = -(-self._size // self._chunk)
         self.missed: set[int] = set()  # blocks that the feed did not have
 
-    @property
-    def unread(self) -> bool:
-        """Whether the part has still to be read."""
-        return self._raw is None
+    @cached_property
+    def _order(self) -> Order:
+        """The samples in the order of the blocks."""
+        if self._seed is None:
+            return np.arange(self._size)
+        return draw(ORDER, self._seed, self.part).permutation(self._size)
 
-    def load(self) -> Columns:
-        """All samples of the part as they lie in the data; read once.
+    def lacks(self, number: int) -> bool:
+        """Whether the block has still to be read."""
+        return self._raw is None and number not in self._brought
+
+    def bring(self, number: int) -> None:
+        """Read what the block is made of, in this thread.
 
         Raises:
             DataError: the part cannot be read.
         """
-        if self._raw is None:
-            if self._seed is not None:
-                drawn = draw(ORDER, self._seed, self.part)
-                self._order = drawn.permutation(self._size)
+        if not self.lacks(number):
+            return
+        if self._data.by_rows:
+            self._brought[number] = self._read(number)
+        else:
             self._raw = self._data.read(self.part)
-        return self._raw
+
+    def _read(self, number: int) -> Columns:
+        return self._data.rows(self.part, self._chosen(number))
+
+    def _chosen(self, number: int) -> Order:
+        """The samples of a block, by their places in the part."""
+        start = number * self._chunk
+        return self._order[start : start + self._chunk]
 
     def rows(self, number: int) -> int:
         """Samples in a block: the last may have fewer."""
@@ -73,12 +92,18 @@ class Blocks:
 
         Raises:
             DataError: the part cannot be read.
+            UnreadError: it was not read yet, and may only be read by `bring`.
         """
-        raw = self.load()
-        start = number * self._chunk
-        chosen: Any = slice(start, start + self._chunk)
-        if self._order is not None:
-            chosen = self._order[chosen]
+        if self._data.serial and self.lacks(number):
+            raise UnreadError
+        if number in self._brought:
+            return self._brought.pop(number)
+        if self._data.by_rows:
+            return self._read(number)
+        self.bring(number)
+        chosen = self._chosen(number)
+        raw = self._raw
+        assert raw is not None, "it was just brought"
         return cols.apply(raw, lambda column: column[chosen])
 
 

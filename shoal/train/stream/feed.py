@@ -86,7 +86,7 @@ class FeedClient:
             fed = self._ask(self._feed, order, number)
             if fed is not None:
                 return fed
-            if self._data.serial and blocks.unread:
+            if self._data.serial and blocks.lacks(number):
                 blocks.missed.add(number)
                 raise UnreadError
         begin = perf_counter()

@@ -20,7 +20,7 @@ from shoal.train.private import writes
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey, seen_by
 from shoal.train.stream.ahead import PassChunks, SideThread
-from shoal.train.stream.blocks import EACH, Blocks, draw
+from shoal.train.stream.blocks import EACH, Blocks, UnreadError, draw
 from shoal.train.stream.cache import ChunkCache
 from shoal.train.stream.feed import Feed, FeedClient, PassOrder
 from shoal.train.stream.making import ChunkMaker
@@ -98,10 +98,14 @@ class Stream:
             DataError: the shard cannot be read.
         """
         blocks = self._read(shard)
-        if turn is None:
-            chunk = self._maker.prepared(blocks, number)
-        else:
-            chunk = self._varied(blocks, number, turn, shuffle)
+        make = partial(self._maker.prepared, blocks, number)
+        if turn is not None:
+            make = partial(self._varied, blocks, number, turn, shuffle)
+        try:
+            chunk = make()
+        except UnreadError:
+            blocks.bring(number)
+            chunk = make()
         return cols.apply(chunk, np.asarray)
 
     def validation(self) -> Chunks:
@@ -139,12 +143,16 @@ class Stream:
         blocks = order.blocks
         may_be_fed = self._maker.prepares or always
 
-        def at_once(number: int) -> bool:
-            at_hand = not always and self._cache.get(blocks.part, number) is not None
-            return at_hand or not self._maker.is_ready
+        def is_kept(number: int) -> bool:
+            return self._cache.get(blocks.part, number) is not None
 
-        def reads_here() -> bool:
-            return self._data.serial and not (may_be_fed and self._feed.answered)
+        def at_once(number: int) -> bool:
+            return not self._maker.is_ready or (not always and is_kept(number))
+
+        def reads_here(number: int) -> bool:
+            if not self._data.serial or is_kept(number):
+                return False
+            return not (may_be_fed and self._feed.answered)
 
         coming = PassChunks(
             blocks,

@@ -129,8 +129,45 @@ def test_shards_are_as_few_as_keep_to_the_limit(
 
 
 def test_chunks_are_about_eight_megabytes() -> None:
-    assert Data.arrays(np.zeros((100, 2**15), "f4"), validation=None).chunk == 64
-    assert Data.arrays(np.zeros((2, 3 * 2**20), "f4"), validation=None).chunk == 1
+    assert Data.arrays(np.zeros((100, 2**13), "f4"), validation=None).chunk == 256
+    assert Data.arrays(np.zeros((2, 3 * 2**22), "f4"), validation=None).chunk == 1
+
+
+def test_chunks_of_large_samples_are_of_some_batches() -> None:
+    images = np.zeros((2, 224, 224, 3), "u1")
+    data = Data.arrays(images, validation=None)
+    assert data.chunk == 32 * 2**20 // images[0].nbytes == 222
+    assert data.fingerprint.endswith("-256"), "other chunks, so other studies"
+    assert "-" not in Data.arrays(images[:, :16], validation=None).fingerprint
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+def test_rows_are_rows_of_the_part(seed: int, shards: int, drawn: bool) -> None:
+    pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    for data in (Data.arrays(X, Y, shards=shards), Data.dataset(pairs, shards=shards)):
+        assert data.by_rows
+        for part in (*data.shards, *data.validation):
+            index = np.random.default_rng(seed).permutation(data.size(part))[:7]
+            for whole, some in zip(
+                data.read(part), data.rows(part, index), strict=True
+            ):
+                assert np.array_equal(whole[index], some)
+
+
+@pytest.mark.filterwarnings("ignore:two reads")
+def test_random_items_are_a_function_of_the_rows_asked_for() -> None:
+    def data() -> Data:
+        return Data.dataset(Items(lambda i: torch.randn(3)), validation=None)
+
+    one, other = data(), data()
+    first, second = np.arange(4), np.arange(4, 9)
+    drawn = one.rows(S0, first)[0]
+    one.rows(S0, second)
+    torch.randn(5)
+    assert np.array_equal(other.rows(S0, second)[0], one.rows(S0, second)[0])
+    assert np.array_equal(one.rows(S0, first)[0], drawn)
+    assert len(np.unique(drawn)) == drawn.size
+    assert one.fingerprint.endswith("-rows")
 
 
 @pytest.mark.parametrize(

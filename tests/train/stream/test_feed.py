@@ -124,37 +124,51 @@ def test_a_feeder_prepares_once_what_it_augments_in_each_pass() -> None:
     assert recipe.prepared == 2
 
 
-def reads(data: Data) -> list[str]:
-    """What is read of the data from now on, as it is read."""
+class Whole:
+    """A source that cannot read some rows alone."""
+
+    def __init__(self, source: Any) -> None:
+        self.serial = source.serial
+        self.read = source.read
+
+
+def reads(data: Data, whole: bool = True) -> tuple[list[str], list[int]]:
+    """The parts that are read of the data from now on, and by which threads.
+
+    `whole`: the data cannot be read by rows.
+    """
     seen: list[str] = []
-    read = data.read
+    where: list[int] = []
+    if whole:
+        data._source = Whole(data._source)
 
-    def noted(part: Any) -> Columns:
-        seen.append(part)
-        return read(part)
+    def noting(read: Any) -> Any:
+        def noted(part: Any, *index: Any) -> Columns:
+            seen.append(part)
+            where.append(get_ident())
+            columns: Columns = read(part, *index)
+            return columns
 
-    data.read = noted  # type: ignore[method-assign]
-    return seen
+        return noted
+
+    data.read = noting(data.read)  # type: ignore[method-assign]
+    if not whole:
+        data.rows = noting(data.rows)  # type: ignore[method-assign]
+    return seen, where
 
 
 @pytest.mark.parametrize("hooks", [("prepare", "augment"), ("prepare",), ("augment",)])
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
+@pytest.mark.parametrize("whole", [False, True])
 def test_data_that_only_the_training_thread_may_read_is_read_where_the_feed_has_no_chunk(
-    lost: int, hooks: tuple[str, ...]
+    lost: int, hooks: tuple[str, ...], whole: bool
 ) -> None:
     kind = type(
         "Kind", (Small,), {name: vars(Varied)[name] for name in hooks} | {"prepared": 0}
     )
     data, own = numbers(), numbers()
     data.serial = own.serial = True
-    where: list[int] = []
-    seen, read = reads(own), own.read
-
-    def noted(part: Any) -> Columns:
-        where.append(get_ident())
-        return read(part)
-
-    own.read = noted  # type: ignore[method-assign]
+    seen, where = reads(own, whole)
     near = Near(feeding(kind(), data, 1, 1.0), lost)
     fed = stream(own, kind(), near)
     assert passes(fed, "each") == passes(stream(data, kind()), "each")
@@ -166,7 +180,7 @@ def test_data_that_only_the_training_thread_may_read_is_read_where_the_feed_has_
 
 def test_a_feeder_keeps_the_shards_that_it_used_last() -> None:
     data = Data.arrays(np.arange(30), shards=3, validation=None)
-    source, seen = feeding(Varied(), data, 1, 0.0), reads(data)
+    source, (seen, _) = feeding(Varied(), data, 1, 0.0), reads(data)
     one, two, three = data.shards
     for shard in (one, two, one, three, one):
         source.made(shard, 0, 0, "once")

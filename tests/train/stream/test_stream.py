@@ -285,3 +285,23 @@ def test_a_shelf_that_shrinks_keeps_half_as_much() -> None:
     assert shelf.shrink()
     shelf.put(S0, 0, block)
     assert shelf.total == 0 and not shelf.shrink()
+
+
+def test_nothing_of_a_shard_is_held_beyond_its_chunks() -> None:
+    """A shard may be larger than memory, if its rows can be read alone."""
+    data = numbers(samples=40, shards=1)
+    asked: list[int] = []
+    rows = data.rows
+
+    def noted(part: Any, index: Any) -> Any:
+        asked.append(len(index))
+        return rows(part, index)
+
+    data.rows = noted  # type: ignore[method-assign]
+    data.read = None  # type: ignore[assignment, method-assign]
+    of = stream(data, memory_gb=0)
+    chunks = of.chunks(S0, 0)
+    next(chunks)
+    assert max(asked) == 4 and sum(asked) <= 2 * 4
+    chunks.close()
+    assert flat(order(of)) == flat(order(stream(numbers(40, 1))))
