@@ -18,7 +18,7 @@ from shoal.study.folder import StudyBusy, StudyError
 from shoal.study.inbox import Inbox, Meaning, Note, answers
 from shoal.study.options import Options, check_widths
 from shoal.study.results import check_known
-from shoal.study.setup import Setup, epochs_of
+from shoal.study.setup import Setup, check_one_slot, epochs_of
 from shoal.train.lane.checkpoint import Checkpoints
 
 Names = frozenset[TrialId]  # of the trials that there are
@@ -37,6 +37,7 @@ def enqueue(
         raise StudyError(
             "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
         )
+    check_one_slot(setup.recipe, widths)
     said = {
         "config": _plain(config),
         "max_epochs": epochs,

@@ -8,6 +8,7 @@ from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
 from shoal.train.data.data import Data
+from shoal.train.recipe.hooks import ONE_SLOT, steps_itself
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
 
@@ -81,6 +82,12 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
             tried.check_configured(setup.recipe, config, setup.seed)
     except ValueError as error:
         raise StudyError(str(error)) from error
+
+
+def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
+    """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
+    if widths is not None and widths[1] > 1 and steps_itself(recipe):
+        raise StudyError(f"{ONE_SLOT}; got widths={widths!r}")
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:

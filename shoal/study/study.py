@@ -17,7 +17,12 @@ from shoal.study.options import Options, check_timeout, check_widths
 from shoal.study.parts.asked import Wishes, searcher_of
 from shoal.study.results import TrialResult
 from shoal.study.run import Request, train
-from shoal.study.setup import Setup, check_recipe_type, epochs_of
+from shoal.study.setup import (
+    Setup,
+    check_one_slot,
+    check_recipe_type,
+    epochs_of,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,7 +105,9 @@ class Study:
             priority=priority,
         )
         search = searcher_of(self.setup, searcher, wishes)
-        check_widths(getattr(search, "widths", widths), chosen)
+        asked = getattr(search, "widths", widths)
+        check_widths(asked, chosen)
+        check_one_slot(self.recipe, asked)
         deciders = Deciders(search, policy, chosen)
         train(self.setup, Request(deciders, timeout, profile, progress, optuna_log))
 

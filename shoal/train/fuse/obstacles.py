@@ -22,6 +22,7 @@ class Unfusable(Exception):  # noqa: N818
         self.why = why  # one line
 
 
+STEPS_ITSELF = "training_step steps its optimizers by itself"
 Lanes = Sequence[TrainingLane]
 
 
@@ -80,7 +81,9 @@ def _obstacles(lane: TrainingLane) -> Iterator[str]:
             yield f"{what} is compiled"
         elif has_hooks(module):
             yield f"{what} has hooks"
-    if isinstance(lane.optimizer, torch.optim.LBFGS):
+    if lane.hooks.steps_itself:
+        yield STEPS_ITSELF
+    elif isinstance(lane.optimizer, torch.optim.LBFGS):
         yield "LBFGS steps need a closure"
     tensors = tensors_of(lane.model)
     if any(is_lazy(tensor) for tensor in tensors):

@@ -18,8 +18,8 @@ from shoal.profile.pace import FORM
 from shoal.train.data.columns import Columns
 from shoal.train.lane import optimizers, tree
 from shoal.train.lane.device import kind_of
-from shoal.train.lane.noted import Noted, named
-from shoal.train.lane.schedules import configured
+from shoal.train.lane.noted import Noted, named, named_values
+from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
@@ -55,12 +55,15 @@ class TrialModel:
             coalesce_buffers(model)
             self.model: nn.Module = model.to(device)
             made = self.hooks.configure_optimizers(self.model)
-        self.optimizer, self.schedule = configured(made)
+        self.optimizing = Optimizing(made)
+        # the only ones where Shoal takes the steps
+        self.optimizer = self.optimizing.optimizers[0]
+        self.schedule = self.optimizing.schedules[0]
+        check_steps(recipe, self.settings, len(self.optimizing.optimizers))
         self._check_schedule()
-        optimizers.quicken(self.optimizer, device)
-        groups = self.optimizer.param_groups
-        self._configured = [optimizers.group_numbers(group) for group in groups]
-        self.parameters = [p for group in groups for p in group["params"]]
+        if not self.hooks.steps_itself:
+            self.optimizing.quicken(device)
+        self.parameters = self.optimizing.parameters
         # the batch size, where the configuration leaves it to be found out
         self.found: int | None = None
         self.noted = Noted(self.settings.nan_patience)
@@ -91,9 +94,11 @@ class TrialModel:
             for name, p in self.model.named_parameters()
         ]
         modules = [type(module).__qualname__ for module in self.model.modules()]
-        optimizer = type(self.optimizer).__qualname__
+        kinds = [type(each).__qualname__ for each in self.optimizing.optimizers]
+        optimizer = " ".join(kinds)
         other = optimizer
-        if optimizers.family(self.optimizer) is not None:
+        own = self.hooks.steps_itself
+        if optimizers.family(self.optimizer) is not None and not own:
             other = ""
         kind = kind_of(self.device)
         form = repr(
@@ -114,13 +119,10 @@ class TrialModel:
         """
         return {
             "model": tree.to_numpy(self.model.state_dict()),
-            "optimizer": tree.to_numpy(self.optimizer.state_dict()),
-            "scheduler": self.schedule.state(),
+            **self.optimizing.state(),
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [list(visit) for visit in self.visits],
             "bad": self.noted.strikes,
-            "configured": tree.to_numpy(self._configured),
-            "scheduled": tree.to_numpy(self.schedule.made_with),
             "found": self.found,
         }
 
@@ -134,27 +136,18 @@ class TrialModel:
             ValueError: it is the state of another model.
         """
         tree.load_model(self.model, state["model"])
-        tree.load_optimizer(self.optimizer, state["optimizer"])
-        optimizers.unsettle(self.optimizer)
-        self.schedule.load(state["scheduler"], state.get("scheduled", {}))
+        self.optimizing.load(state)
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
         self.noted.strikes = state["bad"]
-        theirs = state.get("configured", self._configured)
-        if theirs != self._configured:
-            optimizers.restore_numbers(self.optimizer, self._configured, theirs)
-            self.schedule.set_bases(
-                [optimizers.base_rate(own) for own in self._configured]
-            )
 
     @property
     def bytes(self) -> int:
         """Memory held: parameters, buffers, gradients, optimizer."""
         own: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        states = [dict(state) for state in self.optimizer.state.values()]
-        return sum(map(bytes_of, own + grads)) + tree.size_of(states)
+        return sum(map(bytes_of, own + grads)) + self.optimizing.bytes
 
 
 class TrainingLane(TrialModel):
@@ -186,6 +179,7 @@ class TrainingLane(TrialModel):
         self.grouped = 0
         self.passed = 0.0
         self.unreported = 0
+        self._steps_itself = self.hooks.steps_itself
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -212,6 +206,9 @@ class TrainingLane(TrialModel):
         self.passed = passed
         self.unreported = unreported
         self.noted.take()
+        if self._steps_itself:
+            self.model.zero_grad()
+            self.optimizing.forget_gradients()
 
     def feed(self, chunk: Columns) -> Iterator[int]:
         """Train on the chunk, batch by batch; yields the samples of each batch as it is done.
@@ -250,9 +247,25 @@ class TrainingLane(TrialModel):
 
         With accumulation, the optimizer's step comes with the last batch of a group.
         """
+        if self._steps_itself:
+            return self._own_step(batch, count)
         self.backward(self.forward(batch, count), count)
         if self.full:
             self._apply()
+        return count
+
+    def _own_step(self, batch: Any, count: int) -> int:
+        """Train on one batch, where the recipe steps its optimizers by itself."""
+        optimizing = self.optimizing
+        optimizing.before_step(self.passed, self._epoch)
+        epoch = self.epochs_made
+        with self.casting():
+            outcome = self.hooks.own_step(
+                self.model, batch, epoch, optimizing.optimizers
+            )
+        self.noted.add(named_values(outcome), count)
+        self.drop(count)
+        optimizing.after_step()
         return count
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
@@ -361,11 +374,11 @@ class TrainingLane(TrialModel):
     @property
     def steps_by_epoch(self) -> bool:
         """Whether an epoch's end changes anything."""
-        return self.schedule.by_epoch
+        return self.optimizing.by_epoch
 
     def end_epoch(self, metric: float | None) -> None:
         """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric."""
-        self.schedule.end_epoch(metric)
+        self.optimizing.end_epoch(metric)
 
 
 def _digest(text: str, size: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isfinite
+from numbers import Real
 from operator import mul
 from typing import Any
 
@@ -13,6 +14,10 @@ from torch import Tensor
 from shoal.core.event import Sum
 from shoal.train.recipe.unit import Diverged
 
+OWN_RULE = (
+    "training_step takes `optimizers`, so that it must return the values to note: the loss, one "
+    'number, or {"loss": loss, name: number, …}'
+)
 Items = dict[str, list[tuple[int, Any]]]  # samples and value of each step, by name
 
 
@@ -97,6 +102,25 @@ def named(outcome: Any) -> Mapping[str, Any]:
     if shape:
         rule = "training_step must return one number, the mean loss over the batch"
         raise ValueError(f"{rule}; got shape {shape}")
+    return values
+
+
+def named_values(outcome: Any) -> Mapping[str, Any]:
+    """What a training step that steps by itself returned, by name; one number is the loss.
+
+    Raises:
+        TypeError, ValueError: it is neither a number nor numbers by name.
+    """
+    values: Mapping[str, Any] = {"loss": outcome}
+    if isinstance(outcome, Mapping):
+        values = outcome
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            shape = tuple(value.shape)
+            if shape:
+                raise ValueError(f"{OWN_RULE}; {name}: got shape {shape}")
+        elif not isinstance(value, Real):
+            raise TypeError(f"{OWN_RULE}; {name}: got {type(value).__name__}")
     return values
 
 

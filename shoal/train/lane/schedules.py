@@ -21,12 +21,6 @@ from shoal.train.recipe.recipe import LRSchedule
 Interval = Literal["epoch", "step"]
 # schedulers whose arguments are numbers of optimizer steps
 COUNT_STEPS = (OneCycleLR, CyclicLR)
-LIGHTNING = {"scheduler", "interval", "frequency", "monitor", "strict", "name"}
-FORMS = (
-    "configure_optimizers must return an optimizer, (optimizer, scheduler) or "
-    '{"optimizer": …, "lr_scheduler": …}, the scheduler one of torch\'s, a shoal.LRSchedule, or '
-    '{"scheduler": …, "interval": "epoch" or "step"}'
-)
 # attributes that say how far a scheduler is, though a new scheduler has them, too
 _COUNTED = ("_last_lr", "T_i", "T_cur")
 # attributes that hold schedulers, or functions, with attributes of their own
@@ -143,92 +137,6 @@ def _counts_steps(scheduler: Any) -> bool:
     """Whether the scheduler, or one within it, counts optimizer steps."""
     inner = getattr(scheduler, "_schedulers", ())
     return isinstance(scheduler, COUNT_STEPS) or any(map(_counts_steps, inner))
-
-
-# -- what configure_optimizers may return --------------------------------------------------------
-
-
-def configured(made: Any) -> tuple[Optimizer, Schedule]:
-    """The optimizer and its schedule, from what `configure_optimizers` returned.
-
-    Lightning's forms are accepted as long as there is one optimizer.
-
-    Raises:
-        TypeError: none of the forms, or more than one optimizer or scheduler.
-        ValueError: an interval, frequency or key that Shoal does not know.
-    """
-    optimizer, scheduler, monitor = _unpacked(made)
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{FORMS}; got {type(made).__name__}: {str(made)[:80]}")
-    interval = None
-    if isinstance(scheduler, Mapping):
-        interval, monitor = _lightning(scheduler, monitor)
-        scheduler = scheduler["scheduler"]
-    if scheduler is not None and not isinstance(scheduler, LRSchedule | LRScheduler):
-        raise TypeError(f"{FORMS}; got the scheduler {type(scheduler).__name__}")
-    return optimizer, Schedule(optimizer, scheduler, interval, monitor)
-
-
-def _unpacked(made: Any) -> tuple[Any, Any, str | None]:
-    """Optimizer, scheduler and monitored metric, not yet checked."""
-    if isinstance(made, list):
-        made = _only(made, "optimizer")
-    if isinstance(made, Mapping):
-        unknown = set(made) - {"optimizer", "lr_scheduler", "monitor"}
-        if unknown or "optimizer" not in made:
-            raise TypeError(
-                f"{FORMS}; got a dict with the keys {', '.join(map(str, made))}"
-            )
-        return made["optimizer"], made.get("lr_scheduler"), made.get("monitor")
-    if not isinstance(made, tuple):
-        return made, None, None
-    several = sum(isinstance(each, Optimizer) for each in made)
-    if several > 1 or len(made) != 2:
-        _only(made, "optimizer")
-        return _unpacked(made[0])
-    optimizer, scheduler = made
-    if isinstance(optimizer, list):
-        optimizer = _only(optimizer, "optimizer")
-    if isinstance(scheduler, list):
-        scheduler = _only(scheduler, "scheduler") if scheduler else None
-    return optimizer, scheduler, None
-
-
-def _only(several: Sequence[Any], what: str) -> Any:
-    """The one there is."""
-    if len(several) != 1:
-        raise TypeError(
-            f"a trial has one {what}; configure_optimizers returned {len(several)}: give one "
-            "optimizer several parameter groups, chain schedulers with SequentialLR"
-        )
-    return several[0]
-
-
-def _lightning(
-    options: Mapping[str, Any], monitor: str | None
-) -> tuple[Any, str | None]:
-    """Interval and monitored metric of Lightning's scheduler dictionary."""
-    unknown = set(options) - LIGHTNING
-    if unknown or "scheduler" not in options:
-        keys = ", ".join(sorted(map(str, options)))
-        raise ValueError(
-            f'a scheduler\'s dict needs "scheduler", and may have {_KEYS}; got {keys}'
-        )
-    interval = options.get("interval")
-    if interval not in (None, "epoch", "step"):
-        raise ValueError(
-            f'a scheduler\'s interval must be "epoch" or "step"; got {interval!r}'
-        )
-    frequency = options.get("frequency", 1)
-    if frequency != 1:
-        raise ValueError(
-            f"a scheduler is stepped at every interval, frequency 1; got {frequency!r}: "
-            "give the scheduler numbers that many times as large"
-        )
-    return interval, options.get("monitor", monitor)
-
-
-_KEYS = ", ".join(sorted(LIGHTNING - {"scheduler"}))
 
 
 # -- a state that comes from another trial ---------------------------------------------------------

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import guarded
 from shoal.train.recipe.recipe import Recipe, overrides
 
 OPTIONAL = ("config", "epoch")  # arguments that a step gets if it names them
+# the argument of a training step that steps its optimizers by itself
+OPTIMIZERS = "optimizers"
+ONE_SLOT = (
+    "training_step takes `optimizers` and steps them itself, so that Shoal cannot sum gradients "
+    "over several slots: such a trial has one slot: give widths=(1, 1), or leave them out"
+)
 
 
 class TrialHooks:
     """The recipe's methods for one trial.
 
     Steps that name an argument `config` get the trial's configuration. Steps that name `epoch` get
-    how many whole epochs the trial has trained so far.
+    how many whole epochs the trial has trained so far. `steps_itself`: the training step names
+    `optimizers`, and steps them by itself.
     """
 
     def __init__(self, recipe: Recipe, config: Mapping[str, Any]) -> None:
@@ -27,6 +35,7 @@ class TrialHooks:
         self._config = config
         self._training = _wanted(recipe.training_step)
         self._validation = _wanted(recipe.validation_step)
+        self.steps_itself = steps_itself(recipe)
 
     @property
     def per_trial(self) -> bool:
@@ -39,7 +48,7 @@ class TrialHooks:
             return self._recipe.configure_model(self._config)
 
     def configure_optimizers(self, model: nn.Module) -> Any:
-        """The model's optimizer, alone or with a scheduler."""
+        """The model's optimizers, alone or with their schedulers."""
         with guarded("configure_optimizers"):
             return self._recipe.configure_optimizers(model, self._config)
 
@@ -49,6 +58,15 @@ class TrialHooks:
             if not self._training:
                 return self._recipe.training_step(model, batch)
             more = self._arguments(self._training, epoch)
+            return self._recipe.training_step(model, batch, **more)
+
+    def own_step(
+        self, model: nn.Module, batch: Any, epoch: int, optimizers: Sequence[Optimizer]
+    ) -> Any:
+        """Let the training step step the optimizers; returns the values to note."""
+        with guarded("training_step"):
+            more = self._arguments(self._training, epoch)
+            more[OPTIMIZERS] = optimizers
             return self._recipe.training_step(model, batch, **more)
 
     def validation_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
@@ -69,6 +87,11 @@ def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
     """Which of the optional arguments the step names."""
     parameters = inspect.signature(step).parameters
     return tuple(name for name in OPTIONAL if name in parameters)
+
+
+def steps_itself(recipe: Recipe) -> bool:
+    """Whether the recipe's training step steps the optimizers, so that Shoal does not."""
+    return OPTIMIZERS in inspect.signature(recipe.training_step).parameters
 
 
 def validates(recipe: Recipe, data: Data) -> bool:

@@ -87,6 +87,8 @@ class Recipe:
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         """An optimizer, (optimizer, scheduler), or {"optimizer": …, "lr_scheduler": …}.
 
+        Or a list of these, for a training step that names `optimizers`.
+
         The scheduler is an `LRSchedule` or one of torch's. Torch's are stepped at the end of each
         epoch (ReduceLROnPlateau with the study's metric); OneCycleLR and CyclicLR, and
         {"scheduler": …, "interval": "step"}, after each optimizer step.
@@ -102,6 +104,9 @@ class Recipe:
         Or {"loss": loss, name: another mean over the batch, …}. A step that names an argument
         `config` gets the trial's configuration; one that names `epoch` gets the number of whole
         epochs trained so far.
+
+        A step that names `optimizers` gets them as a tuple. It calls backward, step and zero_grad
+        by itself, and returns the numbers to note.
         """
         raise NotImplementedError(
             f"{type(self).__name__} needs a method training_step(self, model, batch) -> loss"

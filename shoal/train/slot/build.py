@@ -49,7 +49,7 @@ class LaneBuilder:
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
             lane.found = found
-            lane.schedule.check_metric(at.setup.metric)
+            lane.optimizing.check_metric(at.setup.metric)
 
         self._meter.record(lane.signature, "build", perf_counter() - begin)
         if first is not None:

@@ -9,6 +9,7 @@ from time import perf_counter
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.train.lane.blame import Spent
+from shoal.train.recipe.hooks import ONE_SLOT
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, TrialError, Unit
 from shoal.train.slot.crew import Pass
@@ -188,6 +189,8 @@ class Ranks:
         self._pack.fusing.release(held.lane)
         held.whole = False
         held.safe = False
+        if held.lane.hooks.steps_itself:
+            raise TrialError(ONE_SLOT, signature=held.lane.signature)
         return held
 
     def _begin_pass(self, unit: Unit, wide: Wide, whole: bool, same: bool) -> None:

@@ -195,7 +195,7 @@ class Station:
     def follows_scores(self, trial: TrialId) -> bool:
         """Whether the trial's learning rate depends on its scores; True if that is not known."""
         held = self.lanes.get(trial)
-        return held is None or held.lane.schedule.follows_metric
+        return held is None or held.lane.optimizing.follows_metric
 
     def place(self, unit: Unit) -> None:
         """Bring the trial into the state before that unit, without training it.

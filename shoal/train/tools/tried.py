@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shoal.train.lane.largest import is_open
-from shoal.train.lane.schedules import configured
+from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import Settings, seed_of, settings
@@ -145,20 +145,24 @@ def _near(name: str, known: Sequence[str]) -> str | None:
 
 
 def check_values(
-    recipe: Recipe, config: Mapping[str, Any], values: Mapping[str, Collection[Any]]
+    recipe: Recipe,
+    config: Mapping[str, Any],
+    values: Mapping[str, Collection[Any]],
+    optimizers: int = 1,
 ) -> None:
     """Raise ValueError if a setting of the recipe is out of range, or a value that it may get.
 
     `config`: one configuration. `values`: what the search may choose, by name of the dimension.
+    `optimizers`: how many the recipe configures.
     """
     usual = dict(config)
     if is_open(recipe, config):
         usual["batch_size"] = 1
-    settings(recipe, usual)
+    check_steps(recipe, settings(recipe, usual), optimizers)
     for field in fields(Settings):
         for value in values.get(field.name, ()):
             if value != "max":
-                settings(recipe, {**usual, field.name: value})
+                check_steps(recipe, settings(recipe, {**usual, field.name: value}))
 
 
 def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> None:
@@ -187,7 +191,8 @@ def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> No
         except Exception:  # noqa: BLE001 - the trial will say so
             return
         try:
-            configured(made)
+            optimizers = Optimizing(made).optimizers
+            check_values(recipe, config, {}, len(optimizers))
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
 
