@@ -19,6 +19,7 @@ from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
 from shoal.train.lane.device import doubled
 from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate, named_scores, scoring
+from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.unit import RAISED
 
 Means = dict[str, float]
@@ -65,6 +66,8 @@ class FusedScores:
 
     def _at_once(self, piece: Columns, timed: bool) -> bool:
         """Whether to validate all lanes at once; found out once in a process."""
+        if scores_whole(self._lanes[0].recipe):
+            return False
         known = agreed(self._lanes[0].recipe)
         whether = (self._key, "scores")
         if whether not in known:
@@ -112,7 +115,7 @@ class FusedScores:
             for chunk in chunks:
                 for each in scores:
                     each.add(chunk)
-        return [each.means() for each in scores]
+            return [each.scores() for each in scores]
 
     # -- all at once -------------------------------------------------------------------------------
 

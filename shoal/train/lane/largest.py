@@ -15,7 +15,7 @@ from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import Extra
-from shoal.train.lane.scoring import EVALUATION_BATCHES, evaluate
+from shoal.train.lane.scoring import EVALUATION_BATCHES, rehearse
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import OutOfMemory
 
@@ -67,7 +67,7 @@ def largest(
             if validation is not None and fits:
                 lane.settings = replace(lane.settings, batch_size=size)
                 with blaming():
-                    evaluate(lane, [cols.cut(validation, 0, EVALUATION_BATCHES * size)])
+                    rehearse(lane, cols.cut(validation, 0, EVALUATION_BATCHES * size))
         except OutOfMemory:
             if not found:
                 raise

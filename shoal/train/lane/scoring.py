@@ -13,8 +13,10 @@ from torch import Tensor
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.lane.device import doubled
+from shoal.train.lane.gathered import Gathered
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import buffers
+from shoal.train.recipe.hooks import scores_whole
 
 # without gradients a batch of so many training batches fits where one of those does
 EVALUATION_BATCHES = 4
@@ -25,11 +27,15 @@ RULE = (
 
 
 class Scoring:
-    """The means of the validation step's values over the chunks so far."""
+    """Scores over the chunks so far: means, and what needs all samples at once."""
 
     def __init__(self, lane: TrainingLane) -> None:
         self._lane = lane
         self._totals: dict[str, list[Any]] = {}  # by name: sum and samples
+        self._whole: Gathered | None = None
+        if scores_whole(lane.recipe):
+            with lane.rng, torch.no_grad():
+                self._whole = Gathered(lane)
 
     def add(self, chunk: Columns) -> None:
         """Validate on these samples, too.
@@ -52,14 +58,25 @@ class Scoring:
         with lane.casting():
             outcome = lane.hooks.validation_step(lane.model, batch, lane.epochs_made)
 
-        for name, values in named_scores(outcome).items():
+        by_name = named_scores(outcome)
+        if self._whole is not None:
+            by_name = self._whole.take(by_name, count)
+        for name, values in by_name.items():
             total = self._totals.setdefault(name, [0.0, 0])
             total[0] = total[0] + _sum(name, values, count)
             total[1] += count
 
-    def means(self) -> dict[str, float]:
-        """The mean over all samples so far, by name."""
-        return {name: total / count for name, (total, count) in self._totals.items()}
+    def scores(self) -> dict[str, float]:
+        """The scores of all samples so far. To be called where they may be added.
+
+        Raises:
+            TypeError, ValueError: a score is not one number.
+        """
+        found = {name: total / count for name, (total, count) in self._totals.items()}
+        if self._whole is not None:
+            with self._lane.rng, torch.no_grad():
+                found |= self._whole.scores()
+        return found
 
 
 def named_scores(outcome: Any) -> Mapping[str, Any]:
@@ -109,8 +126,14 @@ def scoring(lane: TrainingLane) -> Iterator[Scoring]:
 
 
 def evaluate(lane: TrainingLane, chunks: Iterable[Columns]) -> dict[str, float]:
-    """The means of the validation step's values. Changes nothing of the lane, as `scoring`."""
+    """The lane's scores. Changes nothing of the lane, as `scoring`."""
     with scoring(lane) as scores:
         for chunk in chunks:
             scores.add(chunk)
-    return scores.means()
+        return scores.scores()
+
+
+def rehearse(lane: TrainingLane, chunk: Columns) -> None:
+    """Validate on these samples, whose scores nobody wants. Changes nothing of the lane."""
+    with scoring(lane) as scores:
+        scores.add(chunk)

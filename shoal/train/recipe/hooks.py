@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.train.data.data import Data
@@ -35,7 +36,11 @@ class TrialHooks:
         self._config = config
         self._training = _wanted(recipe.training_step)
         self._validation = _wanted(recipe.validation_step)
+        self._epoch = _wanted(recipe.validation_epoch)
         self.steps_itself = steps_itself(recipe)
+        # whether the whole validation set's outputs are asked for
+        self.gathers = overrides(recipe, "validation_epoch")
+        self._metrics: Mapping[str, Any] | None = None
 
     @property
     def per_trial(self) -> bool:
@@ -77,6 +82,23 @@ class TrialHooks:
             more = self._arguments(self._validation, epoch)
             return self._recipe.validation_step(model, batch, **more)
 
+    def validation_epoch(self, outputs: dict[str, Tensor], epoch: int) -> Any:
+        """The scores of the whole validation set's outputs."""
+        with guarded("validation_epoch"):
+            more = self._arguments(self._epoch, epoch)
+            return self._recipe.validation_epoch(outputs, **more)
+
+    def metrics(self, device: torch.device) -> Mapping[str, Any]:
+        """The trial's metric objects, which are made at the first call, on that device."""
+        if self._metrics is None:
+            with guarded("configure_metrics"):
+                made = dict(self._recipe.configure_metrics(self._config))
+            for metric in made.values():
+                if hasattr(metric, "to"):
+                    metric.to(device)
+            self._metrics = made
+        return self._metrics
+
     def _arguments(self, names: tuple[str, ...], epoch: int) -> dict[str, Any]:
         """The optional arguments of these names."""
         known = {"config": self._config, "epoch": epoch}
@@ -92,6 +114,12 @@ def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
 def steps_itself(recipe: Recipe) -> bool:
     """Whether the recipe's training step steps the optimizers, so that Shoal does not."""
     return OPTIMIZERS in inspect.signature(recipe.training_step).parameters
+
+
+def scores_whole(recipe: Recipe) -> bool:
+    """Whether scores need the whole validation set at once."""
+    names = ("validation_epoch", "configure_metrics")
+    return any(overrides(recipe, name) for name in names)
 
 
 def validates(recipe: Recipe, data: Data) -> bool:

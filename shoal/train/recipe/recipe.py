@@ -119,7 +119,26 @@ class Recipe:
 
         One number instead of n values is the batch's mean, and weighted by n; a tensor alone is
         the loss. Runs without gradients, with the model in evaluation mode. Not defined: nothing
-        is validated.
+        is validated. For scores that are no means see `validation_epoch` and `configure_metrics`.
+        """
+        return {}
+
+    def validation_epoch(
+        self, outputs: dict[str, Tensor]
+    ) -> Mapping[str, float | Tensor]:
+        """{name: score} of the whole validation set: F1, AUC, perplexity and the like.
+
+        `outputs`: what `validation_step` returned, by name: tensors in main memory, whose first
+        axis is all validation samples, in their order. Where this is defined, the values of
+        `validation_step` are not averaged: the scores are what this returns.
+        """
+        return {}
+
+    def configure_metrics(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """{name: metric}: objects with update(…), compute() and reset(), as torchmetrics has them.
+
+        For each, `validation_step` returns {name: (predictions, targets)}, the arguments of
+        `update`. A metric is reset before each evaluation, and is no part of the trial's state.
         """
         return {}
 

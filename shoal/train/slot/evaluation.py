@@ -158,11 +158,22 @@ class SharedScoring:
                 if chunk is None:
                     break
                 self._add(chunk)
+            found = self._found()
         finally:
             chunks.close()
             self._close()
-        means = {each.trial: scores.means() for each, scores in self._scores.items()}
-        return means | self._errors
+        return found | self._errors
+
+    def _found(self) -> Found:
+        """The scores of the lanes that have not failed."""
+        found: Found = {}
+        for each, scores in self._scores.items():
+            begin = perf_counter()
+            self._at.turn_of(each.trial)
+            with self._noting_errors([each]):
+                found[each.trial] = scores.scores()
+            self.took[each] += perf_counter() - begin
+        return found
 
     def _open(self) -> None:
         """Put the lanes into evaluation mode."""
