@@ -71,6 +71,22 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_same_command_with_more_epochs_and_values_goes_on(
+    study: Path, tmp_path: Path
+) -> None:
+    folder = str(shutil.copytree(study, tmp_path / "longer"))
+    command = ["run", DIGITS, "--storage", folder, "--policy", "fifo"]
+    command += ["--space", "lr=grid([1e-3, 1e-2])", "--json"]
+    wider = ["--space", "width=grid([16, 32, 8])"]
+    found = json.loads(shoal(*command, *wider, "--max-epochs", "4"))
+    assert found["trials"]["finished"] == found["trials"]["all"] == 6
+    assert found["samples"] == 6 * 4 * sum(
+        next(read(study / "journal.jsonl")).entry.shards.values()
+    )
+    said = shoal(*command, *wider, "--max-epochs", "3", code=2)
+    assert "max_epochs: 4, now 3: trials were asked for more" in said
+
+
 def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
     weights = {
         path: path.stat().st_mtime for path in (study / "checkpoints").rglob("*.pt")

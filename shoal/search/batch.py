@@ -37,7 +37,8 @@ class Batch:
 
     `count`: how many trials. `config`: the configuration of trial number i. `epochs`: how long
     each trains. `most`: how many may have work left at any time (None: all). `widths`: the fewest
-    and most slots of each (None: one). `priority`: of each (None: 1).
+    and most slots of each (None: one). `priority`: of each (None: 1). `first`: so many were named
+    before there were as many as now; the others are named in the same way.
     """
 
     count: int
@@ -46,6 +47,7 @@ class Batch:
     most: int | None
     widths: Widths | None = None
     priority: float | None = None
+    first: int = 0
 
     def next(self, view: View, came: int) -> tuple[Proposal, int]:
         """Submit the trials that there is room for; returns them with the new value of `came`.
@@ -53,7 +55,7 @@ class Batch:
         `came`: how many trials were submitted so far. A trial that is known counts as submitted:
         a journal torn in the middle of a moment has the trial, but not the memory of it.
         """
-        while came < self.count and trial_id(came, self.count) in view.known:
+        while came < self.count and self._name(came) in view.known:
             came += 1
         room = self.count - came
         if self.most is not None:
@@ -71,13 +73,16 @@ class Batch:
     def _trial(self, number: int, samples: Samples, shards: frozenset[Any]) -> Trial:
         """Trial number `number`."""
         return Trial(
-            trial_id(number, self.count),
+            self._name(number),
             samples,
             self.config(number),
             self.widths or (1, 1),
             shards,
             priority=self._priority(),
         )
+
+    def _name(self, number: int) -> TrialId:
+        return trial_id(number, self.first or self.count)
 
     def _priority(self) -> float:
         """The priority of each trial."""

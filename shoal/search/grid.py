@@ -1,6 +1,8 @@
 """Grid search: every combination once."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
@@ -13,6 +15,7 @@ from shoal.search.space import (
     draw,
     grids,
     validated,
+    value_of,
 )
 
 
@@ -22,8 +25,9 @@ class Grid:
 
     `max_epochs`: how long each trial trains. `max_concurrent`: how many have work left at any time
     (None: all). `widths`: the fewest and most slots of each (None: one). `priority`: of each
-    (None: 1). What else is None is the study's; without a study, there is nothing to choose from,
-    and a trial trains for one epoch. The memory is how many trials were submitted.
+    (None: 1). `first`: configurations that come before the others, as in a study that goes on with
+    a larger grid. What else is None is the study's; without a study, there is nothing to choose
+    from, and a trial trains for one epoch. The memory is how many trials were submitted.
 
     Raises:
         ValueError: a dimension is not finite, or a number is not positive.
@@ -34,6 +38,7 @@ class Grid:
     max_concurrent: int | None = None
     widths: Widths | None = None
     priority: float | None = None
+    first: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
     _configs: tuple[Config, ...] = field(
         init=False, repr=False, compare=False, default=()
     )
@@ -55,7 +60,20 @@ class Grid:
         configs = tuple(
             draw(space, 0, number, fixed) for number, fixed in enumerate(grids(space))
         )
-        object.__setattr__(self, "_configs", configs)
+        object.__setattr__(self, "_configs", self._after_first(configs))
+
+    def _after_first(self, configs: tuple[Config, ...]) -> tuple[Config, ...]:
+        """The configurations that come first, then the others of these."""
+        if not self.first:
+            return configs
+        earlier = tuple(
+            {name: value_of(value) for name, value in config.items()}
+            for config in self.first
+        )
+        object.__setattr__(self, "first", earlier)
+        seen = {frozenset(config.items()) for config in earlier}
+        new = [config for config in configs if frozenset(config.items()) not in seen]
+        return (*earlier, *new)
 
     def start(self) -> int:
         return 0
@@ -72,4 +90,5 @@ class Grid:
             self.max_concurrent,
             self.widths,
             self.priority,
+            len(self.first or ()),
         )

@@ -2,7 +2,7 @@
 
 import platform
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from shoal.search.space import describe_space, rebuild_space
 from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.parts import auto
+from shoal.study.parts.grown import refused
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 
@@ -140,12 +141,12 @@ def check_same(before: Head, now: Head, state: State) -> None:
             f"the data changed since this study began (fingerprint {was}, now {is_now}): "
             "restore the data, or start a new study with another storage="
         )
-    changes = _changes(before, now, _metrics(state))
+    changes = refused(before, now, state)
     if changes:
         raise StudyError(
-            f"this study was begun with another search ({changes}): only num_samples (not PBT's, "
-            "which is its population) and max_concurrent may change; "
-            "start a new study with another storage="
+            f"this study was begun with another search, and what is on record would become untrue "
+            f"({'; '.join(changes)}): see docs/study.md for what may grow, "
+            "or start a new study with another storage="
         )
     if before["recipe"].get("sha256") != now["recipe"].get("sha256"):
         warnings.warn(
@@ -153,43 +154,3 @@ def check_same(before: Head, now: Head, state: State) -> None:
             "trials go on with the code as it is now",
             stacklevel=5,
         )
-
-
-def _metrics(state: State) -> Set[str]:
-    """The names of all scores that trials have."""
-    names: set[str] = set()
-    for scores in state.scores.values():
-        for _, values in scores:
-            names |= values.keys()
-    return names
-
-
-def _changes(before: Head, now: Head, scores: Set[str]) -> str:
-    """How the search differs in what may not change; empty if it does not."""
-    old = _fixed(before["searcher"], before["searcher"], scores) | {
-        "seed": before["seed"]
-    }
-    new = _fixed(now["searcher"], before["searcher"], scores) | {"seed": now["seed"]}
-    differ = sorted(
-        name for name in old.keys() | new.keys() if old.get(name) != new.get(name)
-    )
-    return "; ".join(
-        f"{name}: {old.get(name)!r}, now {new.get(name)!r}" for name in differ
-    )
-
-
-def _fixed(searcher: Head, before: Head, scores: Set[str]) -> dict[str, Any]:
-    """What may not change of a searcher's description.
-
-    A population has its size. A metric that no trial has was misspelt and may be set right.
-    """
-    free = {"max_concurrent", "per_slot"}
-    if searcher.get("name") != "pbt":
-        free.add("num_samples")
-    if before.get("metric") not in scores:
-        free |= {"metric", "mode"}
-    fixed = {name: value for name, value in searcher.items() if name not in free}
-    inner = fixed.get("inner")
-    if inner:
-        fixed["inner"] = _fixed(inner, before.get("inner") or {}, scores)
-    return fixed

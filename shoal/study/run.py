@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.core.event import Entry, Remembered
+from shoal.core.event import Entry, Remembered, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Trial
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.profile.given import Given
@@ -25,6 +25,8 @@ from shoal.study.options import believer, check_slots, given_rows, profile_of
 from shoal.study.parts.asked import check_metric, check_scores, per_slot
 from shoal.study.parts.auto import is_auto, policy_of, with_levels
 from shoal.study.parts.backends import Start, backend, check_place
+from shoal.study.parts.grown import longer, with_past
+from shoal.study.parts.longer import check_longer
 from shoal.study.setup import Setup, check_recipe, data_of
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
@@ -76,26 +78,28 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     """Check everything, then write down that a run begins."""
     data = data_of(setup.recipe)
     rule = _rule(setup, asked.deciders)
-    deciders = _deciders(setup, asked.deciders, rule, data)
     given = profile_of(asked.profile)
-    check_slots(deciders.options)
+    check_slots(asked.deciders.options)
     check_metric(setup.metric, setup.recipe, data)
 
     lines = setup.folder.lines()
     state = replay(lines)
     before = last_head(lines)
+    deciders = _deciders(setup, asked.deciders, rule, data, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked.profile, given)}
     check_same(before, now, state)
     check_place(setup, state)
-    if not state.known:
+    if not state.known or before["space"] != now["space"]:
         check_recipe(setup, _space_of(deciders.searcher))
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
     if control.take(setup):
         lines = setup.folder.lines()
         state = replay(lines)
+    more = longer(deciders.searcher, lines, state)
+    check_longer(setup, state, more)
     setup.folder.save_recipe(setup.recipe)
-    entries = _opening(state, data, before, now)
+    entries = _opening(state, more, data, before, now)
     since = _end_of(lines)
     _write(setup.folder, since, entries)
     start = Start(data, fold(state, entries), since, _whole(given))
@@ -108,13 +112,22 @@ def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
     return with_levels(rule, setup.space)
 
 
-def _deciders(setup: Setup, asked: Deciders, rule: Policy[Any], data: Data) -> Deciders:
+def _deciders(
+    setup: Setup,
+    asked: Deciders,
+    rule: Policy[Any],
+    data: Data,
+    before: Head,
+    state: State,
+) -> Deciders:
     """The searcher and the policy as the journal is to describe them."""
     check_scores(asked.searcher, setup.recipe, data)
     said: Policy[Any] | str = rule
     if is_auto(asked.policy):
         said = asked.policy
     searcher = per_slot(asked.searcher, rule, asked.options)
+    if before:
+        searcher = with_past(searcher, before["searcher"], state)
     return Deciders(searcher, said, asked.options)
 
 
@@ -125,9 +138,16 @@ def _end_of(lines: Sequence[Line]) -> Seconds:
     return lines[-1].time
 
 
-def _opening(state: State, data: Data, before: Head, now: Head) -> list[Entry]:
-    """The entries with which the run begins. A policy remembers nothing of another policy."""
-    entries: list[Entry] = list(reopened(state, data.sizes, now))
+def _opening(
+    state: State, more: Sequence[Trial], data: Data, before: Head, now: Head
+) -> list[Entry]:
+    """The entries with which the run begins. A policy remembers nothing of another policy.
+
+    `more`: trials that are to train longer than they were.
+    """
+    longer: list[Entry] = [Submitted(trial) for trial in more]
+    opened, *fallen = reopened(fold(state, longer), data.sizes, now)
+    entries = [opened, *longer, *fallen]
     if before and before.get("policy") != now["policy"]:
         entries.append(Remembered("policy", None))
     return entries

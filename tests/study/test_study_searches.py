@@ -256,14 +256,11 @@ def test_numbers_may_grow_within_another_searcher_but_not_a_population(
         "median(inner='patience')", "fifo", num_samples=3, max_epochs=1, progress=False
     )
     assert len(study.trials) == 3
-    for name, differs in (
-        ("pbt", "num_samples: 2, now 3"),
-        ("median(inner='pbt')", "inner: "),
-    ):
+    for name in ("pbt", "median(inner='pbt')"):
         study = made(tmp_path / name, blobs)
         study.optimize(name, num_samples=2, max_epochs=1, progress=False)
         with pytest.raises(
-            shoal.StudyError, match=f"{differs}.*not PBT's, which is its population"
+            shoal.StudyError, match="num_samples: 2, now 3: its population"
         ):
             study.optimize(name, num_samples=3, max_epochs=1, progress=False)
 

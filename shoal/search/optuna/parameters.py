@@ -8,14 +8,13 @@ from warnings import catch_warnings, simplefilter
 
 from shoal.core.trial import Value
 from shoal.search.space import (
-    Choice,
-    GridDomain,
     LogUniform,
     RandInt,
     Space,
     Uniform,
     build,
 )
+from shoal.search.within import holds
 
 
 def optuna() -> Any:
@@ -80,17 +79,6 @@ def suggested(trial: Any, label: str, domain: Any) -> Value:
     return found  # type: ignore[no-any-return]
 
 
-def _holds(domain: Any, value: Value) -> bool:
-    """Whether the value lies within the dimension, as Optuna takes it: both ends included."""
-    if isinstance(domain, (Choice, GridDomain)):
-        return _told(value) in map(_told, domain.values)
-    if not isinstance(value, (int, float)):
-        return False
-    if isinstance(domain, RandInt):
-        return value % 1 == 0 and domain.low <= value < domain.high
-    return bool(domain.low <= value <= domain.high)
-
-
 def parameters(
     space: Space, config: Mapping[str, Value]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -103,7 +91,7 @@ def parameters(
 
     def pick(name: str, domain: Any, label: str) -> Value:
         value = config[name]
-        if not _holds(domain, value):
+        if not holds(domain, value):
             raise KeyError(name)
         kinds[label] = distribution(domain)
         params[label] = _told(value)

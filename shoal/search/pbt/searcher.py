@@ -114,7 +114,7 @@ class PBT:
         needed(self, "num_samples", "max_epochs")
         check_scores(view, self.metric)
         assert self.num_samples is not None
-        ends = self._ends()
+        ends = self.ends()
         self._places.look(view, len(ends))
         if self._places.came(view, self.num_samples) < self.num_samples:
             return Proposal(tuple(self._begin(view, self.num_samples, ends[0]))), memory
@@ -125,7 +125,7 @@ class PBT:
             return Proposal(tuple(population.at_once())), memory
         return Proposal(population.next_generation()), memory
 
-    def _ends(self) -> list[float]:
+    def ends(self) -> list[float]:
         """The epochs at which intervals end, one for each generation."""
         assert self.max_epochs is not None
         return _intervals(self.max_epochs, self.perturbation_interval)

@@ -6,12 +6,13 @@ import dis
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
@@ -206,3 +207,64 @@ def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> Any:
     watched = _Watched(config)
     model = recipe.configure_model(watched)
     return recipe.configure_optimizers(model, watched)
+
+
+# -- schedules that end ----------------------------------------------------------------------------
+
+# Attributes of torch's schedulers that say after how many epochs, or steps, they are at their end.
+ENDS = ("T_max", "total_steps", "total_iters")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEnds:
+    """What in a recipe's learning rates was made for a number of epochs."""
+
+    # The scheduler that allows no step beyond its end; empty: there is none.
+    fatal: str = ""
+    # What may depend on the number of epochs.
+    reasons: tuple[str, ...] = ()
+
+
+def schedule_ends(
+    recipe: Recipe, config: Mapping[str, Any], seed: int, epochs: float
+) -> ScheduleEnds:
+    """What in the recipe's schedule may have been made for so many epochs.
+
+    A warm-up that is over before is left out.
+    """
+    reasons = []
+    if "max_epochs" in _names_in_method(recipe.configure_optimizers):
+        reasons.append("a configure_optimizers that reads max_epochs")
+    states = Rng(seed_of(config, seed), torch.device("cpu"))
+    with states, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            schedules = Optimizing(_optimizer(copy(recipe), config)).schedules
+        except Exception:  # noqa: BLE001 - the trial will say so
+            return ScheduleEnds(reasons=tuple(reasons))
+    fatal = ""
+    for schedule in schedules:
+        for scheduler in _schedulers(schedule.scheduler):
+            kind = type(scheduler).__name__
+            for name in ENDS:
+                end = getattr(scheduler, name, None)
+                if end is not None and (schedule.by_step or end >= epochs):
+                    reasons.append(f"{kind}({name}={end})")
+            if isinstance(scheduler, OneCycleLR):
+                fatal = kind
+    return ScheduleEnds(fatal, tuple(reasons))
+
+
+def _names_in_method(method: Any) -> set[str]:
+    """The names that a method's code reads."""
+    names: set[str] = set()
+    for function in _functions(method):
+        names |= _names_in(function.__code__)
+    return names
+
+
+def _schedulers(scheduler: Any) -> Iterator[Any]:
+    """A scheduler and those within it."""
+    yield scheduler
+    for inner in getattr(scheduler, "_schedulers", ()):
+        yield from _schedulers(inner)

@@ -1,0 +1,245 @@
+"""How a study goes on with a larger search than before: longer trials, more of them, more values.
+
+A search may grow as long as what is on record stays true. What it refuses, it says for each field.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from shoal.core.event import Opened
+from shoal.core.ports import Searcher
+from shoal.core.state import State
+from shoal.core.trial import Trial, Value
+from shoal.core.visits import EPS
+from shoal.engine.journal import Line, plain
+from shoal.search import ASHA, PBT, Grid, Random, SuccessiveHalving, describe, nested
+from shoal.search.draws import Draws
+from shoal.search.space import Space, rebuild_space
+from shoal.search.within import outside
+
+Head = Mapping[str, Any]
+
+# The names that searchers give; trials that people add have others.
+NUMBERED = re.compile(r"t(\d{3,})(-g\d+)?")
+# What may change without any effect on the past. `inner` is looked at by itself.
+FREE = frozenset({"max_concurrent", "per_slot", "num_samples", "first", "inner"})
+# Why a field may not change; of others: `CHOSEN`.
+WHY = {
+    "seed": "configurations and initial weights are drawn from it",
+    "metric": "trials were compared by it",
+    "mode": "trials were compared by it",
+    "widths": "earlier trials have these",
+    "priority": "earlier trials have this",
+    "num_samples": "its population",
+    "max_epochs": "trials were asked for more",
+}
+CHOSEN = "earlier trials were chosen, compared or stopped by it"
+BRACKETS = "its brackets begin at max_epochs / reduction_factor, again and again"
+COMBINATIONS = (
+    "random search makes num_samples of each combination of the grids' values"
+)
+
+
+def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
+    """The searcher; a grid that had other values begins with the configurations that came then.
+
+    `before`: the description of the searcher in the run before.
+    """
+    former = _levels(before)[-1]
+    last = [*nested(searcher)][-1]
+    if not isinstance(last, Grid) or former.get("name") != "grid":
+        return searcher
+    if plain(describe(last))["space"] == former["space"] and not former.get("first"):
+        return searcher
+    return _with_last(searcher, replace(last, first=_came(state)))
+
+
+def _levels(described: Head) -> list[Head]:
+    """A searcher's description, and those of the searchers within it."""
+    found = [described]
+    while found[-1].get("inner"):
+        found.append(found[-1]["inner"])
+    return found
+
+
+def _space_of(described: Head) -> Space | None:
+    if described.get("space") is None:
+        return None
+    return rebuild_space(described["space"])
+
+
+def _with_last(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
+    """The searcher, with another one at its core."""
+    if getattr(searcher, "inner", None) is None:
+        return last
+    changed: Searcher[Any] = replace(searcher, inner=_with_last(searcher.inner, last))
+    return changed
+
+
+def _numbered(state: State) -> list[Trial]:
+    """The searcher's own trials."""
+    known = state.known.values()
+    return [trial for trial in known if NUMBERED.fullmatch(trial.id)]
+
+
+def _came(state: State) -> tuple[Mapping[str, Value], ...]:
+    """The configurations of the searcher's trials, in the order of their numbers."""
+    ordered = sorted(_numbered(state), key=lambda trial: int(trial.id[1:]))
+    return tuple(trial.config for trial in ordered)
+
+
+# -- what may not change -------------------------------------------------------------------------
+
+
+def refused(before: Head, now: Head, state: State) -> list[str]:
+    """What differs between two heads and may not: a text for each field, with why."""
+    found: list[str] = []
+    if before["seed"] != now["seed"]:
+        found.append(_differs("seed", before["seed"], now["seed"], WHY["seed"]))
+    former = _levels(before["searcher"])
+    latter = _levels(now["searcher"])
+    names = [each.get("name") for each in former]
+    others = [each.get("name") for each in latter]
+    if names != others:
+        found.append(_differs("searcher", _joined(names), _joined(others), CHOSEN))
+        return found
+    for one, other in zip(former, latter, strict=True):
+        found += _refused_of(one, other, state)
+    return found
+
+
+def _joined(names: list[str | None]) -> str:
+    return " of ".join(str(name) for name in names)
+
+
+def _differs(name: str, was: Any, is_now: Any, why: str) -> str:
+    return f"{name}: {was!r}, now {is_now!r}: {why}"
+
+
+def _refused_of(former: Head, latter: Head, state: State) -> Iterator[str]:
+    """What differs between two descriptions of a searcher and may not."""
+    kind = str(former.get("name"))
+    free = _free(former, state)
+    for name in sorted(former.keys() | latter.keys()):
+        was = former.get(name)
+        is_now = latter.get(name)
+        if was == is_now or name in free:
+            continue
+        if name == "space":
+            why = _why_not_space(former, latter, state)
+            if why is not None:
+                yield f"space: {why}"
+        elif name != "max_epochs" or not _may_grow(kind, was, is_now):
+            yield _differs(name, was, is_now, _why(kind, name, was, is_now))
+
+
+def _free(searcher: Head, state: State) -> Set[str]:
+    """What may change of a searcher.
+
+    A population has its size. A metric that no trial has was misspelt and may be set right.
+    """
+    free = set(FREE)
+    if searcher.get("name") == "pbt":
+        free.remove("num_samples")
+    if searcher.get("metric") not in _metrics(state):
+        free |= {"metric", "mode"}
+    return free
+
+
+def _metrics(state: State) -> Set[str]:
+    """The names of all scores that trials have."""
+    names: set[str] = set()
+    for scores in state.scores.values():
+        for _, values in scores:
+            names |= values.keys()
+    return names
+
+
+def _may_grow(kind: str, was: Any, is_now: Any) -> bool:
+    """Whether trials may train for so many epochs after they were to train for so many."""
+    return kind != "hyperband" and (is_now or 1) >= (was or 1)
+
+
+def _why(kind: str, name: str, was: Any, is_now: Any) -> str:
+    """Why this field may not change."""
+    if name == "max_epochs" and kind == "hyperband" and (is_now or 1) > (was or 1):
+        return BRACKETS
+    return WHY.get(name, CHOSEN)
+
+
+def _why_not_space(former: Head, latter: Head, state: State) -> str | None:
+    """Why the space may not change so; None: it may. Every earlier trial has to be of it."""
+    before = _space_of(former)
+    now = _space_of(latter)
+    if former.get("name") == "random" and _grids(before) != _grids(now):
+        return COMBINATIONS
+    for trial in _numbered(state):
+        lacks = outside(now, trial.config)
+        if lacks is not None and outside(before, trial.config) is None:
+            return f"trial {trial.id} has {lacks}, which the new one could not give"
+    return None
+
+
+def _grids(space: Space | None) -> int:
+    return Draws(space or {}, 0).combinations
+
+
+# -- trials that go on ---------------------------------------------------------------------------
+
+
+def longer(
+    searcher: Searcher[Any], lines: Iterable[Line], state: State
+) -> tuple[Trial, ...]:
+    """The trials that train on, since `max_epochs` grew after one of the runs in this journal.
+
+    They have their new samples. Trials that failed or were retired stay as they are, and so do
+    those that a person added.
+    """
+    last = [*nested(searcher)][-1]
+    epoch = float(sum(state.shards.values()))
+    found: dict[str, Trial] = {}
+    for end in _ends(lines):
+        stop = _next_stop(last, end)
+        for trial in _numbered(state):
+            going_on = state.ended.get(trial.id, "finished") == "finished"
+            short = trial.samples < stop * epoch - EPS
+            if short and going_on and _ends_there(last, trial, end * epoch):
+                found[trial.id] = replace(trial, samples=stop * epoch)
+    return tuple(found.values())
+
+
+def _ends_there(searcher: Any, trial: Trial, samples: float) -> bool:
+    """Whether the trial was to train so many samples.
+
+    Of searchers that train all trials equally long, a person may have made one longer.
+    """
+    more = trial.samples - samples
+    return abs(more) <= EPS or (more > 0 and isinstance(searcher, (Grid, Random)))
+
+
+def _ends(lines: Iterable[Line]) -> list[float]:
+    """The numbers of epochs to which runs were to train their trials."""
+    ends = set()
+    for _, entry in lines:
+        if isinstance(entry, Opened):
+            searcher = _levels(entry.head.get("searcher", {}))[-1]
+            ends.add(float(searcher.get("max_epochs") or 1))
+    return sorted(ends)
+
+
+def _next_stop(searcher: Any, end: float) -> float:
+    """The epochs to which trials go on that were to train to the `end`; 0: no further.
+
+    A searcher that compares trials at rungs or intervals sends the best of them further itself.
+    """
+    most = getattr(searcher, "max_epochs", None) or 1
+    if most <= end or isinstance(searcher, SuccessiveHalving):
+        return 0.0
+    stops: tuple[float, ...] = (most,)
+    if isinstance(searcher, PBT):
+        stops = tuple(searcher.ends())
+    elif isinstance(searcher, ASHA) and not searcher.stopping:
+        stops = searcher.epochs()
+    return next(each for each in stops if each >= end)

@@ -1,0 +1,52 @@
+"""What to look at before finished trials train on: their weights, and their schedules."""
+
+import warnings
+from collections.abc import Sequence
+
+from shoal.core.state import State
+from shoal.core.trial import Trial
+from shoal.study.folder import StudyError
+from shoal.study.setup import Setup
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.tools.tried import schedule_ends
+
+
+def check_longer(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
+    """Say what keeps these trials from going on, or from being as if trained so long at once.
+
+    Raises:
+        StudyError: their checkpoints are gone, or their learning rates are at an end.
+    """
+    if not trials:
+        return
+    _check_weights(setup, state, trials)
+    epoch = float(sum(state.shards.values()))
+    was = state.known[trials[0].id].samples / epoch
+    ends = schedule_ends(setup.recipe, trials[0].config, setup.seed, was)
+    goes = f"{len(trials)} trials are to go on from {was:g} to {trials[0].samples / epoch:g} epochs"
+    if ends.fatal:
+        raise StudyError(
+            f"{goes}, but max_epochs cannot grow with {ends.fatal}, which allows no step beyond "
+            "its end: begin a new study with another storage="
+        )
+    if ends.reasons:
+        warnings.warn(
+            f"{goes} with the learning rates of {', '.join(ends.reasons)}: if those depend on "
+            "max_epochs, the trials will not equal ones that train so long at once",
+            stacklevel=5,
+        )
+
+
+def _check_weights(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
+    """Raise StudyError if a trial's last state is not there any more."""
+    names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
+    gone = []
+    for trial in trials:
+        kept = state.kept.get(trial.id)
+        if kept is not None and kept.name not in names:
+            gone.append(trial.id)
+    if gone:
+        raise StudyError(
+            f"{len(gone)} trials cannot go on, because their checkpoints are gone "
+            f"({', '.join(gone[:5])}): restore {setup.folder.checkpoints}, or begin a new study"
+        )
