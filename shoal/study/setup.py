@@ -7,7 +7,8 @@ from typing import Any
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
-from shoal.train.data.data import Data
+from shoal.train.data.data import Data, DataError
+from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import ONE_SLOT, steps_itself
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
@@ -44,15 +45,12 @@ def data_of(recipe: Recipe) -> Data:
     """The recipe's data.
 
     Raises:
-        StudyError: `data` returns something else than `shoal.Data`.
+        StudyError: `data` returns something else than data, or data of which no batch can be made.
     """
-    data = recipe.data()
-    if not isinstance(data, Data):
-        raise StudyError(
-            f"{type(recipe).__name__}.data() must return shoal.Data; "
-            f"got {type(data).__name__}: see shoal.Data.arrays(…)"
-        )
-    return data
+    try:
+        return bring(recipe)
+    except DataError as error:
+        raise StudyError(str(error)) from error
 
 
 def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from shoal.train.data.ragged import Ragged
+
 Array = np.ndarray[Any, Any]
-# NumPy arrays or tensors, whose first axis is samples.
+# NumPy arrays, tensors or `Ragged`, whose first axis is samples.
 Columns = tuple[Any, ...] | dict[str, Any]
 
 
@@ -16,10 +18,79 @@ class DataError(ValueError):
     """The data is not what it must be, or cannot be read. Concerns the study, never one trial."""
 
 
+class BatchMaker(Protocol):
+    """Makes a batch of samples: it puts items together as the user's collate does."""
+
+    def make(self, lot: Lot) -> Any:
+        """The batch of these samples."""
+        ...
+
+    def check(self, batch: Any, lot: Lot) -> None:
+        """Raise ValueError if a step wrote into the batch since it was made."""
+        ...
+
+
+class Lot(dict[Any, Any]):
+    """Columns of samples that `collate` has still to make a batch of.
+
+    The keys are names, or places where the data's columns have no names. `place`: what its random
+    numbers depend on, (shard, turn); `at`: the first sample's place in the pass. Lanes that train
+    on the same lot share its batch.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[Any, Any],
+        maker: BatchMaker,
+        place: tuple[int, int],
+        at: int,
+    ) -> None:
+        super().__init__(columns)
+        self.maker = maker
+        self.place = place
+        self.at = at
+        self.versions: list[
+            int
+        ] = []  # how often each tensor of the batch was written to
+        self._batch: Any = None
+        self._made = False
+
+    def like(self, columns: Mapping[Any, Any], skipped: int = 0) -> Lot:
+        """Other columns, for the same maker; they begin so many samples later."""
+        return Lot(columns, self.maker, self.place, self.at + skipped)
+
+    def batch(self) -> Any:
+        """The batch; made once."""
+        if not self._made:
+            self._batch = self.maker.make(self)
+            self._made = True
+        return self._batch
+
+    def check(self) -> None:
+        """See that no step wrote into the batch.
+
+        Raises:
+            ValueError: one did. The next step gets a new batch.
+        """
+        try:
+            self.maker.check(self._batch, self)
+        except ValueError:
+            self._made = False
+            raise
+
+
+def ready(batch: Any) -> Any:
+    """What a step sees: the batch that a lot becomes; any other batch as it is."""
+    if isinstance(batch, Lot):
+        return batch.batch()
+    return batch
+
+
 def apply(columns: Columns, function: Callable[[Any], Any]) -> Columns:
     """The same form with the function's results for its columns."""
     if isinstance(columns, dict):
-        return {name: function(column) for name, column in columns.items()}
+        made = {name: function(column) for name, column in columns.items()}
+        return columns.like(made) if isinstance(columns, Lot) else made
     return tuple(function(column) for column in columns)
 
 
@@ -34,10 +105,11 @@ def combine(columns: list[Columns], function: Callable[[list[Any]], Any]) -> Col
     """One set of columns out of several of the same form; `function` joins each column's parts."""
     first = columns[0]
     if isinstance(first, dict):
-        return {
+        made = {
             name: function([c[name] for c in columns if isinstance(c, dict)])
             for name in first
         }
+        return first.like(made) if isinstance(first, Lot) else made
     return tuple(function([parts(c)[i] for c in columns]) for i in range(len(first)))
 
 
@@ -80,12 +152,13 @@ def form(columns: Any) -> Columns:
 def cut(columns: Columns, start: int, stop: int) -> Columns:
     """These rows, as views."""
     if isinstance(columns, dict):
-        return {name: column[start:stop] for name, column in columns.items()}
+        made = {name: column[start:stop] for name, column in columns.items()}
+        return columns.like(made, start) if isinstance(columns, Lot) else made
     return tuple([column[start:stop] for column in columns])
 
 
-# An array's numbers in the order of memory, its shape, and its strides.
-Laid = tuple[Any, tuple[int, ...], tuple[int, ...]]
+# An array's numbers in the order of memory, its shape, and its strides; or a ragged column.
+Laid = tuple[Any, tuple[int, ...], tuple[int, ...]] | Ragged
 
 
 def laid(array: Any) -> Laid:
@@ -93,6 +166,8 @@ def laid(array: Any) -> Laid:
 
     The layout matters, for the rounding of sums over the array depends on it.
     """
+    if isinstance(array, Ragged):
+        return array
     array = np.asarray(array)
     if not _is_dense(array):
         array = array.copy(order="K")
@@ -113,5 +188,7 @@ def _is_dense(array: Array) -> bool:
 
 def unlaid(form: Laid) -> Any:
     """The array again, in memory of its own."""
+    if isinstance(form, Ragged):
+        return form.copy()
     numbers, shape, strides = form
     return np.lib.stride_tricks.as_strided(numbers.copy(), shape, strides)

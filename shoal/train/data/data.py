@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.arrays import from_arrays, from_idx
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.dataset import from_dataset
+from shoal.train.data.items.collate import check_collate
+from shoal.train.data.items.dataset import from_dataset
 from shoal.train.data.npz import from_folder
 from shoal.train.data.parts import Division, Index, Parts, RowSource, Source
 
@@ -58,6 +59,37 @@ class Data:
             # A former version cut smaller chunks of large samples.
             self.fingerprint += f"-{CHUNK_ROWS}"
         self.serial = parts.source.serial
+        self.form = parts.form
+        self.collate = parts.collate
+        self._tried = parts.tried
+        # whether batches are made of items, by `collate` or else torch's default
+        self.collates = getattr(parts.source, "whole", False)
+
+    def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Have batches made of items by this function, unless the data has one.
+
+        Raises:
+            DataError: the data has no items, but columns.
+        """
+        if self.collate is not None:
+            return
+        if self.form is None:
+            raise DataError(
+                "collate puts items together, and this data has columns; "
+                "use Data.dataset(…), or leave collate out"
+            )
+        self._source = self._source.collated()  # type: ignore[attr-defined]
+        self.collate = collate
+        self.collates = True
+
+    def check(self) -> None:
+        """Make a batch of the first items, if batches are made of items.
+
+        Raises:
+            DataError: that does not work.
+        """
+        if self.collates:
+            check_collate(self._tried, self.collate)
 
     @property
     def samples(self) -> int:
@@ -145,19 +177,26 @@ class Data:
         shards: int | None = None,
         seed: int = 0,
         shard_weights: Sequence[float] | None = None,
+        *,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> Data:
-        """A map-style torch Dataset whose items are tuples, dicts or single values of equal shapes.
+        """A map-style torch Dataset, or a list, whose items are tuples, dicts or single values.
 
-        Items that were read are kept as columns; those beyond `data_memory_gb` are read again.
-        Random transforms therefore belong in `Recipe.augment`. `validation`: another such dataset,
-        the fraction set aside at random, or None. `shards`, `shard_weights`: as for `arrays`.
+        Items of equal shapes are kept as columns, and batches are slices of them. Items that hold
+        arrays of unequal shapes, text, images or nested containers are kept as they are, and become
+        a batch by `collate`: a function of a list of items, or None for torch's default collate.
+        `collate` may draw random numbers; they depend on the seed and the place in the pass.
+
+        Items that were read are kept; those beyond `data_memory_gb` are read again. Random
+        transforms therefore belong in `Recipe.augment`. `validation`: another such dataset, the
+        fraction set aside at random, or None. `shards`, `shard_weights`: as for `arrays`.
 
         Raises:
-            DataError: no length, no items, items that cannot be stacked, nothing left to train or
+            DataError: no length, no items, items of unequal forms, nothing left to train or
                 validate on.
         """
         how = Division(seed, shards, shard_weights)
-        return Data(from_dataset(dataset, validation, how))
+        return Data(from_dataset(dataset, validation, how, collate))
 
     @staticmethod
     def folder(

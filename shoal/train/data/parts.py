@@ -12,6 +12,7 @@ import numpy as np
 from shoal.core.cluster import ShardId, proportional
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.ragged import Ragged
 
 # Of the largest shard, if the user names no number of shards.
 SHARD_BYTES = 256 * 2**20
@@ -56,6 +57,10 @@ class Parts:
     validation: Mapping[ShardId, int]  # samples of each validation part
     row_bytes: int  # of one sample
     fingerprint: str  # changes when the data or its division does
+    # what items are made of, and the function that makes a batch of them; None: batches are columns
+    form: Any = None
+    collate: Any = None
+    tried: Sequence[Any] = ()  # the first items
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,24 @@ class Division:
     seed: int
     shards: int | None = None  # None: as few as keep a shard within `SHARD_BYTES`
     weights: Sequence[float] | None = None  # sizes of the shards against each other
+    sequential: bool = (
+        False  # rows stay in the order of the data; the last ones are set aside
+    )
+
+    def order(self, count: int) -> Index:
+        """The rows in the order in which shards take them."""
+        if self.sequential:
+            return np.arange(count)
+        return np.random.default_rng(self.seed).permutation(count)
+
+    def aside(
+        self, order: Index, fraction: float, labels: Array | None
+    ) -> tuple[Index, Index]:
+        """Training and validation rows; see `set_aside`."""
+        if not self.sequential:
+            return set_aside(order, fraction, labels)
+        train, test = set_aside(order[::-1], fraction, None)
+        return train[::-1], test[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +249,8 @@ def alike(first: Columns, second: Columns, one: str, other: str) -> None:
     if isinstance(first, dict):
         names = list(first)  # type: ignore[assignment]
     for name, a, b in zip(names, cols.parts(first), cols.parts(second), strict=True):
+        if isinstance(a, Ragged) or isinstance(b, Ragged):
+            continue
         if (a.shape[1:], a.dtype) != (b.shape[1:], b.dtype):
             raise DataError(
                 f"column {name} must hold the same in every part; "

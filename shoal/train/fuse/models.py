@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from shoal.train.data.columns import Columns
+from shoal.train.data.columns import Columns, ready
 from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.fuse.rewritten import Rewritten, recurrent_layers_lent
@@ -64,6 +64,7 @@ class StackedModels:
         Afterwards the mode of gradients is what it was, whatever the recipe does.
         """
         first = self._first
+        ready(batch)
 
         def forward(model: nn.Module) -> Mapping[str, Any]:
             return named(first.hooks.training_step(model, batch, first.epochs_made))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Columns
+from shoal.train.data.columns import Columns, ready
 from shoal.train.fuse.agree import agreed, flags_kept, same_scores
 from shoal.train.fuse.models import StackedModels
 from shoal.train.fuse.obstacles import Lanes, Unfusable
@@ -163,6 +163,7 @@ class FusedScores:
     def _validated(self, batch: Columns) -> dict[str, Tensor]:
         """Each score's sums (k,) over the batch's samples."""
         first = self._lanes[0]
+        ready(batch)
 
         def forward(model: nn.Module) -> dict[str, Tensor]:
             outcome = first.hooks.validation_step(model, batch, first.epochs_made)

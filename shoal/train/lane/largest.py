@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from shoal.core.trial import Value
@@ -18,6 +19,7 @@ from shoal.train.lane.measure import Extra
 from shoal.train.lane.scoring import EVALUATION_BATCHES, rehearse
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import OutOfMemory
+from shoal.train.stream.blocks import taken
 
 LARGEST = 1024  # where no limit of memory is known
 LEAST = 2  # batch norm needs two samples
@@ -94,5 +96,4 @@ def _step(lane: TrainingLane, batch: Columns, size: int, device: torch.device) -
 
 def _batch(samples: Columns, size: int) -> Columns:
     """So many samples, over and over."""
-    rows = torch.arange(size) % cols.rows(samples)
-    return cols.apply(samples, lambda column: column[rows.to(column.device)])
+    return taken(samples, np.arange(size) % cols.rows(samples))

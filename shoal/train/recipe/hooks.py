@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoal.train.data.columns import Lot
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import guarded
 from shoal.train.recipe.recipe import Recipe, overrides
@@ -21,6 +23,20 @@ ONE_SLOT = (
     "training_step takes `optimizers` and steps them itself, so that Shoal cannot sum gradients "
     "over several slots: such a trial has one slot: give widths=(1, 1), or leave them out"
 )
+
+
+def on_batches(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step, which gets the batch that `collate` makes of a lot, and must not write into it."""
+
+    @wraps(step)
+    def given(self: Any, model: nn.Module, batch: Any, *more: Any) -> Any:
+        if type(batch) is not Lot:
+            return step(self, model, batch, *more)
+        outcome = step(self, model, batch.batch(), *more)
+        batch.check()
+        return outcome
+
+    return given
 
 
 class TrialHooks:
@@ -57,6 +73,7 @@ class TrialHooks:
         with guarded("configure_optimizers"):
             return self._recipe.configure_optimizers(model, self._config)
 
+    @on_batches
     def training_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
         """The loss on a batch, or the loss and other values by name."""
         with guarded("training_step"):
@@ -65,6 +82,7 @@ class TrialHooks:
             more = self._arguments(self._training, epoch)
             return self._recipe.training_step(model, batch, **more)
 
+    @on_batches
     def own_step(
         self, model: nn.Module, batch: Any, epoch: int, optimizers: Sequence[Optimizer]
     ) -> Any:
@@ -74,6 +92,7 @@ class TrialHooks:
             more[OPTIMIZERS] = optimizers
             return self._recipe.training_step(model, batch, **more)
 
+    @on_batches
     def validation_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
         """The values of each sample of a batch, by name."""
         with guarded("validation_step"):

@@ -104,7 +104,7 @@ class PackRun:
         shuffle = each.lane.settings.shuffle
 
         turn = 0
-        if shuffle == "each" or stream.augments:
+        if shuffle == "each" or stream.varies:
             turn = visit.turn
         return stream, visit.shard, turn, shuffle
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
+from shoal.train.stream.blocks import copied, joined
 
 Batch = tuple[Columns, int]  # with its number of samples
 
@@ -39,14 +38,14 @@ class Batches:
         for at in range(start, end, size):
             yield cols.cut(chunk, at, at + size), size
         if end < count:
-            self._rest = cols.apply(chunk, lambda column: column[end:].clone())
+            self._rest = cols.apply(cols.cut(chunk, end, count), copied)
 
     def _fill(self, rest: Columns, chunk: Columns) -> int:
         """Add the first samples of the chunk to those that wait; returns how many."""
         missing = self._size - cols.rows(rest)
         count = min(missing, cols.rows(chunk))
         head = cols.cut(chunk, 0, count)
-        self._rest = cols.combine([rest, head], torch.cat)
+        self._rest = cols.combine([rest, head], joined)
         return count
 
     def end(self) -> Batch | None:

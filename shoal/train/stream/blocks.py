@@ -14,6 +14,8 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.data.items.form import as_column
+from shoal.train.data.ragged import Ragged
 
 Order = np.ndarray[Any, Any]  # numbers of samples
 # What is drawn: the order within a shard, or the order of one pass.
@@ -126,10 +128,35 @@ def taken(chunk: Columns, order: Order) -> Columns:
 
 def locked(column: Any) -> Any:
     """The column as an array that cannot be written to, so that a kept chunk stays as it was."""
+    if isinstance(column, Ragged):
+        return column.locked()
     if isinstance(column, np.ndarray):
         column = column.view()
         column.flags.writeable = False
     return column
+
+
+def copied(column: Any) -> Any:
+    """The column in memory of its own."""
+    if isinstance(column, Tensor):
+        return column.clone()
+    return column.copy()
+
+
+def joined(columns: list[Any]) -> Any:
+    """The pieces of one column, one after the other."""
+    if isinstance(columns[0], Tensor):
+        return torch.cat(columns)
+    if any(isinstance(column, Ragged) for column in columns):
+        return Ragged.joined(columns)
+    return np.concatenate(columns)
+
+
+def as_numpy(column: Any) -> Any:
+    """The column in main memory, as an array or a `Ragged`."""
+    if isinstance(column, Ragged):
+        return column
+    return np.asarray(column)
 
 
 def tensor(column: Any) -> Tensor:
@@ -142,13 +169,22 @@ def tensor(column: Any) -> Tensor:
     return torch.from_numpy(array)
 
 
-def checked(made: Any, rows: int, hook: str) -> Columns:
-    """What a recipe's hook returned, as columns.
+def _kept(column: Any, name: Any) -> Any:
+    """A column of items: an array or a `Ragged`."""
+    return as_numpy(as_column(column, name))
+
+
+def checked(made: Any, rows: int, hook: str, whole: bool = False) -> Columns:
+    """What a recipe's hook returned, as columns. `whole`: of items that collate puts together.
 
     Raises:
         ValueError: they do not have so many samples.
     """
     columns = cols.form(made)
+    if whole:
+        named = columns if isinstance(columns, dict) else dict(enumerate(columns))
+        made = {name: _kept(column, name) for name, column in named.items()}
+        columns = made if isinstance(columns, dict) else tuple(made.values())
     got = {len(column) for column in cols.parts(columns)}
     if got != {rows}:
         raise ValueError(

@@ -9,10 +9,12 @@ import torch
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.stream.blocks import (
     EACH,
     Blocks,
+    as_numpy,
     checked,
     draw,
     locked,
@@ -29,8 +31,11 @@ class ChunkMaker:
     `prepares`, `augments`: whether the recipe does so.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, data: Data, seed: int, device: torch.device
+    ) -> None:
         self._recipe = recipe
+        self._whole = data.collates
         self._seed = seed
         self._device = device
         self._features = Features(recipe, seed, device)
@@ -54,7 +59,9 @@ class ChunkMaker:
         chunk = blocks.block(number)
         if not self.prepares:
             return chunk
-        return checked(self._recipe.prepare(chunk), cols.rows(chunk), "prepare")
+        return checked(
+            self._recipe.prepare(chunk), cols.rows(chunk), "prepare", self._whole
+        )
 
     def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk's samples in the random order of one pass."""
@@ -71,10 +78,13 @@ class ChunkMaker:
         """
         rng = np.random.default_rng([self._seed, stable(blocks.part), turn, number])
         given = cols.apply(chunk, locked)
-        return checked(self._recipe.augment(given, rng), cols.rows(chunk), "augment")
+        made = self._recipe.augment(given, rng)
+        return checked(made, cols.rows(chunk), "augment", self._whole)
 
     def finished(self, chunk: Columns) -> Columns:
-        """The chunk on the device, as steps see it."""
+        """The chunk on the device, as steps see it; items that collate puts together stay here."""
+        if self._whole:
+            return cols.apply(chunk, as_numpy)
         moved = on_device(chunk, self._device, self._copies)
         if self._features.there:
             return self._features.of(moved)

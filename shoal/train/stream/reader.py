@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-import torch
-
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.stream.batches import Batch
+from shoal.train.stream.blocks import joined
 
 Chunks = Generator[Columns, None, None]
 Open = Callable[[int], Chunks]  # the pass without its first so many samples
@@ -45,7 +44,7 @@ class Reader:
             missing -= cols.rows(piece)
         batch = pieces[0]
         if len(pieces) > 1:
-            batch = cols.combine(pieces, torch.cat)
+            batch = cols.combine(pieces, joined)
         self.at += size
         self._taken.append(batch)
         return batch, size

@@ -9,18 +9,25 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.data.items.collate import Collator, as_lot
 from shoal.train.private import writes
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey, seen_by
 from shoal.train.stream.ahead import PassChunks, SideThread
-from shoal.train.stream.blocks import EACH, Blocks, UnreadError, draw
+from shoal.train.stream.blocks import (
+    EACH,
+    Blocks,
+    UnreadError,
+    as_numpy,
+    draw,
+    stable,
+)
 from shoal.train.stream.cache import ChunkCache
 from shoal.train.stream.feed import Feed, FeedClient, PassOrder
 from shoal.train.stream.making import ChunkMaker
@@ -57,10 +64,17 @@ class Stream:
         self._seed = seed
         self._cache = memory_gb
         self._feed = FeedClient(feed, data)
-        self._maker = ChunkMaker(recipe, seed, device)
+        self._maker = ChunkMaker(recipe, data, seed, device)
+        self._collator: Collator | None = None
+        if data.collates:
+            self._collator = Collator(data.form, data.collate, seed, device)
         self._thread = SideThread()
         self._blocks: OrderedDict[ShardId, Blocks] = OrderedDict()  # that `made` reads
         self.augments = self._maker.augments
+        # whether passes in one order may see unlike batches
+        self.varies = self.augments
+        if self._collator is not None and self._collator.may_draw:
+            self.varies = True
 
     def chunks(
         self, shard: ShardId, turn: int, shuffle: str = "once", skip: int = 0
@@ -72,6 +86,7 @@ class Stream:
         Raises:
             DataError: the shard cannot be read.
         """
+        at = skip
         blocks = Blocks(self._data, shard, self._seed)
         numbers = list(range(blocks.count))
         if shuffle == "each":
@@ -84,8 +99,8 @@ class Stream:
         make = partial(self._chunk, order, turn)
         chunks = self._ahead(order, make, always=self.augments)
         if skip:
-            return _without(chunks, skip)
-        return chunks
+            chunks = _without(chunks, skip)
+        return self._as_lots(chunks, shard, turn, at)
 
     def made(
         self, shard: ShardId, number: int, turn: int | None, shuffle: str
@@ -106,7 +121,7 @@ class Stream:
         except UnreadError:
             blocks.bring(number)
             chunk = make()
-        return cols.apply(chunk, np.asarray)
+        return cols.apply(chunk, as_numpy)
 
     def validation(self) -> Chunks:
         """All validation samples, in the order of the data, prepared, never augmented.
@@ -120,7 +135,8 @@ class Stream:
     def _validation_part(self, part: ShardId) -> Chunks:
         blocks = Blocks(self._data, part, None)
         order = PassOrder(blocks, range(blocks.count), None, "once")
-        return self._ahead(order, partial(self._plain, order), always=False)
+        chunks = self._ahead(order, partial(self._plain, order), always=False)
+        return self._as_lots(chunks, part, 0, 0)
 
     def _read(self, shard: ShardId) -> Blocks:
         """The blocks of the shard; those of the last few shards stay."""
@@ -133,6 +149,13 @@ class Stream:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(shard)
         return self._blocks[shard]
+
+    def _as_lots(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
+        """The chunks; those of items that collate puts together know their place in the pass."""
+        if self._collator is None:
+            return chunks
+        place = (stable(part), turn)
+        return _lots(chunks, self._collator, place, at)
 
     # -- a pass --------------------------------------------------------------------------------
 
@@ -276,7 +299,18 @@ class Streams:
 
 def _versions(chunk: Columns) -> list[int]:
     """How often each column's tensor was written to."""
-    return [writes(column) for column in cols.parts(chunk)]
+    tensors = [each for each in cols.parts(chunk) if isinstance(each, torch.Tensor)]
+    return [writes(tensor) for tensor in tensors]
+
+
+def _lots(
+    chunks: Chunks, collator: Collator, place: tuple[int, int], at: int
+) -> Chunks:
+    """The chunks as lots, the first of which begins at that sample of the pass."""
+    with closing(chunks):
+        for chunk in chunks:
+            yield as_lot(chunk, collator, place, at)
+            at += cols.rows(chunk)
 
 
 def _without(chunks: Chunks, skip: int) -> Chunks:

@@ -32,6 +32,7 @@ from shoal.train.lane.device import use
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.measure import COUNTED, STEPS
+from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import data_key, seed_of
@@ -121,7 +122,7 @@ class Timed:
         self._say = say
         self.recipe: Recipe = pickle.loads(setup.recipe)
         with FileLock(setup.lock):
-            self.data: Data = self.recipe.data()
+            self.data: Data = bring(self.recipe)
         self.device = use(setup.device)
         self.meeting = Meeting()
         self.orders = Orders()

@@ -540,12 +540,15 @@ def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() 
             "must be map-style, with __len__ and __getitem__; got ChainDataset",
         ),
         (Items(int, 0), "needs at least one item; got none"),
-        (Items(lambda i: "text"), "must hold numbers; got dtype <U4"),
-        (Items(lambda i: (np.zeros(1 + i % 2), i)), "must have equal forms and shapes"),
         (
             Items(lambda i: {"x": 1} if i % 2 else {"y": 1}),
-            "must have equal forms and shapes",
+            "must have equal forms.*got a dict of y and a dict of x",
         ),
+        (
+            Items(lambda i: (1, 2) if i % 2 else (1, 2, 3)),
+            "must have equal forms.*got a tuple of 3 and a tuple of 2",
+        ),
+        (Items(lambda i: lambda: i), "holds a function that cannot be kept"),
     ],
 )
 def test_bad_datasets_are_refused(dataset: Any, rule: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -14,6 +15,7 @@ from shoal.backend.ray.node.setup import FeederSetup
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
+from shoal.train.recipe.bring import bring
 from shoal.train.stream.stream import feeding
 
 Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`
@@ -38,7 +40,9 @@ class Feeder:
         recipe, _ = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         folder = node_data.place(setup.token, node, setup.cache)
-        data = node_data.shared(folder, os.getppid(), recipe.data, setup.fingerprint)
+        data = node_data.shared(
+            folder, os.getppid(), partial(bring, recipe), setup.fingerprint
+        )
         self._stream = feeding(recipe, data, setup.seed, setup.data_memory_gb)
         self._begun = process_time()
 

@@ -6,6 +6,7 @@ import platform
 import secrets
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import limit_memory
+from shoal.train.recipe.bring import bring
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.wide.gate import Meeting
@@ -54,7 +56,9 @@ def open_slot(
         DataError, OSError: as `data.shared`.
     """
     recipe, pace = pickle.loads(setup.user)
-    data = node_data.shared(folder, os.getppid(), recipe.data, setup.fingerprint)
+    data = node_data.shared(
+        folder, os.getppid(), partial(bring, recipe), setup.fingerprint
+    )
     # Slots on several machines write side by side: a name of its own for each.
     name = secrets.token_hex(4)
     checkpoints = Checkpoints(setup.checkpoints, setup.station.run, name)

@@ -1,10 +1,10 @@
-"""Data out of map-style torch Datasets: their items, read once and stacked to columns."""
+"""Data out of map-style torch Datasets: their items, read once and kept as columns."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.utils.data import IterableDataset
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
-from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.items.form import ItemForm, columns_of, hash_value, is_plain
 from shoal.train.data.parts import (
     Division,
     Index,
@@ -25,7 +26,6 @@ from shoal.train.data.parts import (
     hash_array,
     is_fraction,
     seed_of_rows,
-    set_aside,
 )
 from shoal.train.rng import Rng
 
@@ -38,7 +38,8 @@ DRAWN_BY_ROWS = "-rows"  # ends the fingerprint of a dataset whose items are ran
 class Items:
     """Which items of which dataset make up each part.
 
-    Reading runs the user's code: under a seed, and never beside training.
+    Reading runs the user's code: under a seed, and never beside training. `whole`: items are kept
+    as they are, for collate; otherwise they are columns of equal shapes.
     """
 
     training: Any
@@ -46,6 +47,8 @@ class Items:
     index: Mapping[ShardId, Index]
     apart: frozenset[ShardId]  # parts that index `validation`
     seed: int
+    form: ItemForm
+    whole: bool = False
     serial: bool = True
 
     def read(self, part: ShardId) -> Columns:
@@ -57,32 +60,45 @@ class Items:
         dataset = self.training
         if part in self.apart:
             dataset = self.validation
-        numbers = self.index[part][index]
-        return read(dataset, numbers.tolist(), seed_of_rows(self.seed, part, index))
+        numbers = self.index[part][index].tolist()
+        seed = seed_of_rows(self.seed, part, index)
+        return read(dataset, numbers, seed, self.form, self.whole)
+
+    def divided(self, index: Mapping[ShardId, Index]) -> Items:
+        """The same training items, divided otherwise; nothing else is validated on."""
+        return replace(self, index=index, apart=frozenset())
+
+    def collated(self) -> Items:
+        """The same source, whose items are kept as they are."""
+        return replace(self, whole=True)
 
 
-def from_dataset(dataset: Any, validation: Any, how: Division) -> Parts:
+def from_dataset(
+    dataset: Any, validation: Any, how: Division, collate: Any = None
+) -> Parts:
     """See `Data.dataset`."""
     seed = how.seed
     count = _length(dataset, "the dataset")
-    first = read(dataset, [0], seed)
-    order: Index = np.random.default_rng(seed).permutation(count)
+    probed = _items(dataset, _spread(dataset, PROBES), seed)
+    columns, form = columns_of(probed)
+    whole = collate is not None or not is_plain(columns)
+    order = how.order(count)
     train = order
     test = order[:0]
     others = dataset
     if is_fraction(validation):
-        train, test = set_aside(order, float(validation), None)
+        train, test = how.aside(order, float(validation), None)
     elif validation is not None:
         others = validation
         test = np.arange(_length(others, "the validation dataset"))
-        _check_alike(first, read(others, [0], seed))
+        _check_alike(columns, columns_of(_items(others, [0], seed))[0])
 
-    row_bytes = cols.nbytes(first)
+    row_bytes = cols.nbytes(columns) / len(probed)
     rows = divide(train, test, how, row_bytes)
     apart: frozenset[ShardId] = frozenset()
     if others is not dataset:
         apart = rows.validation
-    items = Items(dataset, others, rows.index, apart, seed)
+    items = Items(dataset, others, rows.index, apart, seed, form, whole)
     fingerprint = _divided_fingerprint(items)
     if _warn_of_random_items(dataset, seed):
         # A former version drew once a shard: a study of that time cannot go on with other draws.
@@ -91,8 +107,11 @@ def from_dataset(dataset: Any, validation: Any, how: Division) -> Parts:
         source=items,
         training=rows.of("s"),
         validation=rows.of("v"),
-        row_bytes=max(1, row_bytes),
+        row_bytes=max(1, int(row_bytes)),
         fingerprint=fingerprint,
+        form=form,
+        collate=collate,
+        tried=probed[:TWICE],
     )
 
 
@@ -133,38 +152,42 @@ def _check_alike(first: Columns, other: Columns) -> None:
     alike(first, other, "training", "validation")
 
 
-def read(dataset: Any, numbers: Iterable[int], seed: int) -> Columns:
-    """These items as columns. Single numbers become int64 or float32.
-
-    Raises:
-        DataError: the items have unequal forms or shapes.
-    """
+def _items(dataset: Any, numbers: Iterable[int], seed: int) -> list[Any]:
+    """These items, read under the seed."""
     with Rng(seed, torch.device("cpu")):
-        items = [_item(dataset[number]) for number in numbers]
-    try:
-        return cols.combine(items, np.stack)
-    except (ValueError, KeyError, IndexError) as error:
-        raise DataError(
-            f"items of a dataset must have equal forms and shapes ({error}); pad or resize them"
-        ) from error
+        return [dataset[number] for number in numbers]
 
 
-def _item(item: Any) -> Columns:
-    """An item of a dataset as columns without a first axis."""
-    return cols.apply(cols.form(item), _value)
-
-
-def _value(value: Any) -> Array:
-    """A value of an item as an array.
+def read(
+    dataset: Any, numbers: Iterable[int], seed: int, form: ItemForm, whole: bool
+) -> Columns:
+    """These items as columns. Single numbers become int64, or float32 (`whole`: float64).
 
     Raises:
-        DataError: it is not of numbers.
+        DataError: the items have unequal forms, or unequal shapes although they are not `whole`.
     """
-    if isinstance(value, float):
-        return np.float32(value)  # type: ignore[return-value]
-    array = np.asarray(value)
-    as_array(array.reshape(1, *array.shape), "of a dataset's items")
-    return array
+    columns, form = columns_of(_items(dataset, numbers, seed), form)
+    if whole:
+        return columns
+    if not is_plain(columns):
+        raise DataError(
+            "items of a dataset must have equal shapes, or be put together by a collate= function; "
+            "some of these have other shapes or kinds than the items read first: "
+            "give collate=, or pad or resize them"
+        )
+    return _narrowed(columns, form.kinds)
+
+
+def _narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
+    """The columns, those of Python's floats as float32."""
+    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
+    if isinstance(columns, dict):
+        named = columns
+    made = {
+        name: column.astype(np.float32) if kinds[name] == "float" else column
+        for name, column in named.items()
+    }
+    return made if isinstance(columns, dict) else tuple(made.values())
 
 
 def _is_of_tensors(dataset: Any) -> bool:
@@ -187,12 +210,17 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     name = f"{type(dataset).__qualname__}/{len(dataset)}"
     hashed = blake2b(name.encode(), digest_size=16)
     if _is_of_tensors(dataset):
-        columns = [as_array(each, "of the dataset") for each in dataset.tensors]
+        for each in dataset.tensors:
+            hash_array(hashed, as_array(each, "of the dataset"))
+        return hashed.digest()
+    items = _items(dataset, _spread(dataset, PROBES), seed)
+    columns, form = columns_of(items)
+    if is_plain(columns):
+        for column in cols.parts(_narrowed(columns, form.kinds)):
+            hash_array(hashed, column)
     else:
-        items = read(dataset, _spread(dataset, PROBES), seed)
-        columns = list(cols.parts(items))
-    for column in columns:
-        hash_array(hashed, column)
+        for item in items:
+            hash_value(hashed, item)
     return hashed.digest()
 
 
@@ -205,9 +233,7 @@ def _warn_of_random_items(dataset: Any, seed: int) -> bool:
         return False
     with Rng(seed, torch.device("cpu")):
         for number in _spread(dataset, TWICE):
-            one = _item(dataset[number])
-            other = _item(dataset[number])
-            if not _same(one, other):
+            if _digest(dataset[number]) != _digest(dataset[number]):
                 warnings.warn(
                     f"two reads of item {number} of the dataset differ, but items are read once "
                     "and kept: each epoch would see the same random transforms. Leave them out "
@@ -218,9 +244,7 @@ def _warn_of_random_items(dataset: Any, seed: int) -> bool:
     return False
 
 
-def _same(one: Columns, other: Columns) -> bool:
-    """Whether two items are equal to the last bit."""
-    for a, b in zip(cols.parts(one), cols.parts(other), strict=True):
-        if a.shape != b.shape or a.tobytes() != b.tobytes():
-            return False
-    return True
+def _digest(item: Any) -> bytes:
+    hashed = blake2b(digest_size=16)
+    hash_value(hashed, item)
+    return hashed.digest()
