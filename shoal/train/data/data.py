@@ -39,6 +39,14 @@ class Data:
         DataError: no shard, or an empty one.
     """
 
+    # What items are made of, and what makes a batch of them. Old pickles lack these.
+    form: Any = None
+    collate: Any = None
+    collates = (
+        False  # whether batches are made of items, by `collate` or else torch's default
+    )
+    _tried: Sequence[Any] = ()  # the first items
+
     def __init__(self, parts: Parts) -> None:
         if not parts.training:
             raise DataError("data needs at least one training shard; got none")
@@ -62,7 +70,6 @@ class Data:
         self.form = parts.form
         self.collate = parts.collate
         self._tried = parts.tried
-        # whether batches are made of items, by `collate` or else torch's default
         self.collates = getattr(parts.source, "whole", False)
 
     def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:

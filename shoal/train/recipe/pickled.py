@@ -21,7 +21,8 @@ import cloudpickle
 MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("shoal.train.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
     ("shoal.train.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.dataset", "Items"): ("shoal.train.data.dataset", "Items"),
+    ("shoal.train.data.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
+    ("shoal.train.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
     ("shoal.train.folder", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
     ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
@@ -31,7 +32,10 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
         "DataError",
     ),
     ("shoal.train.recipe.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.recipe.dataset", "Items"): ("shoal.train.data.dataset", "Items"),
+    ("shoal.train.recipe.dataset", "Items"): (
+        "shoal.train.data.items.dataset",
+        "Items",
+    ),
     ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -47,9 +47,15 @@ class Items:
     index: Mapping[ShardId, Index]
     apart: frozenset[ShardId]  # parts that index `validation`
     seed: int
-    form: ItemForm
-    whole: bool = False
     serial: bool = True
+    form: ItemForm | None = None  # of the items read first
+    whole: bool = False
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Read also what an earlier Shoal pickled, which lacks the last fields."""
+        values = [*state, None, False][: len(self.__slots__)]
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
 
     def read(self, part: ShardId) -> Columns:
         """All items of the part."""
@@ -98,7 +104,7 @@ def from_dataset(
     apart: frozenset[ShardId] = frozenset()
     if others is not dataset:
         apart = rows.validation
-    items = Items(dataset, others, rows.index, apart, seed, form, whole)
+    items = Items(dataset, others, rows.index, apart, seed, form=form, whole=whole)
     fingerprint = _divided_fingerprint(items)
     if _warn_of_random_items(dataset, seed):
         # A former version drew once a shard: a study of that time cannot go on with other draws.
@@ -159,14 +165,14 @@ def _items(dataset: Any, numbers: Iterable[int], seed: int) -> list[Any]:
 
 
 def read(
-    dataset: Any, numbers: Iterable[int], seed: int, form: ItemForm, whole: bool
+    dataset: Any, numbers: Iterable[int], seed: int, form: ItemForm | None, whole: bool
 ) -> Columns:
     """These items as columns. Single numbers become int64, or float32 (`whole`: float64).
 
     Raises:
         DataError: the items have unequal forms, or unequal shapes although they are not `whole`.
     """
-    columns, form = columns_of(_items(dataset, numbers, seed), form)
+    columns, found = columns_of(_items(dataset, numbers, seed), form)
     if whole:
         return columns
     if not is_plain(columns):
@@ -175,7 +181,7 @@ def read(
             "some of these have other shapes or kinds than the items read first: "
             "give collate=, or pad or resize them"
         )
-    return _narrowed(columns, form.kinds)
+    return _narrowed(columns, found.kinds)
 
 
 def _narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
