@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from shoal.train.data.data import DataError as DataError
     from shoal.train.recipe.recipe import LRSchedule as LRSchedule
     from shoal.train.recipe.recipe import Recipe as Recipe
+    from shoal.train.recipe.shard import ShardRecipe as ShardRecipe
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ _HOMES = {
     "shoal.study.study": ["Study", "create_study", "load_study"],
     "shoal.train.data.data": ["Data", "DataError"],
     "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],
+    "shoal.train.recipe.shard": ["ShardRecipe"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)  # noqa: PLE0605

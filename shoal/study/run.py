@@ -22,7 +22,12 @@ from shoal.study.folder import Folder, TrialsFailed, last_head, pausing
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
-from shoal.study.parts.asked import check_metric, check_scores, per_slot
+from shoal.study.parts.asked import (
+    check_metric,
+    check_one_slot,
+    check_scores,
+    per_slot,
+)
 from shoal.study.parts.auto import is_auto, policy_of, with_levels
 from shoal.study.parts.backends import Start, backend, check_place
 from shoal.study.parts.grown import longer, with_past
@@ -34,6 +39,7 @@ from shoal.study.watch.notice import Idleness, MetricCheck
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.shard import ShardRecipe
 
 Space = Mapping[str, Any]
 
@@ -108,7 +114,8 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
 
 def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
     """The policy that was asked for, by name or itself, for this study."""
-    rule = policy_of(asked.policy, asked.options.fuse, setup.seed)
+    fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
+    rule = policy_of(asked.policy, fuse, setup.seed)
     return with_levels(rule, setup.space)
 
 
@@ -125,6 +132,7 @@ def _deciders(
     said: Policy[Any] | str = rule
     if is_auto(asked.policy):
         said = asked.policy
+    check_one_slot(asked.searcher, setup.recipe)
     searcher = per_slot(asked.searcher, rule, asked.options)
     if before:
         searcher = with_past(searcher, before["searcher"], state)

@@ -27,6 +27,7 @@ from shoal.tools.profile_times import (
     time_width,
 )
 from shoal.train.lane.device import device_of, gpus
+from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.slot.setup import cpus_here
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def profiled(
     """
     device = device_of(request.device)
     count = request.slots_for(device)
+    if isinstance(study.recipe, ShardRecipe):
+        count = 1  # its trials cannot be wide
     widths = wanted_widths(request.widths, count)
     most = count
     if not request.every:

@@ -25,7 +25,8 @@ from shoal.study.options import Options
 from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
-from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.shard import ONE_SLOT, ShardRecipe, is_scored
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
@@ -180,6 +181,16 @@ def check_scores(searcher: Searcher[Any], recipe: Recipe, data: Data) -> None:
             )
 
 
+def check_one_slot(searcher: Searcher[Any], recipe: Recipe) -> None:
+    """Raise StudyError if trials are to have several slots and the recipe allows one only."""
+    if not isinstance(recipe, ShardRecipe):
+        return
+    for each in nested(searcher):
+        widths = getattr(each, "widths", None)
+        if widths is not None and widths[1] > 1:
+            raise StudyError(f"widths={widths!r}, and {ONE_SLOT}; leave out widths=")
+
+
 def check_metric(metric: str | None, recipe: Recipe, data: Data) -> None:
     """Raise StudyError if there is a metric to rank by, and nothing that could give it."""
     lack = _lack(recipe, data)
@@ -194,7 +205,9 @@ def _lack(recipe: Recipe, data: Data) -> str | None:
     """Why trials get no scores; None if they get some."""
     if not data.validation:
         return "its data have no validation part"
-    if not overrides(recipe, "validation_step"):
+    if not is_scored(recipe):
+        if isinstance(recipe, ShardRecipe):
+            return "it has no validate_shard"
         return "it has no validation_step"
     return None
 

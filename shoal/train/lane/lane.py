@@ -24,6 +24,7 @@ from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import settings
+from shoal.train.recipe.shard import ShardModel
 from shoal.train.rng import Rng
 from shoal.train.stream.batches import Batches
 
@@ -94,6 +95,8 @@ class TrialModel:
             for name, p in self.model.named_parameters()
         ]
         modules = [type(module).__qualname__ for module in self.model.modules()]
+        if isinstance(self.model, ShardModel):
+            modules.append(self.model.form)
         kinds = [type(each).__qualname__ for each in self.optimizing.optimizers]
         optimizer = " ".join(kinds)
         other = optimizer
@@ -135,7 +138,8 @@ class TrialModel:
         Raises:
             ValueError: it is the state of another model.
         """
-        tree.load_model(self.model, state["model"])
+        with self.rng:  # a recipe of one's own may build its model again
+            tree.load_model(self.model, state["model"])
         self.optimizing.load(state)
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
@@ -147,7 +151,10 @@ class TrialModel:
         """Memory held: parameters, buffers, gradients, optimizer."""
         own: list[Tensor] = [*self.model.parameters(), *self.model.buffers()]
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return sum(map(bytes_of, own + grads)) + self.optimizing.bytes
+        foreign = 0
+        if isinstance(self.model, ShardModel):
+            foreign = self.model.bytes
+        return foreign + sum(map(bytes_of, own + grads)) + self.optimizing.bytes
 
 
 class TrainingLane(TrialModel):

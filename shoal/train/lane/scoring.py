@@ -17,6 +17,7 @@ from shoal.train.lane.gathered import Gathered
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import buffers
 from shoal.train.recipe.hooks import scores_whole
+from shoal.train.recipe.shard import ValueSum
 
 # without gradients a batch of so many training batches fits where one of those does
 EVALUATION_BATCHES = 4
@@ -63,6 +64,10 @@ class Scoring:
             by_name = self._whole.take(by_name, count)
         for name, values in by_name.items():
             total = self._totals.setdefault(name, [0.0, 0])
+            if isinstance(values, ValueSum):
+                total[0] += values.total
+                total[1] += values.count
+                continue
             total[0] = total[0] + _sum(name, values, count)
             total[1] += count
 

@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from shoal.train.data.columns import Lot
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import guarded
-from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.shard import is_scored
 
 OPTIONAL = ("config", "epoch")  # arguments that a step gets if it names them
 # the argument of a training step that steps its optimizers by itself
@@ -143,4 +144,4 @@ def scores_whole(recipe: Recipe) -> bool:
 
 def validates(recipe: Recipe, data: Data) -> bool:
     """Whether trials can be scored on validation data."""
-    return bool(data.validation) and overrides(recipe, "validation_step")
+    return bool(data.validation) and is_scored(recipe)

@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.train.recipe.recipe import Precision, Recipe, Shuffle, overrides
 from shoal.train.recipe.seat import LRRule, lr_factor
+from shoal.train.recipe.shard import refuse_settings
 
 DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
 
@@ -69,6 +70,7 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
     Raises:
         ValueError: one of them out of range.
     """
+    refuse_settings(recipe, config)
     names = [field.name for field in fields(Settings) if field.name != "data_key"]
     values = {name: config.get(name, getattr(recipe, name)) for name in names}
     for name in ("batch_size", "accumulate_grad_batches", "nan_patience"):

@@ -11,6 +11,7 @@ from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.train.lane.blame import Spent
 from shoal.train.recipe.hooks import ONE_SLOT
 from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.recipe.shard import ONE_SLOT, ShardRecipe
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, TrialError, Unit
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Evaluation
@@ -168,6 +169,8 @@ class Ranks:
         self, unit: Unit, orders: Orders, joins: bool, spent: Spent
     ) -> SharedUnit:
         """Begin a unit. `joins`: other processes are at it already."""
+        if isinstance(self._at.recipe, ShardRecipe):
+            raise TrialError(ONE_SLOT)
         before = self._lanes.whole(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
         fresh = not unit.visits and not joins

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+import torch
+
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent
@@ -12,6 +14,7 @@ from shoal.train.lane.device import use
 from shoal.train.lane.measure import Meter
 from shoal.train.private import delay_compiler, keep_freed
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 from shoal.train.slot.build import LaneBuilder
 from shoal.train.slot.crew import Pass
@@ -262,11 +265,14 @@ def _workplace(
 ) -> Workplace:
     """What the parts of a station share."""
     device = use(setup.device)
+    shown = device
+    if isinstance(recipe, ShardRecipe):
+        shown = torch.device("cpu")  # its batches are NumPy arrays
     streams = Streams(
         recipe,
         data,
         seed=setup.seed,
-        device=device,
+        device=shown,
         memory_gb=setup.data_memory_gb,
         feed=feed,
     )

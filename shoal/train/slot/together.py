@@ -18,8 +18,10 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.gauge import TRIES
-from shoal.train.lane.blame import blaming
-from shoal.train.recipe.unit import TrialError
+from shoal.train.lane.blame import add, blaming
+from shoal.train.recipe.shard import ShardRecipe
+from shoal.train.recipe.unit import Part, TrialError
+from shoal.train.shard.passes import ShardPass
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
 from shoal.train.slot.workplace import Workplace
@@ -46,6 +48,9 @@ class PackRun:
         self.crews = Crews(workplace.meter, paced=not clocked)
         self.fusing = FusedLanes(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
+        # the recipe's own code makes the steps of a pass
+        self._by_shard = isinstance(workplace.recipe, ShardRecipe)
+        self._told: set[str] = set()  # signatures of trials that train so
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -54,6 +59,10 @@ class PackRun:
             OutOfMemory: of a lane among several; all visits are void.
             DataError: the study must pause.
         """
+        if self._by_shard:
+            for each in passes:
+                yield from self._shard_pass(each)
+            return
         for together in self._by_stream(passes):
             yield from self._pass(together, fuse)
 
@@ -65,6 +74,10 @@ class PackRun:
         Raises:
             OutOfMemory, DataError: as `run`.
         """
+        if self._by_shard:
+            for each in passes:
+                self._tell_unfusable(each.lane.signature)
+            return
         for together in self._by_stream(passes):
             _exhaust(self._begin(together))
             with closing(self._chunks(together[0])) as chunks:
@@ -117,6 +130,38 @@ class PackRun:
         visit = each.unit.visit
         shuffle = each.lane.settings.shuffle
         return self._stream(each).chunks(visit.shard, visit.turn, shuffle)
+
+    # -- whole shards --------------------------------------------------------------------------
+
+    def _shard_pass(self, each: Pass) -> Iterator[News]:
+        """Let the recipe's own code make the visit, in one call."""
+        self._at.set_threads()
+        self._at.turn_of(each.trial)
+        made = ShardPass(each.lane, self._chunks(each), self._meter)
+        begin = perf_counter()
+        try:
+            with blaming():
+                sums = made.run(self._size(each))
+        except TrialError as error:
+            yield from fail([each], error)
+            return
+        seconds = perf_counter() - begin
+        self._steps.spend([each], "data", made.waited)
+        self._steps.spend([each], "train", seconds - made.waited)
+        samples, _ = each.lane.taken()
+        pace = self._at.setup.pace
+        if pace is not None:
+            each.spent.add("train", pace(each.unit.trial, samples))
+        self._meter.waited(each.lane, made.waited / samples)
+        self._tell_unfusable(each.lane.signature)
+        add(each.totals, sums)
+        yield each, Part(samples, sums, each.spent.take())
+
+    def _tell_unfusable(self, signature: str) -> None:
+        """Tell the meter once that such trials cannot train in one step."""
+        if signature not in self._told:
+            self._told.add(signature)
+            self._meter.tell(signature, unfusable=1.0)
 
     # -- one stream ----------------------------------------------------------------------------
 

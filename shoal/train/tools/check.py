@@ -16,8 +16,9 @@ from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.scoring import evaluate
-from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of, seen_by
+from shoal.train.recipe.shard import is_scored
 from shoal.train.recipe.unit import RAISED, Tree
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import Config, differences
@@ -115,7 +116,7 @@ class _Bench:
         )
         self.batches = self._first_batches(stream)
         self._checked: list[Columns] = []
-        if overrides(recipe, "validation_step"):
+        if is_scored(recipe):
             self._checked = list(stream.validation())[:1]
 
     def _first_batches(self, stream: Stream) -> list[Columns]:
@@ -175,7 +176,8 @@ class _Bench:
             return fresh
 
         def validated(lane: TrainingLane) -> TrainingLane:
-            evaluate(lane, self._checked)
+            if lane.passed:  # validation comes after training
+                evaluate(lane, self._checked)
             return lane
 
         ways: dict[str, Callable[[TrainingLane], TrainingLane]] = {

@@ -19,6 +19,7 @@ from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import Settings, seed_of, settings
+from shoal.train.recipe.shard import refuse_settings
 from shoal.train.rng import Rng
 
 # A misspelt attribute is at least this similar to the right name, as difflib counts.
@@ -90,7 +91,11 @@ def _is_plain(value: Any) -> bool:
 
 def _own_classes(recipe: Recipe) -> list[type]:
     """The recipe's class and those that it inherits from, without Shoal's own."""
-    return [kind for kind in type(recipe).__mro__ if kind not in (Recipe, object)]
+    own = []
+    for kind in type(recipe).__mro__:
+        if kind is not object and kind.__module__.partition(".")[0] != "shoal":
+            own.append(kind)
+    return own
 
 
 def _names_read(recipe: Recipe) -> set[str]:
@@ -156,6 +161,7 @@ def check_values(
     `config`: one configuration. `values`: what the search may choose, by name of the dimension.
     `optimizers`: how many the recipe configures.
     """
+    refuse_settings(recipe, config)
     usual = dict(config)
     if is_open(recipe, config):
         usual["batch_size"] = 1

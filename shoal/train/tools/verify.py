@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.data import Data
@@ -20,6 +19,7 @@ from shoal.train.lane.tree import load_model
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import seed_of
+from shoal.train.recipe.shard import ShardModel
 from shoal.train.recipe.unit import Tree, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
@@ -219,8 +219,8 @@ def model_from(
     seed: int,
     state: Tree,
     device: str = "cpu",
-) -> nn.Module:
-    """The trained model of a state, in evaluation mode.
+) -> Any:
+    """The trained model of a state, in evaluation mode; of a `ShardRecipe` its state.
 
     Raises:
         ValueError: the state is that of another model.
@@ -228,5 +228,8 @@ def model_from(
     if state.get("found") is not None:
         config = with_size(config, state["found"])
     lane = _new_lane(recipe, config, seed, device, epoch=1.0)
-    load_model(lane.model, state["model"])
+    with lane.rng:
+        load_model(lane.model, state["model"])
+    if isinstance(lane.model, ShardModel):
+        return lane.model.state
     return lane.model.eval()

@@ -1,0 +1,1 @@
+"""Passes that the user's code makes by itself."""

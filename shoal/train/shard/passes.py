@@ -1,0 +1,80 @@
+"""A pass over a shard that is one call of a `ShardRecipe`'s `train_shard`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from shoal.core.event import Sum
+from shoal.core.trial import Seconds
+from shoal.train.data.columns import Columns
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.measure import Extra, Meter
+from shoal.train.recipe.shard import arrays, shard_of
+from shoal.train.stream.batches import Batch, Batches
+
+Chunks = Generator[Columns, None, None]
+
+
+class ShardPass:
+    """One pass of a trial. `waited`: the seconds that it waited for chunks."""
+
+    def __init__(self, lane: TrainingLane, chunks: Chunks, meter: Meter) -> None:
+        self._lane = lane
+        self._chunks = chunks
+        self._meter = meter
+        self._threads = torch.get_num_threads()
+        self.waited: Seconds = 0.0
+
+    def run(self, samples: int) -> dict[str, Sum]:
+        """Train the trial on the shard of so many samples; the sums of what was noted.
+
+        Raises:
+            Diverged: the loss is not finite.
+            TypeError, ValueError: `train_shard` returned no sums, or drop_last leaves nothing.
+            DataError: the shard cannot be read.
+        """
+        lane = self._lane
+        lane.begin(samples)
+        extra = Extra(lane, lane.device)
+        with closing(self._batches()) as batches, extra, lane.rng:
+            sums = shard_of(lane.model).trained(batches)
+        if not self._meter.knows_memory(lane.signature):
+            self._meter.learn_memory(lane.signature, extra.bytes)
+        lane.drop(samples)
+        return sums
+
+    def _batches(self) -> Generator[Columns, None, None]:
+        """The batches as the user's code gets them. The time of each is taken."""
+        signature = self._lane.signature
+        for batch, count in self._cut():
+            given = arrays(batch)
+            begin = perf_counter()
+            yield given
+            self._meter.timed_elsewhere(signature, count, perf_counter() - begin)
+
+    def _cut(self) -> Iterator[Batch]:
+        """The batches with their samples."""
+        settings = self._lane.settings
+        cut = Batches(settings.batch_size)
+        with closing(self._chunks):
+            chunk = self._next()
+            while chunk is not None:
+                yield from cut.of(chunk)
+                chunk = self._next()
+        rest = cut.end()
+        if rest is not None and not settings.drop_last:
+            yield rest
+
+    def _next(self) -> Any:
+        """The next chunk; None at the end."""
+        begin = perf_counter()
+        chunk = next(self._chunks, None)
+        if torch.get_num_threads() != self._threads:  # the user's data may set them
+            torch.set_num_threads(self._threads)
+        self.waited += perf_counter() - begin
+        return chunk
