@@ -160,7 +160,8 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
             f"checkpoint {name} of trial {trial} is not in {vault.url} any more: "
             "it was deleted for max_checkpoint_gb, or by hand"
         ) from error
-    return model_from(setup.recipe, known.config, setup.seed, saved)
+    model: nn.Module = model_from(setup.recipe, known.config, setup.seed, saved)
+    return model
 
 
 def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:

@@ -165,9 +165,11 @@ class HandPack:
             StudyError: no such model.
         """
         config = self._known(name).trial.config
-        return model_from(
-            self._recipe, config, self._seed, self.state(name), self._device
+        state = self.state(name)
+        model: nn.Module = model_from(
+            self._recipe, config, self._seed, state, self._device
         )
+        return model
 
     def free(self, name: str) -> Tree:
         """Take the model out, and give its memory back. `load` goes on with the state returned.

@@ -66,7 +66,7 @@ class Scoring:
             total = self._totals.setdefault(name, [0.0, 0])
             if isinstance(values, ValueSum):
                 total[0] += values.total
-                total[1] += values.count
+                total[1] += values.samples
                 continue
             total[0] = total[0] + _sum(name, values, count)
             total[1] += count

@@ -7,6 +7,7 @@ modules had other names.
 """
 
 import io
+import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,8 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
     ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
 }
+# Variables of the environment by which a recipe's modules are another thing.
+ENVIRONMENT = ("KERAS_BACKEND",)
 _found: list[str] = []  # folders that recipes of this process came from
 
 
@@ -77,7 +80,7 @@ class _Carried:
     """Pickles as folders followed by a thing; unpickles as the thing alone.
 
     Pickle restores parts in their order, so the folders are on sys.path before the thing's code
-    is looked for.
+    is looked for, and the environment is as it was.
     """
 
     def __init__(self, folders: tuple[str, ...], thing: Any) -> None:
@@ -95,13 +98,21 @@ class _Folders:
         self.folders = folders
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _import_from_all, (self.folders,)
+        chosen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        return _prepare_to_import, (self.folders, chosen)
 
 
 def _import_from_all(folders: tuple[str, ...]) -> None:
     for folder in folders:
         if Path(folder).is_dir():  # on another machine it may not be there
             import_from(folder)
+
+
+def _prepare_to_import(folders: tuple[str, ...], chosen: Mapping[str, str]) -> None:
+    """Import from the folders; variables that this process does not have get their values."""
+    for name, value in chosen.items():
+        os.environ.setdefault(name, value)
+    _import_from_all(folders)
 
 
 def _second(_: Any, thing: Any) -> Any:

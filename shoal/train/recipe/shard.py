@@ -34,7 +34,10 @@ OF_STEPS = (
 RULE = (
     "must return {name: (sum, count)}: of each value its sum, and over how many samples"
 )
-ONE_SLOT = "a ShardRecipe trains on one slot: Shoal cannot split the steps that its train_shard makes"
+ONE_SLOT = (
+    "a ShardRecipe trains on one slot: Shoal cannot split the steps that its train_shard "
+    "makes"
+)
 SAVED = (
     "save(self, state) must return bytes, or nested dicts and lists of NumPy arrays, numbers "
     "and texts"
@@ -123,7 +126,7 @@ class ValueSum(NamedTuple):
     """A value's sum, and over how many samples."""
 
     total: float
-    count: float
+    samples: float
 
 
 class ShardModel(nn.Module):
@@ -137,7 +140,13 @@ class ShardModel(nn.Module):
         self.batch_size = int(config.get("batch_size", recipe.batch_size))
         # an optimizer needs a parameter
         self.nothing = nn.Parameter(torch.zeros(0))
-        self.state = recipe.init(config)
+        # within a list, for a Keras model may be a torch module itself
+        self._held = [recipe.init(config)]
+
+    @property
+    def state(self) -> Any:
+        """The recipe's own state."""
+        return self._held[0]
 
     def trained(self, batches: Iterator[Any]) -> dict[str, Sum]:
         """Train on the batches; the sums of what was noted.
@@ -193,7 +202,7 @@ class ShardModel(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         """Take over what was saved."""
-        self.state = self._recipe.load(self._config, _untree(state))
+        self._held[0] = self._recipe.load(self._config, _untree(state))
 
 
 def shard_of(model: nn.Module) -> ShardModel:

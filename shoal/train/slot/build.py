@@ -50,10 +50,11 @@ class LaneBuilder:
             lane = self._make(self._shards(trial), config)
             lane.found = found
             lane.optimizing.check_metric(at.setup.metric)
+            signature = lane.signature  # a shard recipe's code says what is in it
 
-        self._meter.record(lane.signature, "build", perf_counter() - begin)
+        self._meter.record(signature, "build", perf_counter() - begin)
         if first is not None:
-            self._meter.record(lane.signature, "first", first)
+            self._meter.record(signature, "first", first)
         return lane
 
     def _shards(self, trial: Trial) -> Collection[ShardId]:

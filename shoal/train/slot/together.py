@@ -48,9 +48,9 @@ class PackRun:
         self.crews = Crews(workplace.meter, paced=not clocked)
         self.fusing = FusedLanes(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
-        # the recipe's own code makes the steps of a pass
-        self._by_shard = isinstance(workplace.recipe, ShardRecipe)
-        self._told: set[str] = set()  # signatures of trials that train so
+        self._shards: ShardPasses | None = None  # if the recipe trains whole shards
+        if isinstance(workplace.recipe, ShardRecipe):
+            self._shards = ShardPasses(workplace, self._steps)
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -59,9 +59,9 @@ class PackRun:
             OutOfMemory: of a lane among several; all visits are void.
             DataError: the study must pause.
         """
-        if self._by_shard:
+        if self._shards is not None:
             for each in passes:
-                yield from self._shard_pass(each)
+                yield from self._shards.run(each, self._chunks(each))
             return
         for together in self._by_stream(passes):
             yield from self._pass(together, fuse)
@@ -74,9 +74,8 @@ class PackRun:
         Raises:
             OutOfMemory, DataError: as `run`.
         """
-        if self._by_shard:
-            for each in passes:
-                self._tell_unfusable(each.lane.signature)
+        if self._shards is not None:
+            self._shards.tell_unfusable(passes)
             return
         for together in self._by_stream(passes):
             _exhaust(self._begin(together))
@@ -130,38 +129,6 @@ class PackRun:
         visit = each.unit.visit
         shuffle = each.lane.settings.shuffle
         return self._stream(each).chunks(visit.shard, visit.turn, shuffle)
-
-    # -- whole shards --------------------------------------------------------------------------
-
-    def _shard_pass(self, each: Pass) -> Iterator[News]:
-        """Let the recipe's own code make the visit, in one call."""
-        self._at.set_threads()
-        self._at.turn_of(each.trial)
-        made = ShardPass(each.lane, self._chunks(each), self._meter)
-        begin = perf_counter()
-        try:
-            with blaming():
-                sums = made.run(self._size(each))
-        except TrialError as error:
-            yield from fail([each], error)
-            return
-        seconds = perf_counter() - begin
-        self._steps.spend([each], "data", made.waited)
-        self._steps.spend([each], "train", seconds - made.waited)
-        samples, _ = each.lane.taken()
-        pace = self._at.setup.pace
-        if pace is not None:
-            each.spent.add("train", pace(each.unit.trial, samples))
-        self._meter.waited(each.lane, made.waited / samples)
-        self._tell_unfusable(each.lane.signature)
-        add(each.totals, sums)
-        yield each, Part(samples, sums, each.spent.take())
-
-    def _tell_unfusable(self, signature: str) -> None:
-        """Tell the meter once that such trials cannot train in one step."""
-        if signature not in self._told:
-            self._told.add(signature)
-            self._meter.tell(signature, unfusable=1.0)
 
     # -- one stream ----------------------------------------------------------------------------
 
@@ -307,3 +274,52 @@ class PackRun:
 def _exhaust(news: Iterator[News]) -> None:
     """Do the work, and throw away what it reports."""
     deque(news, maxlen=0)
+
+
+class ShardPasses:
+    """Passes that a `ShardRecipe` makes by itself; trials of a pack take turns after each."""
+
+    def __init__(self, workplace: Workplace, steps: LaneSteps) -> None:
+        self._at = workplace
+        self._meter = workplace.meter
+        self._steps = steps
+        self._told: set[str] = set()  # signatures
+
+    def run(self, each: Pass, chunks: Chunks) -> Iterator[News]:
+        """Let the recipe make the visit. `chunks`: of its shard.
+
+        Raises:
+            OutOfMemory: of the lane; all visits of the slot are void.
+            DataError: the study must pause.
+        """
+        self._at.set_threads()
+        self._at.turn_of(each.trial)
+        made = ShardPass(each.lane, chunks, self._meter)
+        size = self._at.data.size(each.unit.visit.shard)
+        begin = perf_counter()
+        try:
+            with blaming():
+                sums = made.run(size)
+        except TrialError as error:
+            yield from fail([each], error)
+            return
+        self._book(each, made, perf_counter() - begin)
+        add(each.totals, sums)
+        yield each, Part(size, sums, each.spent.take())
+
+    def _book(self, each: Pass, made: ShardPass, seconds: Seconds) -> None:
+        """Book the seconds of a pass."""
+        samples, _ = each.lane.taken()
+        pace = self._at.setup.pace
+        if pace is not None:
+            each.spent.add("train", pace(each.unit.trial, samples))
+        self._steps.spend([each], "data", made.waited)
+        self._steps.spend([each], "train", seconds - made.waited)
+        self._meter.waited(each.lane, made.waited / samples)
+        self.tell_unfusable([each])
+
+    def tell_unfusable(self, passes: Sequence[Pass]) -> None:
+        """Tell the meter, once for each kind, that such trials cannot train in one step."""
+        for signature in {each.lane.signature for each in passes} - self._told:
+            self._told.add(signature)
+            self._meter.tell(signature, unfusable=1.0)

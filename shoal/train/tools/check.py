@@ -205,8 +205,10 @@ class Neighbour:
         seed: int,
         device: str = "cpu",
     ) -> None:
-        own = {**config, "seed": seed}
-        self._bench = partial(_Bench, recipe, data, own, 0, device)
+        own = dict(config)
+        if "seed" in own:
+            own["seed"] = seed
+        self._bench = partial(_Bench, recipe, data, own, seed, device)
         self._made: tuple[_Bench, TrainingLane] | None = None
 
     def step(self) -> None:
