@@ -24,7 +24,6 @@ from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
 from shoal.study.parts.asked import (
     check_metric,
-    check_one_slot,
     check_scores,
     per_slot,
 )
@@ -132,7 +131,6 @@ def _deciders(
     said: Policy[Any] | str = rule
     if is_auto(asked.policy):
         said = asked.policy
-    check_one_slot(asked.searcher, setup.recipe)
     searcher = per_slot(asked.searcher, rule, asked.options)
     if before:
         searcher = with_past(searcher, before["searcher"], state)

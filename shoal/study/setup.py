@@ -9,7 +9,7 @@ from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
-from shoal.train.recipe.hooks import ONE_SLOT, steps_itself
+from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
 
@@ -84,8 +84,9 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
 
 def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
     """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
-    if widths is not None and widths[1] > 1 and steps_itself(recipe):
-        raise StudyError(f"{ONE_SLOT}; got widths={widths!r}")
+    why = why_one_slot(recipe)
+    if widths is not None and widths[1] > 1 and why is not None:
+        raise StudyError(f"{why}; got widths={widths!r}")
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:

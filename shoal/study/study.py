@@ -217,10 +217,7 @@ class Study:
         return results.ranked(self.setup, self.state)[0]
 
     def best_model(self) -> "nn.Module":
-        """The best trial's model with its newest durable weights, in evaluation mode.
-
-        Of a `ShardRecipe` it is the state, as `load` gives it.
-        """
+        """The best trial's model with its newest durable weights, in evaluation mode."""
         return self.load_model(self.best_trial)
 
     def models(self, top: int) -> list["nn.Module"]:

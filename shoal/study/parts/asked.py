@@ -26,7 +26,7 @@ from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.shard import ONE_SLOT, ShardRecipe, is_scored
+from shoal.train.recipe.shard import ShardRecipe, is_scored
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
@@ -179,16 +179,6 @@ def check_scores(searcher: Searcher[Any], recipe: Recipe, data: Data) -> None:
                 f"{type(recipe).__name__} gives none: {lack}; "
                 "see docs/recipe.md, or search with grid or random"
             )
-
-
-def check_one_slot(searcher: Searcher[Any], recipe: Recipe) -> None:
-    """Raise StudyError if trials are to have several slots and the recipe allows one only."""
-    if not isinstance(recipe, ShardRecipe):
-        return
-    for each in nested(searcher):
-        widths = getattr(each, "widths", None)
-        if widths is not None and widths[1] > 1:
-            raise StudyError(f"widths={widths!r}, and {ONE_SLOT}; leave out widths=")
 
 
 def check_metric(metric: str | None, recipe: Recipe, data: Data) -> None:

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from shoal.train.data.columns import Lot
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import guarded
-from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.shard import is_scored
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.shard import SHARD_ON_ONE_SLOT, ShardRecipe, is_scored
 
 OPTIONAL = ("config", "epoch")  # arguments that a step gets if it names them
 # the argument of a training step that steps its optimizers by itself
@@ -134,6 +134,15 @@ def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
 def steps_itself(recipe: Recipe) -> bool:
     """Whether the recipe's training step steps the optimizers, so that Shoal does not."""
     return OPTIMIZERS in inspect.signature(recipe.training_step).parameters
+
+
+def why_one_slot(recipe: Recipe) -> str | None:
+    """Why the recipe's trials cannot have several slots; None if they can."""
+    if isinstance(recipe, ShardRecipe):
+        return SHARD_ON_ONE_SLOT
+    if steps_itself(recipe):
+        return ONE_SLOT
+    return None
 
 
 def scores_whole(recipe: Recipe) -> bool:

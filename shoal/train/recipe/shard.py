@@ -34,9 +34,9 @@ OF_STEPS = (
 RULE = (
     "must return {name: (sum, count)}: of each value its sum, and over how many samples"
 )
-ONE_SLOT = (
-    "a ShardRecipe trains on one slot: Shoal cannot split the steps that its train_shard "
-    "makes"
+SHARD_ON_ONE_SLOT = (
+    "a ShardRecipe trains on one slot, for Shoal cannot split the steps that its train_shard "
+    "makes: give widths=(1, 1), or leave them out"
 )
 SAVED = (
     "save(self, state) must return bytes, or nested dicts and lists of NumPy arrays, numbers "

@@ -9,9 +9,8 @@ from time import perf_counter
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.train.lane.blame import Spent
-from shoal.train.recipe.hooks import ONE_SLOT
+from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.seat import Orders, Seat
-from shoal.train.recipe.shard import ONE_SLOT, ShardRecipe
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, TrialError, Unit
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Evaluation
@@ -169,8 +168,6 @@ class Ranks:
         self, unit: Unit, orders: Orders, joins: bool, spent: Spent
     ) -> SharedUnit:
         """Begin a unit. `joins`: other processes are at it already."""
-        if isinstance(self._at.recipe, ShardRecipe):
-            raise TrialError(ONE_SLOT)
         before = self._lanes.whole(unit.trial.id)
         same = before is not None and before.lane.visits == unit.visits
         fresh = not unit.visits and not joins
@@ -192,8 +189,9 @@ class Ranks:
         self._pack.fusing.release(held.lane)
         held.whole = False
         held.safe = False
-        if held.lane.hooks.steps_itself:
-            raise TrialError(ONE_SLOT, signature=held.lane.signature)
+        why = why_one_slot(held.lane.recipe)
+        if why is not None:
+            raise TrialError(why, signature=held.lane.signature)
         return held
 
     def _begin_pass(self, unit: Unit, wide: Wide, whole: bool, same: bool) -> None:

@@ -48,9 +48,7 @@ class PackRun:
         self.crews = Crews(workplace.meter, paced=not clocked)
         self.fusing = FusedLanes(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
-        self._shards: ShardPasses | None = None  # if the recipe trains whole shards
-        if isinstance(workplace.recipe, ShardRecipe):
-            self._shards = ShardPasses(workplace, self._steps)
+        self._shards = shard_passes(workplace, self._steps)
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -75,8 +73,7 @@ class PackRun:
             OutOfMemory, DataError: as `run`.
         """
         if self._shards is not None:
-            self._shards.tell_unfusable(passes)
-            return
+            return self._shards.tell_unfusable(passes)
         for together in self._by_stream(passes):
             _exhaust(self._begin(together))
             with closing(self._chunks(together[0])) as chunks:
@@ -274,6 +271,13 @@ class PackRun:
 def _exhaust(news: Iterator[News]) -> None:
     """Do the work, and throw away what it reports."""
     deque(news, maxlen=0)
+
+
+def shard_passes(workplace: Workplace, steps: LaneSteps) -> ShardPasses | None:
+    """What makes the passes if the recipe trains whole shards; else None."""
+    if isinstance(workplace.recipe, ShardRecipe):
+        return ShardPasses(workplace, steps)
+    return None
 
 
 class ShardPasses:
