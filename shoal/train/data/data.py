@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
-from shoal.train.data.arrays import from_arrays, from_idx
+from shoal.train.data.arrays import Arrays, from_arrays, from_idx
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.items.collate import check_collate
 from shoal.train.data.items.dataset import from_dataset
@@ -118,6 +118,11 @@ class Data:
                 "bring the former back, then resume"
             )
         return columns
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is copying: all columns are arrays in memory."""
+        return isinstance(self._source, Arrays)
 
     @property
     def by_rows(self) -> bool:

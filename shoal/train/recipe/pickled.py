@@ -10,7 +10,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -45,10 +45,13 @@ ENVIRONMENT = ("KERAS_BACKEND",)
 _found: list[str] = []  # folders that recipes of this process came from
 
 
-def dumps(thing: Any) -> bytes:
+def dumps(
+    thing: Any, aside: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
     """The thing, pickled with the code of its classes, except that of installed packages.
 
-    Of a tuple, the code of each part. `pickle.loads` reads it.
+    Of a tuple, the code of each part. `pickle.loads` reads it. `aside`: gets the contents of
+    arrays, which then are not in the pickle, and have to be given to `pickle.loads` in this order.
     """
     parts: tuple[Any, ...] = (thing,)
     if isinstance(thing, tuple):
@@ -61,7 +64,8 @@ def dumps(thing: Any) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     try:
         folders = dict.fromkeys([*filter(None, map(_folder, modules)), *_found])
-        return bytes(cloudpickle.dumps(_Carried(tuple(folders), thing)))
+        carried = _Carried(tuple(folders), thing)
+        return bytes(cloudpickle.dumps(carried, protocol=5, buffer_callback=aside))
     finally:
         for module in new:
             cloudpickle.unregister_pickle_by_value(module)

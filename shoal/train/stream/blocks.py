@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from hashlib import blake2b
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.cluster import ShardId
+from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
@@ -49,6 +51,7 @@ class Blocks:
         self._brought: dict[
             int, Columns
         ] = {}  # blocks that were read and not yet taken
+        self._took: dict[int, Seconds] = {}  # for bringing blocks
         self.part = part
         self.count = -(-self._size // self._chunk)
         self.missed: set[int] = set()  # blocks that the feed did not have
@@ -72,10 +75,17 @@ class Blocks:
         """
         if not self.lacks(number):
             return
+        begin = perf_counter()
         if self._data.by_rows:
             self._brought[number] = self._read(number)
         else:
             self._raw = self._data.read(self.part)
+        self._took[number] = perf_counter() - begin
+
+    def forget(self, number: int) -> Seconds:
+        """Drop what was brought for the block; returns the seconds that bringing it took."""
+        self._brought.pop(number, None)
+        return self._took.pop(number, 0.0)
 
     def _read(self, number: int) -> Columns:
         return self._data.rows(self.part, self._chosen(number))

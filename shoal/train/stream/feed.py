@@ -85,13 +85,14 @@ class FeedClient:
         if number not in blocks.missed:
             fed = self._ask(self._feed, order, number)
             if fed is not None:
+                blocks.forget(number)
                 return fed
             if self._data.serial and blocks.lacks(number):
                 blocks.missed.add(number)
                 raise UnreadError
         begin = perf_counter()
         chunk = make()
-        seconds = perf_counter() - begin
+        seconds = perf_counter() - begin + blocks.forget(number)
         self._feed.made(seconds / blocks.rows(number))
         return chunk
 

@@ -75,6 +75,8 @@ class Stream:
         self.varies = self.augments
         if self._collator is not None and self._collator.may_draw:
             self.varies = True
+        # to read and prepare a block
+        self._takes_work = self._maker.prepares or not data.in_memory
 
     def chunks(
         self, shard: ShardId, turn: int, shuffle: str = "once", skip: int = 0
@@ -164,7 +166,7 @@ class Stream:
     ) -> Chunks:
         """The chunks of a pass. `always`: to make one takes time even if it is in the cache."""
         blocks = order.blocks
-        may_be_fed = self._maker.prepares or always
+        may_be_fed = self._takes_work or always
 
         def is_kept(number: int) -> bool:
             return self._cache.get(blocks.part, number) is not None
@@ -232,7 +234,7 @@ class Stream:
         chunk = self._cache.get(blocks.part, number)
         if chunk is not None:
             return chunk
-        if self._maker.prepares:
+        if self._takes_work:
             make = partial(self._maker.prepared, blocks, number)
             chunk = self._feed.chunk(order, number, make)
         else:
@@ -324,11 +326,11 @@ def _without(chunks: Chunks, skip: int) -> Chunks:
 def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
     """A stream that makes chunks for others, on one core, in main memory.
 
-    `memory_gb`: for what `prepare` made of the data, if the data is augmented in each pass. The
-    stream keeps no finished chunks.
+    `memory_gb`: for blocks that were read and prepared, if the data is augmented in each pass. The
+    stream keeps no finished chunks, and no copies of what is in memory.
     """
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    if not overrides(recipe, "prepare"):
+    if data.in_memory and not overrides(recipe, "prepare"):
         memory_gb = 0.0
     return Stream(recipe, data, seed=seed, device=device, memory_gb=memory_gb)

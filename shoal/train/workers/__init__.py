@@ -1,0 +1,1 @@
+"""Processes of this machine that make chunks for a slot."""

@@ -1,0 +1,139 @@
+"""Columns and recipes in shared memory, on their way from one process to another."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
+
+SYSTEM = Path("/dev/shm")  # where Linux has shared memory; other systems need no check
+ALIGN = 64  # bytes: arrays start at cache lines
+Span = tuple[int, int]  # where some bytes begin and end
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Something pickled that lies in a piece of shared memory: the pickle, then its arrays."""
+
+    name: str  # of the piece
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """An array on its way, with its layout: see `columns.laid`."""
+
+    form: cols.Laid
+
+
+def place(
+    name: str, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]
+) -> tuple[Placed, SharedMemory]:
+    """Copy these to a new piece of shared memory. Whoever reads it last has to unlink it.
+
+    Raises:
+        OSError: there is not so much shared memory.
+    """
+    pieces = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+    spans: list[Span] = []
+    end = 0
+    for piece in pieces:
+        start = -(-end // ALIGN) * ALIGN
+        end = start + piece.nbytes
+        spans.append((start, end))
+    _check_room(end)
+    memory = SharedMemory(name, create=True, size=max(1, end))
+    view = np.frombuffer(_buffer(memory), np.uint8)
+    for (start, stop), piece in zip(spans, pieces, strict=True):
+        view[start:stop] = np.frombuffer(piece, np.uint8)
+    return Placed(name, spans), memory
+
+
+def _check_room(size: int) -> None:
+    """Raise OSError if so many bytes do not fit: writing to them would kill the process."""
+    if not SYSTEM.is_dir():
+        return
+    free = shutil.disk_usage(SYSTEM).free
+    if free < size:
+        raise OSError(
+            f"{size / 2**20:.0f} MB are needed and {free / 2**20:.0f} MB are free in {SYSTEM}: "
+            "give the container more (docker run --shm-size=…)"
+        )
+
+
+def place_columns(name: str, columns: Columns) -> tuple[Placed, SharedMemory]:
+    """As `place`, of a chunk's columns."""
+    buffers: list[pickle.PickleBuffer] = []
+    laid = cols.apply(columns, _on_its_way)
+    pickled = pickle.dumps(laid, protocol=5, buffer_callback=buffers.append)
+    return place(name, pickled, buffers)
+
+
+def taken(placed: Placed) -> Columns:
+    """The columns, in memory of their own. The piece is removed.
+
+    Raises:
+        FileNotFoundError: the piece is gone.
+    """
+    memory = SharedMemory(placed.name)
+    try:
+        own = np.empty(placed.spans[-1][1] + ALIGN, np.uint8)
+        shift = -own.ctypes.data % ALIGN
+        own = own[shift : shift + placed.spans[-1][1]]
+        own[:] = np.frombuffer(_buffer(memory), np.uint8, count=len(own))
+    finally:
+        memory.close()
+        memory.unlink()
+    columns: Columns = _loaded(own.data, placed.spans)
+    return cols.apply(columns, _arrived)
+
+
+def opened(placed: Placed) -> tuple[Any, SharedMemory]:
+    """What was pickled; its arrays lie in the piece, which has to stay open. For reading only."""
+    memory = SharedMemory(placed.name)
+    return _loaded(_buffer(memory).toreadonly(), placed.spans), memory
+
+
+def remove(name: str) -> None:
+    """Remove a piece that nobody will take, if it is there."""
+    try:
+        memory = SharedMemory(name)
+    except (FileNotFoundError, ValueError):
+        return
+    memory.close()
+    memory.unlink()
+
+
+def _loaded(view: memoryview, spans: Sequence[Span]) -> Any:
+    """What was pickled, with its arrays as views."""
+    (start, stop), *rest = spans
+    buffers = [view[begin:end] for begin, end in rest]
+    return pickle.loads(view[start:stop], buffers=buffers)
+
+
+def _buffer(memory: SharedMemory) -> memoryview:
+    view = memory.buf
+    assert view is not None, "it is open"
+    return view
+
+
+def _on_its_way(column: Any) -> Any:
+    if isinstance(column, np.ndarray):
+        return _Laid(cols.laid(column))
+    return column
+
+
+def _arrived(column: Any) -> Any:
+    if isinstance(column, _Laid):
+        numbers, shape, strides = column.form
+        return np.lib.stride_tricks.as_strided(numbers, shape, strides)
+    return column

@@ -1,0 +1,270 @@
+"""A slot's workers: which of them makes which chunk, and what becomes of their ends."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from threading import Lock
+from typing import Any
+
+from shoal.core.cluster import GiB
+from shoal.core.trial import Samples, Seconds
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.data import Data
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.stream.feed import Key
+from shoal.train.workers.memory import taken
+from shoal.train.workers.process import Result
+from shoal.train.workers.sent import Sent
+from shoal.train.workers.worker import Worker
+
+START: Seconds = 2.0  # about what it takes until a worker is ready
+WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing
+EACH = 2  # tasks that a worker has at a time: one to make, and the next
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSetup:
+    """How a slot's workers are to be."""
+
+    seed: int
+    count: int
+    memory_gb: GiB  # for what all of them keep of the data
+    # start as soon as a chunk takes some milliseconds; otherwise, once making chunks here has taken
+    # as long as starting a worker does
+    at_once: bool
+
+
+class Workers:
+    """Processes that make a slot's chunks, a few ahead of training: a `Feed`.
+
+    They give what this process would make, to the last bit. They are started only where making a
+    chunk takes `WORTH` seconds or more. Until they are ready, and for what they cannot make, the
+    slot makes its chunks itself: so an error of the recipe is raised there.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, setup: PoolSetup) -> None:
+        self.most = EACH * setup.count  # chunks that are made or ready at a time
+        self.ahead: Samples = self.most * data.chunk
+        self._setup = setup
+        self._data = data
+        self._chunk = data.chunk
+        self._recipe = recipe
+        self.given = 0  # chunks that workers made and the slot took
+        self._spent: Seconds = 0.0  # by the slot, on chunks that it made itself
+        self._sent: Sent | None = None
+        self._workers: list[Worker] = []
+        self._ready: OrderedDict[Key, Columns] = OrderedDict()
+        self._refused: set[Key] = set()  # could not be made by a worker
+        self._homes: dict[
+            Any, Worker
+        ] = {}  # who made a block before, and may have kept it
+        self._why = ""  # why a worker could not make a chunk
+        self._is_warned = False  # of that
+        self._is_off = False  # workers cannot work here
+        self._names = f"shoal{secrets.token_hex(5)}"
+        self._count = 0  # of tasks so far
+        self._lock = Lock()
+
+    # -- what the slot asks ----------------------------------------------------------------------
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """See `Feed`.
+
+        Raises:
+            DataError: a worker was killed twice.
+        """
+        with self._lock:
+            if not self._workers:
+                return None
+            self._listen(0)
+            self._wait_for(keys)
+            chunk = self._ready.pop(keys[0], None)
+            self.given += chunk is not None
+            self._refused.discard(keys[0])
+            self._give_out(keys[1:])
+            return chunk
+
+    def _wait_for(self, keys: Sequence[Key]) -> None:
+        """Have chunks made until the first is ready, or no worker can make it now."""
+        first = keys[0]
+        while any(worker.is_ready for worker in self._workers):
+            if first in self._ready or first in self._refused:
+                return
+            self._give_out(keys, at_least=1)
+            self._listen(None)
+
+    def made(self, seconds: Seconds) -> None:
+        """See `Feed`. Starts the workers once that pays."""
+        took = seconds * self._chunk
+        with self._lock:
+            self._spent += took
+            if self._why:
+                self._warn_of_refusal()
+            enough = self._setup.at_once or self._spent >= START
+            if enough and took >= WORTH and not self._workers and not self._is_off:
+                self._start()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, for tests and for people who look."""
+        return [worker.pid for worker in self._workers]
+
+    def ready(self) -> int:
+        """How many of them can make chunks now."""
+        with self._lock:
+            self._listen(0)
+            return sum(worker.is_ready for worker in self._workers)
+
+    def close(self) -> None:
+        """End the processes, and free the memory that they share with this one."""
+        with self._lock:
+            self._is_off = True
+            self._end()
+
+    # -- the processes ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the processes; they are ready some seconds later."""
+        setup = self._setup
+        try:
+            self._sent = Sent(self._recipe, self._data, f"{self._names}-0")
+        except OSError as error:
+            self._give_up(f"no shared memory ({error})")
+            return
+        share = setup.memory_gb / setup.count
+        start = self._sent.starter(setup.seed, self._data.fingerprint, share)
+        self._workers = [Worker(start) for _ in range(setup.count)]
+
+    def _end(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        for worker in self._workers:
+            worker.join()
+        self._workers = []
+        self._homes.clear()
+        self._ready.clear()
+        if self._sent is not None:
+            self._sent.free()
+            self._sent = None
+
+    def _give_up(self, why: str) -> None:
+        """Do without workers from now on."""
+        self._is_off = True
+        self._end()
+        warnings.warn(
+            f"chunks are made in this process alone, for workers cannot make them: {why}",
+            stacklevel=2,
+        )
+
+    def _warn_of_refusal(self) -> None:
+        """A worker could not make a chunk that this process could make."""
+        if not self._is_warned:
+            warnings.warn(
+                f"a worker could not make a chunk, which this process then made: {self._why}",
+                stacklevel=2,
+            )
+        self._is_warned = True
+        self._why = ""
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def _is_made(self, key: Key) -> bool:
+        """Whether a worker has the task of making the chunk."""
+        return any(key in worker.tasks for worker in self._workers)
+
+    def _give_out(self, keys: Iterable[Key], at_least: int = 0) -> None:
+        """Have the chunks made that are neither ready nor under way, as far as there is room."""
+        busy = sum(len(worker.tasks) for worker in self._workers)
+        wanted = [key for key in keys if not self._is_at_hand(key)]
+        self._drop_others(set(keys), busy + len(wanted))
+        room = self.most - busy - len(self._ready)
+        for key in wanted[: max(at_least, room)]:
+            worker = self._choose(key)
+            if worker is not None:
+                self._count += 1
+                worker.give(key, f"{self._names}-{self._count}")
+                self._homes[self._home(key)] = worker
+
+    def _is_at_hand(self, key: Key) -> bool:
+        return key in self._ready or key in self._refused or self._is_made(key)
+
+    def _drop_others(self, keys: set[Key], coming: int) -> None:
+        """Drop ready chunks that are not wanted any more, oldest first, to make room."""
+        for key in list(self._ready):
+            if len(self._ready) + coming <= self.most:
+                return
+            if key not in keys:
+                del self._ready[key]
+
+    def _home(self, key: Key) -> Any:
+        """What a worker keeps of a chunk: its block, or the whole shard."""
+        if self._data.by_rows:
+            return key[:2]
+        return key[0]
+
+    def _choose(self, key: Key) -> Worker | None:
+        """Who is to make the chunk. None: it waits until its worker has time."""
+        there = [worker for worker in self._workers if worker.is_ready]
+        if not there:
+            return None
+        home = self._homes.get(self._home(key))
+        idle = min(there, key=lambda worker: len(worker.tasks))
+        if home in there and (len(home.tasks) < EACH or not self._data.by_rows):
+            return home
+        if len(idle.tasks) >= EACH or (home in there and idle.tasks):
+            return None
+        return idle
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _listen(self, timeout: Seconds | None) -> None:
+        """Take what workers say; wait for it for so long, None: until one says something."""
+        pipes: dict[Any, Worker] = {worker.pipe: worker for worker in self._workers}
+        for pipe in wait(list(pipes), timeout):
+            worker = pipes[pipe]
+            result = worker.heard()
+            if result is None:
+                self._revive(worker)
+            elif result.key is None:
+                self._begin(worker, result)
+            else:
+                self._take(worker, result.key, result)
+            if not self._workers:
+                return
+
+    def _begin(self, worker: Worker, result: Result) -> None:
+        """The worker says that it is ready, or why it is not."""
+        worker.is_ready = not result.why
+        if result.why:
+            self._give_up(result.why)
+
+    def _take(self, worker: Worker, key: Key, result: Result) -> None:
+        """Take a chunk that a worker made."""
+        if result.placed is None:
+            self._refused.add(key)
+            self._why = self._why or result.why
+            return
+        self._ready[key] = taken(result.placed)
+        worker.taken.append(result.placed.name)
+
+    def _revive(self, worker: Worker) -> None:
+        """Start a worker again that was killed.
+
+        Raises:
+            DataError: that happened to it before.
+        """
+        worker.join()
+        if worker.deaths > 1:
+            code = worker.code
+            self._is_off = True
+            self._end()
+            raise DataError(
+                f"a worker process was killed twice (exit code {code}): if memory is short, use "
+                "fewer workers, or workers=0; then resume"
+            )
+        worker.start()

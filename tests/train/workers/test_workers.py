@@ -1,0 +1,275 @@
+"""Workers: the bits that one process would make, in order; and how they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from device_kit import HERE
+from train_kit import S0, Small
+
+from shoal.train.data.columns import DataError
+from shoal.train.data.data import Data
+from shoal.train.stream.stream import Stream
+from shoal.train.workers import pool
+from shoal.train.workers.pool import PoolSetup, Workers
+
+SHARED = Path("/dev/shm")
+
+
+class Slow(Small):
+    """Preparing takes long enough for workers."""
+
+    def prepare(self, samples: Any) -> Any:
+        time.sleep(0.006)
+        return (np.sqrt(samples[0].astype("float64")), samples[0])
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        # Not contiguous: the layout decides how sums are rounded.
+        noise = rng.normal(size=(3, len(samples[0]))).T
+        return (samples[0][:, None] + noise, samples[1])
+
+
+class Plain(Slow):
+    augment = Small.augment
+
+
+class Broken(Slow):
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        if 7 in samples[1]:
+            raise ZeroDivisionError("seven")
+        return super().augment(samples, rng)
+
+
+class Drawn:
+    """A dataset whose items are drawn anew each time."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(0.002)
+        return np.random.rand(), number
+
+
+def numbers() -> Data:
+    data = Data.arrays(np.arange(30), shards=2, validation=0.2)
+    data.chunk = 4
+    return data
+
+
+@contextmanager
+def workers(recipe: Any, data: Data, count: int = 2) -> Iterator[Workers]:
+    made = Workers(recipe, data, PoolSetup(1, count, 1.0, at_once=True))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def start(of: Workers) -> None:
+    """Start the workers, and wait until all are ready."""
+    of.made(1.0)
+    until(lambda: of.ready() == len(of.pids))
+
+
+def until(there: Any) -> None:
+    end = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def passes(recipe: Any, data: Data, feed: Any, shuffle: str = "each") -> list[Any]:
+    """The bytes and the layout of two passes and the validation data."""
+    of = Stream(recipe, data, seed=1, device=HERE, memory_gb=0.0, feed=feed)
+    chunks = []
+    for turn in range(2):
+        for shard in data.shards:
+            chunks += list(of.chunks(shard, turn, shuffle))
+    chunks += list(of.validation())
+    return [
+        [(column.numpy().tobytes(), column.stride()) for column in chunk]
+        for chunk in chunks
+    ]
+
+
+def left() -> set[str]:
+    """Pieces of shared memory that there are."""
+    if not SHARED.is_dir():
+        return set()
+    return {path.name for path in SHARED.glob("shoal*")}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_give_the_bits_of_one_process(count: int) -> None:
+    before = left()
+    data = numbers()
+    for recipe in (Slow(), Plain()):
+        with workers(recipe, data, count) as feed:
+            start(feed)
+            for shuffle in ("once", "each"):
+                alone = passes(recipe, data, None, shuffle)
+                assert passes(recipe, data, feed, shuffle) == alone
+                assert feed.given >= len(alone)
+        assert left() <= before
+        assert not feed.pids
+
+
+@pytest.mark.filterwarnings("ignore:two reads")
+def test_what_items_draw_is_the_same_in_any_process() -> None:
+    data = Data.dataset(Drawn(), shards=2)
+    data.chunk = 5
+    alone = passes(Small(), data, None)
+    with workers(Small(), data) as feed:
+        assert passes(Small(), data, feed) == alone, "while the workers start"
+        until(lambda: feed.ready() == 2)
+        assert passes(Small(), data, feed) == alone
+        assert feed.given
+
+
+def test_the_recipes_error_is_raised_where_it_trains() -> None:
+    data = numbers()
+    with workers(Broken(), data) as feed:
+        start(feed)
+        with pytest.raises(ZeroDivisionError, match="seven"):
+            passes(Broken(), data, feed)
+
+
+def test_a_killed_worker_is_started_again_once() -> None:
+    data = numbers()
+    alone = passes(Slow(), data, None)
+    with workers(Slow(), data, 1) as feed:
+        start(feed)
+        os.kill(feed.pids[0], signal.SIGKILL)
+        assert passes(Slow(), data, feed) == alone
+        until(lambda: feed.ready() == 1)
+        assert passes(Slow(), data, feed) == alone
+        os.kill(feed.pids[0], signal.SIGKILL)
+        with pytest.raises(DataError, match=r"killed twice .exit code -9.*workers=0"):
+            passes(Slow(), data, feed)
+        assert not feed.pids
+    assert passes(Slow(), data, feed) == alone
+
+
+def test_chunks_that_cost_nothing_are_not_worth_a_process() -> None:
+    class Quick(Slow):
+        def prepare(self, samples: Any) -> Any:
+            return (samples[0] * 1.0, samples[0])
+
+    data = numbers()
+    with workers(Quick(), data) as feed:
+        passes(Quick(), data, feed)
+        assert not feed.pids
+    late = Workers(Slow(), data, PoolSetup(1, 1, 1.0, at_once=False))
+    passes(Slow(), data, late)
+    assert not late.pids, "less than a worker takes to start"
+
+
+class Unlike(Slow):
+    """Its data cannot be pickled, and is another in each process."""
+
+    def data(self) -> Data:
+        return Data.arrays(np.arange(31), shards=2, validation=0.2)
+
+
+def test_workers_that_get_other_data_are_not_used() -> None:
+    data = Data.dataset(Held(), shards=2)
+    with workers(Unlike(), data) as feed:
+        with pytest.warns(UserWarning, match="other data in a worker"):
+            start(feed)
+        assert passes(Unlike(), data, feed) == passes(Unlike(), data, None)
+        assert not feed.given
+
+
+class Held(Drawn):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> Any:
+        return number * 0.5, number
+
+
+def test_the_shared_memory_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(OSError):
+        pass
+
+    def none(*_: Any) -> Any:
+        raise Full("no room")
+
+    monkeypatch.setattr(pool, "Sent", none)
+    with workers(Slow(), numbers()) as feed:
+        with pytest.warns(UserWarning, match="in this process alone.*no room"):
+            feed.made(1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert passes(Slow(), numbers(), feed) == passes(Slow(), numbers(), None)
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {path!r}
+import test_workers as kit
+from shoal.train.workers.pool import PoolSetup, Workers
+
+data = kit.numbers()
+feed = Workers(kit.Slow(), data, PoolSetup(1, 2, 1.0, at_once=True))
+kit.start(feed)
+kit.passes(kit.Slow(), data, feed)
+print(*feed.pids, flush=True)
+{then}
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("then", ["sys.stdin.read()", "1 / 0", ""])
+def test_workers_end_with_the_process_that_started_them(then: str) -> None:
+    """Also without a guard in the script, and killed with SIGKILL."""
+    before = left()
+    path = [str(Path(__file__).parent), *sys.path]
+    made = textwrap.dedent(SCRIPT).format(path=path, then=then)
+    with subprocess.Popen(
+        [sys.executable, "-c", made],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        if "stdin" in then:
+            driver.kill()
+        driver.communicate()
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    until(lambda: left() <= before)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_chunk_comes_first_that_training_waits_for() -> None:
+    """A worker that is busy with what is wanted later does not keep it from being asked."""
+    data = numbers()
+    with workers(Slow(), data, 1) as feed:
+        start(feed)
+        keys = [(S0, number, 0, "once") for number in range(3)]
+        for key in (keys[2], keys[0], keys[1], keys[2]):
+            assert feed.chunk([key, *keys], None) is not None
