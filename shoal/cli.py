@@ -55,6 +55,7 @@ from shoal.tools.arguments import (
     ValidateEvery,
     Values,
     Widths,
+    Workers,
 )
 
 app = typer.Typer(
@@ -103,6 +104,7 @@ def run(
     max_checkpoint_gb: CheckpointLimit = None,
     slot_memory_gb: SlotMemory = None,
     fuse: Fuse = True,
+    workers: Workers = "auto",
     feeders: Feeders = "auto",
     validate_every: ValidateEvery = 1,
     profile: ProfileFile = None,

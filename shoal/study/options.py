@@ -48,6 +48,9 @@ class Options:
     slots: int | None = None
     # CPU threads of each slot.
     threads: int = 1
+    # Of the local backend: processes that read, prepare and augment data. "auto": as many as cores
+    # are left over; they start only where making data takes longer than starting them.
+    workers: int | Literal["auto"] = "auto"
     # Of the local backend: cpu, cuda or mps; auto takes a GPU if there is one.
     device: str = "auto"
     # Of a running Ray cluster; None starts one on this machine.
@@ -104,7 +107,13 @@ class Options:
                 f"the local backend has one slot; got slots={self.slots}: "
                 'use backend="ray" for more'
             )
-        self._check_feeders()
+        self._check_number("feeders")
+        self._check_number("workers")
+        if self.backend == "ray" and self.workers != "auto":
+            raise StudyError(
+                f"workers are of the local backend; got workers={self.workers} with ray: "
+                "use feeders="
+            )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value < least:
@@ -116,14 +125,22 @@ class Options:
                 f"slot_memory_gb must be > 0, or None for no limit; got {self.slot_memory_gb}"
             )
 
-    def _check_feeders(self) -> None:
-        """Raise StudyError unless this is "auto", or a number."""
-        if self.feeders == "auto":
+    def _check_number(self, name: str) -> None:
+        """Raise StudyError unless this option is "auto", or a number of processes."""
+        value = getattr(self, name)
+        if value == "auto":
             return
-        if not isinstance(self.feeders, int) or self.feeders < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise StudyError(
-                f'feeders must be "auto", or a whole number >= 0; got {self.feeders!r}'
+                f'{name} must be "auto", or a whole number >= 0; got {value!r}'
             )
+
+    @property
+    def known_workers(self) -> int:
+        """How many workers a slot of this process may start."""
+        if self.workers == "auto":
+            return max(0, cpus_here() - self.threads)
+        return self.workers
 
     @property
     def known_slots(self) -> int | None:

@@ -103,6 +103,12 @@ Fuse = Annotated[
         help="packed trials may train in one step; --no-fuse: bit for bit as alone"
     ),
 ]
+Workers = Annotated[
+    str,
+    typer.Option(
+        help="processes that read, prepare and augment data (local): a number, or auto"
+    ),
+]
 Feeders = Annotated[
     str,
     typer.Option(

@@ -35,11 +35,12 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a search. `options`: what else `Study.optimize` takes; feeders are text."""
+    """Train a search. `options`: what else `Study.optimize` takes; workers and feeders are text."""
     study = open_study(file, storage, space, metric, mode, seed)
     options["num_samples"] = _samples(study, options["num_samples"])
-    if options["feeders"].isdecimal():
-        options["feeders"] = int(options["feeders"])
+    for name in ("workers", "feeders"):
+        if options[name].isdecimal():
+            options[name] = int(options[name])
     with concluded(study, as_json):
         study.optimize(progress=not as_json, **options)
 

@@ -22,6 +22,7 @@ from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of, limit_memory
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
+from shoal.train.workers.pool import PoolSetup, Workers
 
 # What a slot of this process makes within so many seconds becomes durable together.
 TOGETHER: Seconds = 1.0
@@ -108,11 +109,34 @@ def _local(
         pace=pace_of(start.given),
         metric=setup.metric,
     )
-    station = Station(setup.recipe, start.data, vault, station_setup)
+    workers = _workers(setup, options, start.data)
+    station = Station(setup.recipe, start.data, vault, station_setup, feed=workers)
+    close = _nothing
+    if workers is not None:
+        workers.starting = station.at.streams.share
+        close = workers.close
     memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
     node = platform.node() or "here"
     slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
-    return WiredBackend(Local(station, course, slot, start.since), vault)
+    return WiredBackend(Local(station, course, slot, start.since), vault, close)
+
+
+def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:
+    """The processes that may make the slot's chunks; they start once that pays."""
+    count = options.known_workers
+    if count == 0:
+        return None
+    how = PoolSetup(
+        seed=setup.seed,
+        count=count,
+        memory_gb=options.data_memory_gb,
+        at_once=options.workers != "auto",
+    )
+    return Workers(setup.recipe, data, how)
+
+
+def _nothing() -> None:
+    """There is nothing to close."""
 
 
 @dataclass(frozen=True, slots=True)

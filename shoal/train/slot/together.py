@@ -125,7 +125,8 @@ class PackRun:
         """The chunks of the pass, in its order."""
         visit = each.unit.visit
         shuffle = each.lane.settings.shuffle
-        return self._stream(each).chunks(visit.shard, visit.turn, shuffle)
+        then = self._at.follows(each.unit)
+        return self._stream(each).chunks(visit.shard, visit.turn, shuffle, then=then)
 
     # -- one stream ----------------------------------------------------------------------------
 

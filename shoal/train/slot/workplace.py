@@ -9,14 +9,16 @@ from math import isfinite
 
 import torch
 
-from shoal.core.cluster import GiB
+from shoal.core.cluster import GiB, ShardId
 from shoal.core.trial import TrialId
+from shoal.core.visits import next_visit
 from shoal.train.data.data import Data
 from shoal.train.lane.blame import Spent
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import memory_of
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.unit import Unit
 from shoal.train.slot.setup import RESTING, StationSetup, resting_memory
 from shoal.train.stream.stream import Streams
 
@@ -60,6 +62,14 @@ class Workplace:
     def slot_room(self) -> float:
         """Bytes of the slot in all; infinite if that is not known."""
         return self.setup.slot_memory_gb * 2**30
+
+    def follows(self, unit: Unit) -> tuple[ShardId, int] | None:
+        """The shard and the turn of the pass that probably follows the unit's; None: no pass."""
+        if unit.last:
+            return None
+        visits = (*unit.visits, unit.visit)
+        following = next_visit(self.setup.seed, visits, frozenset(self.data.shards))
+        return following.shard, following.turn
 
     def set_threads(self) -> None:
         """Use as many threads as this slot may; other slots of this process may use more."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from shoal.core.cluster import ShardId
 from shoal.train.data.columns import Columns
 from shoal.train.stream.blocks import Blocks, UnreadError
+from shoal.train.stream.feed import PassOrder
 
 Begun = Callable[[], Columns]  # waits for the chunk
 
@@ -27,12 +30,26 @@ class SideThread:
         return self._pool.submit(make, number)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyPass:
+    """A pass that was begun before the pass before it was over."""
+
+    order: PassOrder
+    first: Future[Columns] | None  # its first chunk, if that was begun
+
+    def fits(self, shard: ShardId, turn: int, shuffle: str) -> bool:
+        """Whether it is this pass."""
+        order = self.order
+        return (order.blocks.part, order.turn, order.shuffle) == (shard, turn, shuffle)
+
+
 class PassChunks:
     """Hands out the chunks of one pass in order.
 
     `make` makes a chunk, in the thread beside training. `at_once`: whether a chunk is rather made
     when it is asked for, in the thread that trains. `reads_here`: whether what a chunk is made of
-    must be read now, in the thread that trains.
+    must be read now, in the thread that trains. `begun`: the first chunk, if it was begun early.
+    `go_on` is called when the last chunk is about to be handed out.
     """
 
     def __init__(
@@ -44,7 +61,11 @@ class PassChunks:
         *,
         at_once: Callable[[int], bool],
         reads_here: Callable[[int], bool],
+        begun: Future[Columns] | None = None,
+        go_on: Callable[[], None] = lambda: None,
     ) -> None:
+        self._early = begun
+        self._go_on = go_on
         self._blocks = blocks
         self._numbers = numbers
         self._make = make
@@ -61,13 +82,20 @@ class PassChunks:
                 ready = coming
                 coming = self._begin(following)
                 yield ready()
-            yield coming()
+            ready = coming
+            last = ready()
+            self._go_on()
+            yield last
         finally:
             # If the caller stops early, nothing may go on beside what comes next.
             wait(self._pending)
 
     def _begin(self, number: int) -> Begun:
         """Begin to make a chunk."""
+        if self._early is not None:
+            begun = self._early
+            self._early = None
+            return partial(self._finish, begun.result, number)
         if len(self._numbers) == 1 or self._at_once(number):
             make = partial(self._make, number)
             return partial(self._finish, make, number)

@@ -55,6 +55,14 @@ class ChunkCache:
             self._sizes.clear()
         return True
 
+    def share(self, parts: int) -> None:
+        """Keep to such a part of the limit from now on; what is beyond is dropped."""
+        with self._lock:
+            self._limit[0] /= parts
+            while not self._fits(0):
+                oldest, _ = self._held.popitem(last=False)
+                self._sizes.pop(oldest, None)
+
     def drop(self, shard: ShardId) -> None:
         """Drop the shard's chunks."""
         name = self._key + shard

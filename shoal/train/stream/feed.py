@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
@@ -37,6 +37,10 @@ class Feed(Protocol):
         ...
 
 
+def _none_kept(_part: ShardId, _number: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class PassOrder:
     """The chunks of a pass, by number, in their order."""
@@ -45,13 +49,34 @@ class PassOrder:
     numbers: Sequence[int]
     turn: int | None  # None: the chunks are the same in all passes
     shuffle: str
+    then: PassOrder | None = None  # the pass that probably follows
+    kept: Callable[[ShardId, int], bool] = _none_kept  # whether a chunk is at hand
 
     def keys(self, number: int, more: int) -> list[Key]:
-        """The key of a chunk, and of at most so many that follow it."""
+        """The key of a chunk, and of at most so many that will be wanted after it."""
         at = self.numbers.index(number)
-        coming = self.numbers[at : at + 1 + more]
+        first = self._key(number)
+        return [first, *self._wanted(self.numbers[at + 1 :], more)]
+
+    def _wanted(self, numbers: Sequence[int], most: int) -> list[Key]:
+        """At most so many of these chunks, and of the pass that follows."""
         part = self.blocks.part
-        return [(part, each, self.turn, self.shuffle) for each in coming]
+        coming = [n for n in numbers[:most] if not self.kept(part, n)]
+        keys = [self._key(number) for number in coming]
+        left = most - len(numbers)
+        if self.then is not None and left > 0:
+            keys += self.then._wanted(self.then.numbers, left)
+        return keys
+
+    def _key(self, number: int) -> Key:
+        return (self.blocks.part, number, self.turn, self.shuffle)
+
+    def plain(self, kept: Callable[[ShardId, int], bool]) -> PassOrder:
+        """The same chunks as they are in all passes."""
+        then = self.then
+        if then is not None:
+            then = then.plain(kept)
+        return replace(self, turn=None, shuffle="once", then=then, kept=kept)
 
 
 class FeedClient:

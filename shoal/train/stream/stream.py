@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from shoal.train.data.items.collate import Collator, as_lot
 from shoal.train.private import writes
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import DataKey, seen_by
-from shoal.train.stream.ahead import PassChunks, SideThread
+from shoal.train.stream.ahead import EarlyPass, PassChunks, SideThread
 from shoal.train.stream.blocks import (
     EACH,
     Blocks,
@@ -70,6 +71,7 @@ class Stream:
             self._collator = Collator(data.form, data.collate, seed, device)
         self._thread = SideThread()
         self._blocks: OrderedDict[ShardId, Blocks] = OrderedDict()  # that `made` reads
+        self._early: EarlyPass | None = None
         self.augments = self._maker.augments
         # whether passes in one order may see unlike batches
         self.varies = self.augments
@@ -79,30 +81,47 @@ class Stream:
         self._takes_work = self._maker.prepares or not data.in_memory
 
     def chunks(
-        self, shard: ShardId, turn: int, shuffle: str = "once", skip: int = 0
+        self,
+        shard: ShardId,
+        turn: int,
+        shuffle: str = "once",
+        skip: int = 0,
+        then: tuple[ShardId, int] | None = None,
     ) -> Chunks:
         """One pass over a training shard, without its first `skip` samples.
 
-        The next chunk is made while the one before is in use.
+        The next chunk is made while the one before is in use. `then`: the shard and the turn of the
+        pass that probably follows; its first chunks are begun before this pass is over.
 
         Raises:
             DataError: the shard cannot be read.
         """
         at = skip
+        early = self._early
+        self._early = None
+        if skip or early is None or not early.fits(shard, turn, shuffle):
+            early = EarlyPass(self._order(shard, turn, shuffle), None)
+        order = early.order
+        if then is not None:
+            order = replace(order, then=self._order(*then, shuffle))
+        numbers = list(order.numbers)
+        while skip and skip >= order.blocks.rows(numbers[0]):
+            skip -= order.blocks.rows(numbers.pop(0))
+
+        order = replace(order, numbers=numbers)
+        chunks = self._ahead(order, partial(self._chunk, order, turn), early.first)
+        if skip:
+            chunks = _without(chunks, skip)
+        return self._as_lots(chunks, shard, turn, at)
+
+    def _order(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
+        """The chunks of a training pass."""
         blocks = Blocks(self._data, shard, self._seed)
         numbers = list(range(blocks.count))
         if shuffle == "each":
             drawn = draw(EACH, self._seed, shard, turn)
             numbers = drawn.permutation(blocks.count).tolist()
-        while skip and skip >= blocks.rows(numbers[0]):
-            skip -= blocks.rows(numbers.pop(0))
-
-        order = PassOrder(blocks, numbers, turn, shuffle)
-        make = partial(self._chunk, order, turn)
-        chunks = self._ahead(order, make, always=self.augments)
-        if skip:
-            chunks = _without(chunks, skip)
-        return self._as_lots(chunks, shard, turn, at)
+        return PassOrder(blocks, numbers, turn, shuffle)
 
     def made(
         self, shard: ShardId, number: int, turn: int | None, shuffle: str
@@ -137,7 +156,7 @@ class Stream:
     def _validation_part(self, part: ShardId) -> Chunks:
         blocks = Blocks(self._data, part, None)
         order = PassOrder(blocks, range(blocks.count), None, "once")
-        chunks = self._ahead(order, partial(self._plain, order), always=False)
+        chunks = self._ahead(order, partial(self._plain, order))
         return self._as_lots(chunks, part, 0, 0)
 
     def _read(self, shard: ShardId) -> Blocks:
@@ -162,20 +181,23 @@ class Stream:
     # -- a pass --------------------------------------------------------------------------------
 
     def _ahead(
-        self, order: PassOrder, make: Callable[[int], Columns], always: bool
+        self,
+        order: PassOrder,
+        make: Callable[[int], Columns],
+        first: Future[Columns] | None = None,
     ) -> Chunks:
-        """The chunks of a pass. `always`: to make one takes time even if it is in the cache."""
+        """The chunks of a pass. `first`: the first one, if it was begun early."""
         blocks = order.blocks
+        # To make a chunk of a training pass takes time even if it is in the cache.
+        always = self.augments and order.turn is not None
         may_be_fed = self._takes_work or always
 
-        def is_kept(number: int) -> bool:
-            return self._cache.get(blocks.part, number) is not None
-
         def at_once(number: int) -> bool:
-            return not self._maker.is_ready or (not always and is_kept(number))
+            at_hand = not always and self._is_kept(blocks.part, number)
+            return at_hand or not self._maker.is_ready
 
         def reads_here(number: int) -> bool:
-            if not self._data.serial or is_kept(number):
+            if not self._data.serial or self._is_kept(blocks.part, number):
                 return False
             return not (may_be_fed and self._feed.answered)
 
@@ -186,10 +208,25 @@ class Stream:
             self._thread,
             at_once=at_once,
             reads_here=reads_here,
+            begun=first,
+            go_on=partial(self._begin_early, order.then),
         )
         with closing(coming.chunks()) as chunks:
             for chunk in chunks:
                 yield from self._guarded(blocks.part, chunk)
+
+    def _is_kept(self, part: ShardId, number: int) -> bool:
+        """Whether the prepared chunk is in the cache."""
+        return self._cache.get(part, number) is not None
+
+    def _begin_early(self, order: PassOrder | None) -> None:
+        """Begin the first chunk of the pass that follows, beside training."""
+        if order is None or self._data.serial or not self._maker.is_ready:
+            return
+        number = order.numbers[0]
+        if self.augments or not self._is_kept(order.blocks.part, number):
+            make = partial(self._chunk, order, order.turn or 0)
+            self._early = EarlyPass(order, self._thread.submit(make, number))
 
     def _guarded(self, part: ShardId, chunk: Columns) -> Iterator[Columns]:
         """The chunk. Once it was used, make sure that no step wrote to it.
@@ -222,8 +259,7 @@ class Stream:
         if self.augments:
             make = partial(self._varied, blocks, number, turn, order.shuffle)
             return self._maker.finished(self._feed.chunk(order, number, make))
-        plain = replace(order, turn=None, shuffle="once")
-        chunk = self._plain(plain, number)
+        chunk = self._plain(order.plain(self._is_kept), number)
         if order.shuffle == "each":
             return self._maker.mixed(chunk, blocks, turn, number)
         return chunk
@@ -276,6 +312,10 @@ class Streams:
         self._feed = feed
         self._stream = partial(Stream, data=data, seed=seed, device=device)
         self._made: dict[DataKey, Stream] = {}
+
+    def share(self, parts: int) -> None:
+        """Keep no more chunks than such a part of the memory for them holds."""
+        self._cache.share(parts)
 
     def shrink(self) -> bool:
         """Drop the kept chunks because memory ran out, and keep fewer from now on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from threading import Lock
@@ -15,7 +15,7 @@ from shoal.core.cluster import GiB
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
-from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.stream.feed import Key
 from shoal.train.workers.memory import taken
 from shoal.train.workers.process import Result
@@ -27,13 +27,18 @@ WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothin
 EACH = 2  # tasks that a worker has at a time: one to make, and the next
 
 
+def _nothing(_count: int) -> None:
+    """Nobody shares the memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSetup:
     """How a slot's workers are to be."""
 
     seed: int
     count: int
-    memory_gb: GiB  # for what all of them keep of the data
+    # for what all of them and the slot keep of the data
+    memory_gb: GiB
     # start as soon as a chunk takes some milliseconds; otherwise, once making chunks here has taken
     # as long as starting a worker does
     at_once: bool
@@ -54,6 +59,8 @@ class Workers:
         self._data = data
         self._chunk = data.chunk
         self._recipe = recipe
+        # called with the number of processes that share `memory_gb`, when there are to be several
+        self.starting: Callable[[int], None] = _nothing
         self.given = 0  # chunks that workers made and the slot took
         self._spent: Seconds = 0.0  # by the slot, on chunks that it made itself
         self._sent: Sent | None = None
@@ -136,7 +143,10 @@ class Workers:
         except OSError as error:
             self._give_up(f"no shared memory ({error})")
             return
-        share = setup.memory_gb / setup.count
+        share = setup.memory_gb / (setup.count + 1)
+        if overrides(self._recipe, "augment"):
+            # What is varied in each pass is kept by the workers, else by the slot.
+            self.starting(setup.count + 1)
         start = self._sent.starter(setup.seed, self._data.fingerprint, share)
         self._workers = [Worker(start) for _ in range(setup.count)]
 

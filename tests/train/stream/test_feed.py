@@ -222,3 +222,49 @@ def test_an_array_keeps_its_layout_on_the_way(array: Any) -> None:
     assert got.flags.writeable
     if any(array is each for each in DENSE):
         assert got.strides == array.strides
+
+
+@pytest.mark.parametrize("shuffle", ["once", "each"])
+def test_the_first_chunks_of_the_next_pass_are_wanted_before_this_one_is_over(
+    shuffle: str,
+) -> None:
+    data = numbers()
+    near = Near(feeding(Varied(), data, 1, 0.0))
+    fed = stream(data, Varied(), near)
+    list(fed.chunks(S0, 0, shuffle, then=(data.shards[1], 1)))
+    wanted = [key for key in near.asked[2] if key[0] == data.shards[1]]
+    assert len(near.asked[2]) == 3 and len(wanted) == 2
+    list(fed.chunks(data.shards[1], 1, shuffle))
+    assert [keys[0] for keys in near.asked[3:5]] == wanted
+
+
+@pytest.mark.parametrize("shuffle", ["once", "each"])
+@pytest.mark.parametrize("kind", [Varied, Small])
+def test_a_pass_that_was_begun_early_is_the_pass_that_would_be_made(
+    kind: Any, shuffle: str
+) -> None:
+    data = numbers()
+
+    def made(ahead: bool) -> list[bytes]:
+        of = stream(data, kind())
+        chunks = []
+        for turn, shard in enumerate([*data.shards, *data.shards]):
+            then = (data.shards[turn % 2], turn + 1) if ahead else None
+            chunks += list(of.chunks(shard, turn, shuffle, then=then))
+        return [chunk[0].numpy().tobytes() for chunk in chunks]
+
+    assert made(True) == made(False)
+
+
+def test_what_the_slot_keeps_is_not_wanted_of_its_feed() -> None:
+    class Prepared(Small):
+        prepare = Varied.prepare
+        prepared = 0
+
+    data = numbers()
+    near = Near(feeding(Prepared(), data, 1, 1.0))
+    fed = stream(data, Prepared(), near)
+    passes(fed, "each")
+    near.asked.clear()
+    passes(fed, "each")
+    assert near.asked == []

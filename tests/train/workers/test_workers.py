@@ -111,7 +111,7 @@ def left() -> set[str]:
     return {path.name for path in SHARED.glob("shoal*")}
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_give_the_bits_of_one_process(count: int) -> None:
     before = left()
     data = numbers()
@@ -183,6 +183,7 @@ class Unlike(Slow):
         return Data.arrays(np.arange(31), shards=2, validation=0.2)
 
 
+@pytest.mark.slow
 def test_workers_that_get_other_data_are_not_used() -> None:
     data = Data.dataset(Held(), shards=2)
     with workers(Unlike(), data) as feed:
@@ -203,11 +204,11 @@ class Held(Drawn):
 
 
 def test_the_shared_memory_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(OSError):
+    class FullError(OSError):
         pass
 
     def none(*_: Any) -> Any:
-        raise Full("no room")
+        raise FullError("no room")
 
     monkeypatch.setattr(pool, "Sent", none)
     with workers(Slow(), numbers()) as feed:
@@ -234,7 +235,14 @@ print(*feed.pids, flush=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("then", ["sys.stdin.read()", "1 / 0", ""])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "sys.stdin.read()",
+        pytest.param("1 / 0", marks=pytest.mark.slow),
+        pytest.param("", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_end_with_the_process_that_started_them(then: str) -> None:
     """Also without a guard in the script, and killed with SIGKILL."""
     before = left()
@@ -265,6 +273,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_chunk_comes_first_that_training_waits_for() -> None:
     """A worker that is busy with what is wanted later does not keep it from being asked."""
     data = numbers()
