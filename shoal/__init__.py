@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from shoal.tools.by_hand import pack as pack
     from shoal.train.data.data import Data as Data
     from shoal.train.data.data import DataError as DataError
+    from shoal.train.function.talk import report as report
+    from shoal.train.function.talk import restore as restore
     from shoal.train.recipe.recipe import LRSchedule as LRSchedule
     from shoal.train.recipe.recipe import Recipe as Recipe
     from shoal.train.recipe.shard import ShardRecipe as ShardRecipe
@@ -56,6 +58,7 @@ _HOMES = {
     "shoal.study.folder": ["StudyError", "StudyPaused"],
     "shoal.study.study": ["Study", "create_study", "load_study"],
     "shoal.train.data.data": ["Data", "DataError"],
+    "shoal.train.function.talk": ["report", "restore"],
     "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],
     "shoal.train.recipe.shard": ["ShardRecipe"],
 }

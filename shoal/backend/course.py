@@ -23,13 +23,22 @@ from shoal.core.event import (
     Joined,
     Kept,
     Measured,
+    Retired,
+    Submitted,
     Sum,
 )
 from shoal.core.plan import Gang, prune
 from shoal.core.state import State, durable
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import EPS, is_met, is_scored, next_visit
-from shoal.train.recipe.unit import Done, OutOfMemory, Part, TrialError, Unit
+from shoal.train.recipe.unit import (
+    Done,
+    OutOfMemory,
+    Part,
+    Returned,
+    TrialError,
+    Unit,
+)
 
 Errors = Mapping[TrialId, TrialError]
 NO_ERRORS: Errors = MappingProxyType({})
@@ -50,10 +59,32 @@ class Position:
     signature: str = ""
     # The newest state on its way between two slots, in the backend's own form.
     carried: Any = None
+    # Whether the trial's function is over, or gave it up: there is nothing left to train.
+    over: bool = False
+    pruned: bool = False
 
     def durable(self) -> tuple[int, Samples]:
         """The visits and the samples of the newest durable state."""
         return durable(self.kept)
+
+    def returned(self, news: Returned) -> list[Event]:
+        """The trial's function is over, and made no visit."""
+        self.over = True
+        self.pruned = news.pruned
+        return self.chose(news.config)
+
+    def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
+        """The trial drew its configuration itself: it is submitted again with that."""
+        if config is None:
+            return []
+        self.trial = replace(self.trial, config=config)
+        return [Submitted(self.trial)]
+
+    def ending(self) -> Event:
+        """What ends a trial that is over."""
+        if self.pruned:
+            return Retired(self.trial.id)
+        return Finished(self.trial.id)
 
 
 @dataclass(slots=True)
@@ -164,9 +195,9 @@ class Positions:
         return Position(trial, at.visits[:visits], kept.samples, kept=kept)
 
     def met(self, trial: TrialId) -> bool:
-        """Whether the trial has all its samples."""
+        """Whether the trial has all its samples, or its function is over."""
         at = self.positions[trial]
-        return is_met(at.trial, at.samples)
+        return at.over or is_met(at.trial, at.samples)
 
     def keep(self, trial: TrialId, name: str) -> Kept:
         """The trial's newest state is durable in this checkpoint."""
@@ -254,7 +285,9 @@ class Positions:
         """
         trial = unit.trial.id
         at = self.positions[trial]
-        events: list[Event] = [self._complete(unit, done, values, moved)]
+        at.over = done.over
+        events = at.chose(done.config)
+        events.append(self._complete(unit, done, values, moved))
         figures = self._measurements.news_of(done.signature, done.figures, room)
         if figures or done.signature != at.signature:
             at.signature = done.signature
@@ -306,7 +339,7 @@ class Positions:
         gang = run.gang
         good = [trial for trial in gang.trials if trial not in failed]
         made = [self.positions[trial] for trial in good if trial not in lost]
-        run.count_down([at.visits[-1] for at in made], self.sizes)
+        run.count_down([at.visits[-1] for at in made if at.visits], self.sizes)
 
         finished = [trial for trial in good if self.met(trial)]
         crowded = _crowded(gang, failed)
@@ -316,7 +349,7 @@ class Positions:
             events += self._split(run, slot, crowded)
         elif run.over and len(gone) < len(gang.lanes):
             events.append(Ended(gang))
-        events += [Finished(trial) for trial in finished]
+        events += [self.positions[trial].ending() for trial in finished]
         events += [self.fail(trial, error) for trial, error in gone.items()]
         run.shrink(frozenset(finished) | gone.keys())
         return events

@@ -5,18 +5,22 @@ Training and deciding take turns in one thread, so that a debugger works.
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
 from shoal.backend.course import GangRun, Positions
 from shoal.core.check import PlanError
 from shoal.core.cluster import Slot
-from shoal.core.event import Event, Failed, Finished, Joined
+from shoal.core.event import Event, Failed, Finished, Joined, Retired
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.train.recipe.unit import Part, TrialError, Unit
-from shoal.train.slot.station import News, Station
+from shoal.train.function.station import FunctionStation
+from shoal.train.recipe.unit import Done, Part, Returned, TrialError, Unit
+from shoal.train.slot.station import Station
+
+News = Part | Done | Returned | TrialError
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +40,11 @@ class Local:
     """
 
     def __init__(
-        self, station: Station, course: Positions, slot: Slot, since: Seconds = 0.0
+        self,
+        station: Station | FunctionStation,
+        course: Positions,
+        slot: Slot,
+        since: Seconds = 0.0,
     ) -> None:
         self.station = station
         self.course = course
@@ -56,6 +64,10 @@ class Local:
         """The time of the study."""
         return monotonic() - self._zero
 
+    def forget(self, trial: TrialId) -> None:
+        """The trial was taken out: free what it takes here."""
+        self.station.forget(trial)
+
     def tell(self, event: Event) -> None:
         """Have this event, such as a stop, happen at the next moment.
 
@@ -68,7 +80,11 @@ class Local:
     def submit(self, trial: Trial) -> None:
         """See `Backend.submit`."""
         self.course.submit(trial)
-        self._open.add(trial.id)
+        at = self.course.positions[trial.id]
+        if at.over:
+            self._events.append(at.ending())
+        else:
+            self._open.add(trial.id)
 
     def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
         """See `Backend.wake`. No slot comes by itself, so `until` means nothing here."""
@@ -98,6 +114,16 @@ class Local:
         self._run = None
         if rest is not None:
             self._run = GangRun.of(rest)
+            self._let_fall(rest)
+
+    def _let_fall(self, gang: Gang) -> None:
+        """Trials whose newest state is nowhere any more go back to what is durable."""
+        for trial in gang.trials:
+            at = self.course.positions[trial]
+            visits = len(at.visits)
+            durable, _ = at.durable()
+            if visits > durable and not self.station.holds(trial, visits):
+                self._events.append(self.course.fall(trial))
 
     def _leave(self, run: GangRun) -> None:
         """Stop a gang. Visits under way are completed, unless the gang has a quota."""
@@ -170,6 +196,8 @@ class Local:
         if isinstance(news, Part):
             return [self.course.part(trial, news)]
         unit = at.units.pop(trial)
+        if isinstance(news, Returned):
+            return self.course.positions[trial].returned(news)
         if not isinstance(news, TrialError):
             return self.course.done(unit, news, room=self.slot.memory)
         at.failed[trial] = news
@@ -211,7 +239,7 @@ class Local:
         for event in events:
             if isinstance(event, Joined):
                 self.slot = event.slots[0]
-            elif isinstance(event, (Finished, Failed)):
+            elif isinstance(event, (Finished, Failed, Retired)):
                 self._open.discard(event.trial)
 
     def _flush(self) -> list[Event]:
@@ -221,8 +249,9 @@ class Local:
             visits = len(at.visits)
             durable, _ = at.durable()
             if visits > durable and self.station.holds(trial, visits):
-                name = self.station.keep(trial)
-                events.append(self.course.keep(trial, name))
+                with suppress(LookupError):  # a function says itself what is kept
+                    name = self.station.keep(trial)
+                    events.append(self.course.keep(trial, name))
         return events
 
 

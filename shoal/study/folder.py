@@ -182,10 +182,20 @@ class Folder:
             f"{file} has changed since the study began; going on with the code as it is now",
             stacklevel=3,
         )
+        if function_in(recipe) is not None:
+            return _renewed(recipe, load_module(file), about.get("name"))
         fresh = recipe_class(load_module(file), about.get("name"))
         renewed = fresh.__new__(fresh)
         renewed.__dict__.update(recipe.__dict__)
         return renewed
+
+
+def _renewed(recipe: "Recipe", module: ModuleType, name: str | None) -> "Recipe":
+    """The same kind of recipe with the module's function of that name, if there is one."""
+    function = getattr(module, name or "", None)
+    if callable(function):
+        vars(recipe)["function"] = function
+    return recipe
 
 
 def _unpickled(saved: Path) -> "Recipe":
@@ -279,15 +289,27 @@ def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":
     raise StudyError(f"{module.__file__} has the recipes {listed}: {ask}")
 
 
+def function_in(recipe: Any) -> Any:
+    """The function that the recipe calls, if it is a `FunctionRecipe`, which needs torch."""
+    return vars(recipe).get("function") if hasattr(recipe, "run") else None
+
+
+def code_name(recipe: "Recipe") -> str:
+    """What the user calls what is trained: a function's name, or that of a recipe's class."""
+    if function_in(recipe) is not None:
+        return str(recipe.name)  # type: ignore[attr-defined]
+    return type(recipe).__name__
+
+
 def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
     """What the journal's head says of a recipe: file, name and a hash of the source."""
     about: dict[str, Any] = {
-        "name": type(recipe).__name__,
+        "name": code_name(recipe),
         "file": None,
         "sha256": None,
     }
     try:
-        file = inspect.getsourcefile(type(recipe))
+        file = inspect.getsourcefile(function_in(recipe) or type(recipe))
     except (TypeError, OSError):
         file = None
     if file is not None and Path(file).is_file():

@@ -12,9 +12,11 @@ from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
+from shoal.study.parts.again import function_row, given_back
 from shoal.study.setup import Setup, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Tree
@@ -143,6 +145,32 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
         StudyError: there is no such trial, or nothing durable of it.
     """
     known = check_known(state, trial)
+    if isinstance(setup.recipe, FunctionRecipe):
+        raise StudyError(
+            "what a function trains has no model that Shoal could build: "
+            f"study.checkpoint({trial!r}) gives what it kept"
+        )
+    saved = saved_state(setup, state, trial, which)
+    model: nn.Module = model_from(setup.recipe, known.config, setup.seed, saved)
+    return model
+
+
+def checkpoint(setup: Setup, state: State, trial: TrialId, which: str) -> Any:
+    """What a function gave as its checkpoint; see `Study.checkpoint`."""
+    if not isinstance(setup.recipe, FunctionRecipe):
+        raise StudyError(
+            "only functions give checkpoints of their own: load_model gives a recipe's model"
+        )
+    return given_back(saved_state(setup, state, trial, which))
+
+
+def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
+    """A trial's last durable state, or the best of those that were kept.
+
+    Raises:
+        StudyError: there is no such trial, or nothing durable of it.
+    """
+    check_known(state, trial)
     if which not in ("last", "best"):
         raise StudyError(f'which must be "last" or "best"; got {which!r}')
     vault = Checkpoints(setup.folder.checkpoints, state.run)
@@ -154,14 +182,12 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
             f"nothing of trial {trial} is durable{_why_nothing(state, trial)}"
         )
     try:
-        saved = vault.load(name)
+        return vault.load(name)
     except FileNotFoundError as error:
         raise StudyError(
             f"checkpoint {name} of trial {trial} is not in {vault.url} any more: "
             "it was deleted for max_checkpoint_gb, or by hand"
         ) from error
-    model: nn.Module = model_from(setup.recipe, known.config, setup.seed, saved)
-    return model
 
 
 def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:
@@ -212,8 +238,22 @@ def replayed(
             f"nothing durable of trial {', '.join(unknown)}; of these there is: "
             f"{', '.join(state.kept)}"
         )
+    if isinstance(setup.recipe, FunctionRecipe):
+        options = Options.of(**last_head(setup.folder.lines())["options"])
+        slot = slot_setup(setup, options)
+        return [function_row(setup, state, trial, slot) for trial in chosen]
     again = _Again(setup, state, setup.folder.lines())
     return [again.compared(trial) for trial in chosen]
+
+
+def slot_setup(setup: Setup, options: Options) -> StationSetup:
+    """A slot of this process on which trials are trained again."""
+    return StationSetup(
+        seed=setup.seed,
+        device=device_of(options.device),
+        threads=options.threads,
+        metric=setup.metric,
+    )
 
 
 class _Again:
@@ -295,12 +335,7 @@ class _Again:
         self, trial: TrialId, visits: int, begun: tuple[int, Tree] | None
     ) -> Tree:
         """The trial's state after so many visits, from the state after its first few."""
-        slot = StationSetup(
-            seed=self._setup.seed,
-            device=device_of(self._options.device),
-            threads=self._options.threads,
-            metric=self._setup.metric,
-        )
+        slot = slot_setup(self._setup, self._options)
         return retrain(
             self._setup.recipe,
             self._data,

@@ -28,7 +28,13 @@ from shoal.study.parts.asked import (
     per_slot,
 )
 from shoal.study.parts.auto import is_auto, policy_of, with_levels
-from shoal.study.parts.backends import Start, backend, check_place
+from shoal.study.parts.backends import Start, WiredBackend, backend, check_place
+from shoal.study.parts.functions import (
+    check_function_search,
+    function_policy,
+    releasing,
+    trains_itself,
+)
 from shoal.study.parts.grown import longer, with_past
 from shoal.study.parts.longer import check_longer
 from shoal.study.setup import Setup, check_recipe, data_of
@@ -37,7 +43,6 @@ from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Idleness, MetricCheck
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
-from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.shard import ShardRecipe
 
 Space = Mapping[str, Any]
@@ -113,6 +118,9 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
 
 def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
     """The policy that was asked for, by name or itself, for this study."""
+    if trains_itself(setup):
+        check_function_search(asked.searcher)
+        return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     rule = policy_of(asked.policy, fuse, setup.seed)
     return with_levels(rule, setup.space)
@@ -211,7 +219,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     open_.callback(gc.unfreeze)
     made = backend(setup, ready.deciders.options, ready.start)
     open_.callback(made.close)
-    watchers = _watchers(setup, asked, ready, made.vault)
+    watchers = _watchers(setup, asked, ready, made)
     for watcher in watchers:
         if hasattr(watcher, "close"):
             open_.callback(watcher.close)
@@ -238,17 +246,18 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
 
 
 def _watchers(
-    setup: Setup, asked: Request, ready: _Ready, vault: Checkpoints
+    setup: Setup, asked: Request, ready: _Ready, made: WiredBackend
 ) -> list[Any]:
     """What follows the run and does not decide anything."""
     limit = ready.deciders.options.max_checkpoint_gb
-    retention = Retention(vault, setup.metric, setup.mode, limit)
+    retention = Retention(made.vault, setup.metric, setup.mode, limit)
     retention.restore(ready.lines)
     return [
         retention,
         Log(setup.folder.log),
         Idleness(),
         MetricCheck(setup.metric),
+        *releasing(setup, made.backend),
         *display(asked.progress, setup),
         *ready.logs,
     ]

@@ -8,6 +8,7 @@ from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
 from shoal.train.data.data import Data, DataError
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
@@ -30,15 +31,30 @@ class Setup:
 
 def check_recipe_type(recipe: Any) -> None:
     """Raise StudyError unless this is an instance of a recipe."""
-    if isinstance(recipe, type) and issubclass(recipe, Recipe):
+    if isinstance(as_recipe(recipe), FunctionRecipe):
+        raise StudyError(
+            "only recipes can do this; a function drives itself: see docs/functions.md"
+        )
+
+
+def as_recipe(recipe: Any) -> Recipe:
+    """The recipe; a function of the configuration as one.
+
+    Raises:
+        StudyError: it is neither an instance of a recipe nor a function.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, type):
         raise StudyError(
             f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
         )
-    if not isinstance(recipe, Recipe):
+    if not callable(recipe):
         raise StudyError(
-            "the recipe must be an instance of a shoal.Recipe subclass; "
-            f"got {type(recipe).__name__}"
+            "the recipe must be an instance of a shoal.Recipe subclass, or a function "
+            f"train(config); got {type(recipe).__name__}"
         )
+    return FunctionRecipe(recipe)
 
 
 def data_of(recipe: Recipe) -> Data:
@@ -69,6 +85,9 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
         StudyError: a name is misspelt, a setting is out of range, or the recipe reads a key that
             configurations lack.
     """
+    if isinstance(setup.recipe, FunctionRecipe):
+        _check_function(setup.recipe, space)
+        return
     chosen: dict[str, Any] = {}
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
@@ -87,6 +106,14 @@ def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
     why = why_one_slot(recipe)
     if widths is not None and widths[1] > 1 and why is not None:
         raise StudyError(f"{why}; got widths={widths!r}")
+
+
+def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> None:
+    """Raise StudyError if the function's configurations are not what it needs."""
+    try:
+        recipe.check(space)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
 
 
 def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """The user's door: create a study, optimize, look at what came out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +11,17 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line, replay
 from shoal.study import control, results
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder, StudyError, code_name
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.options import Options, check_timeout, check_widths
+from shoal.study.own import OwnCode
 from shoal.study.parts.asked import Wishes, searcher_of
 from shoal.study.results import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
+    as_recipe,
     check_one_slot,
-    check_recipe_type,
     epochs_of,
 )
 
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
 
 
-class Study:
+class Study(OwnCode):
     """A search: a recipe, where it is stored, and what is to be optimized.
 
     Made by `create_study` or `load_study`.
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+        super().__init__(setup)
         # The journal's size in bytes, and what it says.
         self._state: tuple[int, State] | None = None
 
@@ -284,7 +285,7 @@ class Study:
 
 
 def create_study(
-    recipe: "Recipe",
+    recipe: "Recipe | Callable[..., Any]",
     *,
     storage: str | Path | None = None,
     study_name: str | None = None,
@@ -295,7 +296,9 @@ def create_study(
     load_if_exists: bool = False,
     seed: int = 0,
 ) -> Study:
-    """A study of this recipe, in a new folder (or, with `load_if_exists`, going on in that folder).
+    """A study of this recipe or function, in a new folder.
+
+    With `load_if_exists` it goes on in a folder that holds one.
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
@@ -304,11 +307,11 @@ def create_study(
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
     """
-    check_recipe_type(recipe)
+    recipe = as_recipe(recipe)
     mode = mode or recipe.mode or "min"
     if mode not in ("min", "max"):
         raise StudyError(f'mode must be "min" or "max"; got {mode!r}')
-    name = study_name or type(recipe).__name__.lower()
+    name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:
         raise StudyError(

@@ -16,6 +16,7 @@ from shoal import reporting
 from shoal.study.folder import Folder, StudyError
 from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
 from shoal.tools.parse import (
+    check_driven,
     open_study,
     parse_config,
     recipe_of,
@@ -164,6 +165,7 @@ def plan(
     from shoal.tools.forecast import forecast, forecast_lines
 
     study = open_study(file, None, space, None, None, seed)
+    check_driven(study.recipe, "plan")
     wanted["policies"] = tuple(wanted.pop("policy") or ())
     wanted["num_samples"] = _samples(study, wanted["num_samples"])
     names = ("backend", "slots", "threads", "device")
@@ -194,6 +196,7 @@ def profile(
         study = shoal.load_study(target)
     else:
         study = open_study(target, None, space, None, None, seed)
+    check_driven(study.recipe, "profile")
     trials = profiling.trials_of(study, parse_config(values or []), num_samples)
     wanted["every"] = wanted["widths"] == "all"
     if wanted["every"]:

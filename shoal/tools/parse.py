@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
-from shoal.study.folder import load_module, recipe_class
+from shoal.study.folder import (
+    StudyError,
+    code_name,
+    function_in,
+    load_module,
+    recipe_class,
+)
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
@@ -70,6 +76,15 @@ def space_of(recipe: "Recipe", given: list[str] | None) -> dict[str, Any] | None
     if own is None:
         return more
     return {**own, **(more or {})}
+
+
+def check_driven(recipe: "Recipe", command: str) -> None:
+    """Raise StudyError if this is a function: no step of it can be timed or compared by itself."""
+    if function_in(recipe) is not None:
+        raise StudyError(
+            f"{code_name(recipe)} is a function, which Shoal does not drive step by step: "
+            f"{command} is for recipes (docs/functions.md says what functions can do)"
+        )
 
 
 def parse_space(given: list[str] | None) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from shoal.study.options import Options
 from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 
@@ -192,7 +193,9 @@ def check_metric(metric: str | None, recipe: Recipe, data: Data) -> None:
 
 
 def _lack(recipe: Recipe, data: Data) -> str | None:
-    """Why trials get no scores; None if they get some."""
+    """Why trials get no scores; None if they get some, or report by themselves."""
+    if isinstance(recipe, FunctionRecipe):
+        return None
     if not data.validation:
         return "its data have no validation part"
     if not is_scored(recipe):

@@ -18,6 +18,8 @@ from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of, limit_memory
 from shoal.train.slot.setup import StationSetup
@@ -109,16 +111,31 @@ def _local(
         pace=pace_of(start.given),
         metric=setup.metric,
     )
-    workers = _workers(setup, options, start.data)
-    station = Station(setup.recipe, start.data, vault, station_setup, feed=workers)
-    close = _nothing
-    if workers is not None:
-        workers.starting = station.at.streams.share
-        close = workers.close
+    station, close = _station(setup, options, start, vault, station_setup)
     memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
     node = platform.node() or "here"
     slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
     return WiredBackend(Local(station, course, slot, start.since), vault, close)
+
+
+def _station(
+    setup: Setup,
+    options: Options,
+    start: Start,
+    vault: Checkpoints,
+    slot: StationSetup,
+) -> tuple[Station | FunctionStation, Callable[[], None]]:
+    """The slot's station, and how to close it."""
+    if isinstance(setup.recipe, FunctionRecipe):
+        logs = setup.folder.path / "trials"
+        functions = FunctionStation(setup.recipe, vault, slot, logs=logs)
+        return functions, functions.close
+    workers = _workers(setup, options, start.data)
+    station = Station(setup.recipe, start.data, vault, slot, feed=workers)
+    if workers is None:
+        return station, _nothing
+    workers.starting = station.at.streams.share
+    return station, workers.close
 
 
 def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:

@@ -126,16 +126,24 @@ def _second(_: Any, thing: Any) -> Any:
 def _modules(parts: Iterable[Any]) -> Iterator[ModuleType]:
     """The modules of the parts' classes and functions, and the packages that those lie in."""
     for part in parts:
-        kinds: tuple[Any, ...] = type(part).__mro__
-        if isinstance(part, FunctionType):
-            kinds = (part,)
-        for kind in kinds:
+        for kind in _kinds(part):
             for name in dict.fromkeys(
                 (kind.__module__, kind.__module__.partition(".")[0])
             ):
                 module = sys.modules.get(name)
                 if module is not None and not _is_installed(module):
                     yield module
+
+
+def _kinds(part: Any) -> Iterator[Any]:
+    """The function or the classes of a part, and of what it wraps."""
+    if isinstance(part, FunctionType):
+        yield part
+    else:
+        yield from type(part).__mro__
+    wrapped = getattr(part, "function", None) or getattr(part, "func", None)
+    if wrapped is not None:
+        yield from _kinds(wrapped)
 
 
 def _is_pickled(module: ModuleType) -> bool:

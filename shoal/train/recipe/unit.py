@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.event import Sum
-from shoal.core.trial import Samples, Seconds, Trial, Visit
+from shoal.core.trial import Samples, Seconds, Trial, Value, Visit
 
 # What the recipe's code may raise: it ends the trial, and nothing else.
 RAISED = (Exception, SystemExit)
@@ -64,6 +64,20 @@ class Done:
     figures: Mapping[str, float] = field(default_factory=dict)
     # if it was asked for; views, valid until this slot trains the trial again
     state: Tree | None = None
+    # whether the trial has nothing left to train, although it has not all its samples
+    over: bool = False
+    # the trial's configuration, if it drew some of that itself
+    config: Mapping[str, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The trial's function is over. It made no visit, and has nothing left to train."""
+
+    # whether it gave the trial up
+    pruned: bool = False
+    # as of `Done`
+    config: Mapping[str, Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)

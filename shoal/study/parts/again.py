@@ -1,0 +1,99 @@
+"""What functions kept: read back, and trained a second time to compare with."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shoal.core.state import State
+from shoal.core.trial import TrialId
+from shoal.study.setup import Setup
+from shoal.train.function.keep import unpacked
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.station import FunctionStation
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.unit import Done, TrialError, Unit
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.verify import compare
+
+Kept = Mapping[str, Any]
+
+
+def given_back(saved: Kept) -> Any:
+    """What a function gave as its checkpoint; of a path a copy, in a new folder."""
+    folder = ""
+    if saved["checkpoint"]["kind"] != "tree":
+        folder = tempfile.mkdtemp(prefix="shoal-")
+    return unpacked(saved["checkpoint"], Path(folder))
+
+
+def function_row(
+    setup: Setup, state: State, trial: TrialId, slot: StationSetup
+) -> dict[str, Any]:
+    """Call a trial's function again up to its newest checkpoint, alone: the row of `Study.replay`.
+
+    It agrees if the function is deterministic under its seed.
+    """
+    kept = state.kept[trial]
+    vault = Checkpoints(setup.folder.checkpoints, state.run)
+    saved = vault.load(kept.name)
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        again = FunctionAgain(setup, state, Checkpoints(folder, 0), slot)
+        found = again.trained(trial, kept.visits)
+    equal, difference = compare(saved, found)
+    return {
+        "trial": trial,
+        "visits": kept.visits,
+        "equal": equal,
+        "difference": difference,
+        "fused": False,
+        "random": False,
+        "wide": False,
+        "agrees": equal,
+    }
+
+
+class FunctionAgain:
+    """Calls functions of a study again."""
+
+    def __init__(
+        self, setup: Setup, state: State, vault: Checkpoints, slot: StationSetup
+    ) -> None:
+        assert isinstance(setup.recipe, FunctionRecipe)
+        self._recipe = setup.recipe
+        self._state = state
+        self._vault = vault
+        self._slot = slot
+
+    def trained(self, trial: TrialId, visits: int) -> Kept:
+        """The state after so many reports; {} if there was no checkpoint this time."""
+        known = self._state.known[trial]
+        begun = 0
+        source: Kept | None = None
+        if known.start is not None:
+            parent, begun = known.start
+            source = self.trained(parent, begun)
+            if begun == visits:
+                return source
+        station = FunctionStation(self._recipe, self._vault, self._slot)
+        name = None
+        made = self._state.visits[trial]
+        for number in range(begun, visits):
+            unit = Unit(replace(known), made[:number], made[number], source)
+            source = None
+            [(_, news)] = station.together([unit])
+            if not isinstance(news, Done):
+                _raise_from(news)
+                break
+            name = news.kept
+        station.close()
+        if name is None:
+            return {}
+        return self._vault.load(name)
+
+
+def _raise_from(news: Any) -> None:
+    """Raise what the function raised, if it did."""
+    if isinstance(news, TrialError):
+        raise news

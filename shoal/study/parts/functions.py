@@ -1,0 +1,74 @@
+"""What a study of a function cannot be asked for, and what follows its run."""
+
+from typing import Any
+
+from shoal.core.event import Entry, Failed, Retired
+from shoal.core.ports import Policy, Searcher
+from shoal.core.state import State
+from shoal.core.trial import Seconds
+from shoal.policy import Fifo
+from shoal.policy.named import KNOWN
+from shoal.search import ASHA, PBT, Hyperband, SuccessiveHalving, nested
+from shoal.study.folder import StudyError
+from shoal.study.setup import Setup
+from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
+
+# Searchers whose trials stop at rungs, which lie before an end that must be known.
+BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
+
+
+def trains_itself(setup: Setup) -> bool:
+    """Whether trials are functions, which Shoal does not drive step by step."""
+    return isinstance(setup.recipe, FunctionRecipe)
+
+
+def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
+    """The policy for trials that are functions: each has a slot for itself.
+
+    Raises:
+        StudyError: the policy packs trials, moves them between slots, or gives them several.
+    """
+    if policy in ("auto", "fifo"):
+        return Fifo()
+    kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
+    if isinstance(policy, str) or type(policy) in kinds:
+        raise StudyError(
+            "a function has one slot for itself: it is neither packed nor moved nor resized, so "
+            f'policy={policy!r} cannot be met: use "fifo", or leave policy= out'
+        )
+    return policy
+
+
+def check_function_search(searcher: Searcher[Any]) -> None:
+    """Raise StudyError if the searcher asks of functions what they cannot do."""
+    for each in nested(searcher):
+        widths = getattr(each, "widths", None)
+        if widths not in (None, (1, 1)):
+            raise StudyError(
+                f"a function has one slot for itself, so widths={widths!r} cannot be met: "
+                "leave widths= out"
+            )
+        if isinstance(each, BY_RUNGS) and each.max_epochs == UNLIMITED:
+            raise StudyError(
+                f"{type(each).__name__} compares trials after some of their reports: say how many "
+                "a trial makes at most, max_epochs="
+            )
+
+
+def releasing(setup: Setup, backend: Any) -> list[Any]:
+    """What ends the functions of trials that are taken out."""
+    if not trains_itself(setup):
+        return []
+    return [Releasing(backend)]
+
+
+class Releasing:
+    """Ends the functions of trials that were taken out."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        for entry in entries:
+            if isinstance(entry, Retired | Failed):
+                self._backend.forget(entry.trial)

@@ -1,0 +1,92 @@
+"""A function's checkpoint as a plain tree that can be stored, and back.
+
+{"kind": "tree", "tree": …}: what a user gave; in it, NumPy arrays are {"numpy array": array}, for a
+stored array comes back as a tensor. {"kind": "file" or "folder", "name": …, "files": {path: its
+bytes as an array}}: what lay at a path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.train.lane import tree
+
+_ARRAY = "numpy array"
+
+
+def packed(checkpoint: Any) -> dict[str, Any]:
+    """The checkpoint as a plain tree, which may share memory with it.
+
+    Raises:
+        TypeError: it holds something else than tensors, arrays and plain values.
+        ValueError: it is a path, and nothing is there.
+    """
+    if isinstance(checkpoint, str | os.PathLike):
+        return _packed_path(Path(checkpoint))
+    return {"kind": "tree", "tree": tree.to_numpy(_marked(checkpoint))}
+
+
+def unpacked(kept: Mapping[str, Any], folder: Path) -> Any:
+    """The checkpoint again; what was a path is written into the folder, which must exist."""
+    if kept["kind"] == "tree":
+        return _unmarked(tree.to_torch(kept["tree"]))
+    place = folder / str(kept["name"])
+    if kept["kind"] == "folder":
+        place.mkdir(parents=True, exist_ok=True)
+    for name, content in kept["files"].items():
+        target = folder / str(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(np.asarray(content).tobytes())
+    return place
+
+
+def _marked(value: Any) -> Any:
+    """The tree with its NumPy arrays marked as such."""
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: value}
+    if isinstance(value, Mapping):
+        return {name: _marked(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_marked(each) for each in value]
+    if isinstance(value, tuple):
+        return tuple(_marked(each) for each in value)
+    return value
+
+
+def _unmarked(value: Any) -> Any:
+    """The tree with NumPy arrays where they were."""
+    if isinstance(value, Mapping):
+        if value.keys() == {_ARRAY}:
+            return value[_ARRAY].numpy()
+        return {name: _unmarked(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_unmarked(each) for each in value)
+    return value
+
+
+def _packed_path(path: Path) -> dict[str, Any]:
+    """What lies at a path."""
+    if path.is_file():
+        files = {path.name: _content(path)}
+        return {"kind": "file", "name": path.name, "files": files}
+    if not path.is_dir():
+        raise ValueError(
+            f"a checkpoint given as text is a path, and there is nothing at {path}: "
+            "write it first, or give a dict"
+        )
+    files = {}
+    for place in sorted(path.rglob("*")):
+        if place.is_file():
+            name = Path(path.name) / place.relative_to(path)
+            files[name.as_posix()] = _content(place)
+    return {"kind": "folder", "name": path.name, "files": files}
+
+
+def _content(path: Path) -> np.ndarray[Any, Any]:
+    """A file's bytes."""
+    return np.frombuffer(path.read_bytes(), dtype=np.uint8)

@@ -1,0 +1,271 @@
+"""One slot whose trials are functions: it runs them in turn, each until its next report."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from shoal.core.check import PlanError
+from shoal.core.trial import Seconds, TrialId
+from shoal.train.data.columns import DataError
+from shoal.train.function.recipe import FunctionRecipe, TrialContext
+from shoal.train.function.run import End, FunctionRun, Kept, Report
+from shoal.train.lane.blame import blaming
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import use
+from shoal.train.recipe.settings import seed_of
+from shoal.train.recipe.unit import (
+    Done,
+    OutOfMemory,
+    Returned,
+    Tree,
+    TrialError,
+    Unit,
+)
+from shoal.train.slot.setup import StationSetup
+
+# Functions of other trials that wait at a report for their trials to go on.
+AT_REST = 8
+METRIC = "value"  # of a number without a name, in a study without a metric
+
+News = Done | Returned | TrialError
+
+
+class FunctionStation:
+    """A slot for functions, with what `Local` and the slots of Ray ask of a `Station`.
+
+    A function that has reported waits where it is, so that the trial goes on at once. If there are
+    more than `AT_REST` of them, the one that reported longest ago is ended; those that gave a
+    checkpoint come first. Each checkpoint is durable when the report's unit is done. `logs`: the
+    folder of the trials' logs. `turn_of`: called before a trial's code runs.
+    """
+
+    def __init__(
+        self,
+        recipe: FunctionRecipe,
+        vault: Checkpoints,
+        setup: StationSetup,
+        *,
+        logs: Path | None = None,
+        turn_of: Callable[[TrialId], None] | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._vault = vault
+        self._setup = setup
+        self._device = use(setup.device)
+        self._logs = logs
+        self._turn_of = turn_of
+        # The functions that wait, in the order of their last reports.
+        self._runs: dict[TrialId, FunctionRun] = {}
+        # The newest checkpoint of each of them: its reports, and its name.
+        self._kept: dict[TrialId, tuple[int, str]] = {}
+
+    # -- units -----------------------------------------------------------------------------------
+
+    def together(
+        self, units: Sequence[Unit], fuse: bool = False
+    ) -> Generator[tuple[TrialId, News], None, None]:
+        """Let each trial's function run until its next report, one after another.
+
+        Raises:
+            PlanError: a unit is one of a gang whose trials change slots between units.
+            OSError, StaleRun: the study must pause.
+            LookupError: the unit's source is not here.
+        """
+        for unit in units:
+            try:
+                yield unit.trial.id, self._made(unit)
+            except TrialError as error:
+                self.forget(unit.trial.id)
+                yield unit.trial.id, error
+
+    def _made(self, unit: Unit) -> Done | Returned:
+        """What came of the unit.
+
+        Raises:
+            TrialError: the function raised.
+        """
+        trial = unit.trial.id
+        if unit.carry:
+            raise PlanError(
+                f"the plan moves trial {trial} between slots after each unit, but a function "
+                'stays where it is: use policy="fifo"'
+            )
+        if self._turn_of is not None:
+            self._turn_of(trial)
+        begin = perf_counter()
+        run = self._ready(unit)
+        opened = perf_counter()
+        news = self._advanced(run)
+        spent = {"switch": opened - begin, "train": perf_counter() - opened}
+        if isinstance(news, End):
+            self._drop(trial)
+        return self._done(unit, run, news, spent)
+
+    def _done(
+        self,
+        unit: Unit,
+        run: FunctionRun,
+        news: Report | End,
+        spent: dict[str, Seconds],
+    ) -> Done | Returned:
+        """What to say of the unit; a checkpoint becomes durable."""
+        chosen = None
+        if dict(news.chosen) != dict(unit.trial.config) and news.chosen:
+            chosen = dict(news.chosen)
+        over = isinstance(news, End)
+        if isinstance(news, End) and (news.pruned or not news.values):
+            return Returned(news.pruned, chosen)
+        kept = None
+        if isinstance(news, Report) and news.checkpoint is not None:
+            begin = perf_counter()
+            kept = self._saved(unit.trial.id, run, news.checkpoint)
+            spent["save"] = perf_counter() - begin
+        visit = unit.visit._replace(samples=1)
+        return Done(visit, spent, dict(news.values), kept, over=over, config=chosen)
+
+    def _saved(self, trial: TrialId, run: FunctionRun, checkpoint: Tree) -> str:
+        """Make a checkpoint durable; returns its name.
+
+        Raises:
+            TrialError: it holds what cannot be stored.
+        """
+        name = self._vault.name(trial, run.reports)
+        state = {
+            "reports": run.reports,
+            "rng": run.rng_state(),
+            "checkpoint": checkpoint,
+        }
+        with blaming():
+            try:
+                self._vault.save(name, state)
+            except TypeError as error:
+                raise ValueError(f"the checkpoint cannot be stored: {error}") from error
+        self._kept[trial] = run.reports, name
+        return name
+
+    def _advanced(self, run: FunctionRun) -> Report | End:
+        """Let the function run on.
+
+        Raises:
+            TrialError: it raised.
+        """
+        try:
+            with blaming():
+                return run.advance()
+        except (DataError, PlanError) as error:
+            raise TrialError(str(error), traceback.format_exc()) from error
+        except OutOfMemory as error:
+            raise self._without_room(run, error) from error
+
+    def _without_room(self, run: FunctionRun, error: OutOfMemory) -> OutOfMemory:
+        """The same error; if functions at rest were ended, it is worth another try."""
+        others = [t for t in self._runs if t != run.context.trial.id]
+        for trial in others:
+            self.forget(trial)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return OutOfMemory(error.why, error.text, freed=bool(others))
+
+    # -- functions that wait ---------------------------------------------------------------------
+
+    def _ready(self, unit: Unit) -> FunctionRun:
+        """The trial's function, waiting after the unit's visits; it is started if it must be.
+
+        Raises:
+            LookupError: it is not here, and the unit has no source.
+        """
+        trial = unit.trial.id
+        run = self._runs.pop(trial, None)
+        if run is None or run.reports != len(unit.visits) or unit.source is not None:
+            if run is not None:
+                run.stop()
+            run = self._started(unit)
+        self._runs[trial] = run
+        self._make_room()
+        return run
+
+    def _started(self, unit: Unit) -> FunctionRun:
+        """A new thread for the trial's function."""
+        trial = unit.trial
+        kept: Kept | None = None
+        if isinstance(unit.source, str):
+            kept = self._vault.load(unit.source)
+        elif unit.source is not None:
+            kept = unit.source
+        if kept is None and unit.visits:
+            raise LookupError(f"nothing of trial {trial.id} is here")
+        with blaming():
+            seed = seed_of(trial.config, self._setup.seed)
+        log = None
+        if self._logs is not None:
+            log = self._logs / trial.id / "log.txt"
+        context = TrialContext(
+            trial=trial,
+            seed=seed,
+            metric=self._setup.metric or METRIC,
+            chosen=dict(trial.config),
+            restored=kept is not None,
+            log=log,
+        )
+        return FunctionRun(
+            self._recipe, context, self._setup.threads, self._device, kept
+        )
+
+    def _make_room(self) -> None:
+        """End the functions that are too many."""
+        while len(self._runs) > AT_REST + 1:
+            *waiting, _ = self._runs
+            safe = [trial for trial in waiting if self._is_durable(trial)]
+            self.forget((safe or waiting)[0])
+
+    def _is_durable(self, trial: TrialId) -> bool:
+        """Whether the trial's last report gave a checkpoint."""
+        reports, _ = self._kept.get(trial, (0, ""))
+        return reports == self._runs[trial].reports
+
+    def _drop(self, trial: TrialId) -> None:
+        self._runs.pop(trial, None)
+        self._kept.pop(trial, None)
+
+    def holds(self, trial: TrialId, visits: int) -> bool:
+        """Whether the trial's function waits here after so many reports."""
+        return trial in self._runs and self._runs[trial].reports == visits
+
+    def state(self, trial: TrialId) -> Tree:
+        """The trial's state, if its last report gave a checkpoint.
+
+        Raises:
+            LookupError: it gave none.
+        """
+        if trial in self._runs and self._is_durable(trial):
+            return self._vault.load(self._kept[trial][1])
+        raise LookupError(f"the last report of trial {trial} gave no checkpoint")
+
+    def keep(self, trial: TrialId) -> str:
+        """As `Station.keep`. What a function gave is durable already.
+
+        Raises:
+            LookupError: always.
+        """
+        raise LookupError(f"nothing of trial {trial} waits to be made durable")
+
+    def commit(self) -> None:
+        """Write the checkpoints that wait to share a file with others."""
+        self._vault.commit()
+
+    def forget(self, trial: TrialId) -> None:
+        """End the trial's function here."""
+        run = self._runs.get(trial)
+        self._drop(trial)
+        if run is not None:
+            run.stop()
+
+    def close(self) -> None:
+        """End all functions."""
+        for trial in list(self._runs):
+            self.forget(trial)

@@ -1,0 +1,99 @@
+"""What a function says to Shoal while it trains: its reports, and what it goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import nan
+from typing import Any, Protocol
+
+Values = dict[str, float]
+
+
+class TrialStopped(BaseException):
+    """The trial goes no further, here at least. `finally` blocks run; nothing else should."""
+
+
+class Session(Protocol):
+    """The trial whose function runs."""
+
+    def report(self, values: Any, checkpoint: Any) -> None: ...
+
+    def restore(self) -> Any: ...
+
+
+# The functions of a process take turns, so that one session at most is open.
+_open: list[Session] = []
+
+
+@contextmanager
+def talking(session: Session) -> Iterator[None]:
+    """Within, `report` and `restore` are this trial's."""
+    _open.append(session)
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
+def report(values: Mapping[str, Any] | float, *, checkpoint: Any = None) -> None:
+    """Report a trial's scores: the end of an epoch. It returns when the trial is to go on.
+
+    `values`: {name: number}, or the number of the study's metric. `checkpoint`: what `restore` is
+    to give when the trial is started again: a tree of dicts and lists that holds tensors, arrays,
+    numbers, texts and bytes (as a state_dict does), or the path of a file or folder, whose
+    contents are kept. Outside of a trial the values are checked, and nothing else happens.
+
+    Raises:
+        TypeError, ValueError: the values are not numbers, or the checkpoint cannot be kept.
+        TrialStopped: the trial goes no further. It is no `Exception`; let it pass.
+    """
+    if _open:
+        _open[-1].report(values, checkpoint)
+    else:
+        numbers(values, "value")
+
+
+def restore() -> Any:
+    """The trial's newest checkpoint; None if it begins, and outside of a trial.
+
+    Of a checkpoint that was a path, the path of a copy. Random states are what they were at the
+    report, so call it when everything is made that draws random numbers.
+    """
+    if not _open:
+        return None
+    return _open[-1].restore()
+
+
+def numbers(values: Any, metric: str) -> Values:
+    """The values as floats. A number alone is called `metric`.
+
+    Raises:
+        TypeError: they are no numbers by name.
+    """
+    if not isinstance(values, Mapping):
+        values = {metric: values}
+    found = {str(name): number(value) for name, value in values.items()}
+    wrong = [name for name, value in found.items() if value is None]
+    if wrong or not found:
+        raise TypeError(
+            "report takes numbers by name, as report({'loss': 0.3}), or one number; "
+            f"got {dict(values)!r}"
+        )
+    return {name: nan if value is None else value for name, value in found.items()}
+
+
+def number(value: Any) -> float | None:
+    """The value as a float; None if it is no number."""
+    if isinstance(value, str | bytes):
+        return None
+    if hasattr(value, "detach"):
+        value = value.detach()
+    try:
+        return float(value)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # a tensor of several raises the last one
+        return None

@@ -1,0 +1,253 @@
+"""Functions as trials: reports are epochs, checkpoints are states."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from function_kit import losses, train
+
+import shoal
+from shoal.core.event import Fell
+from shoal.study.folder import StudyError
+
+SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
+
+
+def made(folder: Path, function: Any = train, space: Any = None) -> shoal.Study:
+    """A study of a function."""
+    return shoal.create_study(
+        function, storage=folder, metric="loss", search_space=space or SPACE
+    )
+
+
+def test_reports_are_epochs_and_trials_are_as_alone(tmp_path: Path) -> None:
+    study = made(tmp_path / "s")
+    study.optimize(max_epochs=4, progress=False)
+    assert [t.status for t in study.trials] == ["finished"] * 3
+    assert [t.epochs for t in study.trials] == [4.0] * 3
+    alone = made(tmp_path / "alone", space={"lr": shoal.grid([0.01])})
+    alone.optimize(max_epochs=4, progress=False)
+    assert losses(alone)[0] == losses(study)[1]
+    best = study.best_trial
+    assert best.value == min(t.value for t in study.trials)
+    assert study.checkpoint(best)["epoch"] == 4
+    with pytest.raises(StudyError, match="study.checkpoint"):
+        study.best_model()
+
+
+def test_a_function_that_returns_ends_its_trial(tmp_path: Path) -> None:
+    def short(config: dict[str, Any]) -> Any:
+        for step in range(config["n"]):
+            shoal.report(float(step))
+        return {"loss": -1.0, "history": [1, 2]} if config["n"] == 2 else None
+
+    study = made(tmp_path, short, {"n": shoal.grid([0, 1, 2])})
+    study.optimize(progress=False)
+    assert [t.status for t in study.trials] == ["finished"] * 3
+    assert losses(study) == [[], [0.0], [0.0, 1.0, -1.0]]
+
+
+def test_rungs_go_on_without_a_restart(tmp_path: Path) -> None:
+    notes = str(tmp_path / "notes")
+    space = {"lr": shoal.loguniform(1e-3, 1e-1), "notes": notes}
+    study = made(tmp_path / "s", space=space)
+    study.optimize("asha", num_samples=6, max_epochs=9, progress=False)
+    lines = Path(notes).read_text().split("\n")
+    assert lines.count("from 0") == 6 and not any(
+        line.startswith("from") and line != "from 0" for line in lines
+    )
+    assert lines.count("over") == 6  # `finally` ran, of those that were stopped, too
+    assert max(t.epochs for t in study.trials) == 9.0
+
+
+def test_functions_that_are_too_many_start_again_from_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of trials that gave none the reports are void, and said to be."""
+    monkeypatch.setattr("shoal.train.function.station.AT_REST", 0)
+    usual = made(tmp_path / "usual", space={"lr": shoal.grid([0.1, 0.01, 0.001])})
+    usual.optimize(max_epochs=9, progress=False)
+    for every, fallen in ((1, False), (100, True)):
+        space = {"lr": shoal.grid([0.1, 0.01, 0.001]), "every": every}
+        study = made(tmp_path / f"s{every}", space=space)
+        study.optimize("halving(num_samples=3)", max_epochs=9, progress=False)
+        found = max(losses(study), key=len)
+        assert found in losses(usual)
+        assert any(isinstance(e, Fell) for _, e in study.lines()) == fallen
+
+
+def test_an_error_is_the_trials_own(tmp_path: Path) -> None:
+    def fragile(config: dict[str, Any]) -> None:
+        shoal.report(1.0)
+        if config["lr"] == 0.01:
+            raise RuntimeError("no luck")
+        state = {"lr": config["lr"]} if config["lr"] < 0.01 else {"object": object()}
+        shoal.report(0.5, checkpoint=state)
+
+    study = made(tmp_path, fragile)
+    study.optimize(progress=False, max_epochs=2)
+    how = [t.status for t in study.trials]
+    assert how[0].startswith("failed: TypeError") and "no luck" in how[1]
+    text = (tmp_path / "trials" / "t001" / "error.txt").read_text()
+    assert "in fragile" in text and "no luck" in text
+
+
+def test_random_states_are_the_trials(tmp_path: Path) -> None:
+    def draws(config: dict[str, Any]) -> None:
+        for _ in range(3):
+            drawn = torch.rand(1).item() + np.random.rand() + random.random()
+            shoal.report(drawn)
+
+    random.seed(5)
+    before = random.random()
+    random.seed(5)
+    study = made(tmp_path, draws, {"seed": shoal.grid([1, 2, 1])})
+    study.optimize(max_epochs=3, progress=False)
+    assert random.random() == before
+    one, two, three = losses(study)
+    assert one == three != two
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_checkpoint_may_be_a_path(tmp_path: Path, kind: str) -> None:
+    def files(config: dict[str, Any]) -> None:
+        place = Path(config["place"])
+        restored = shoal.restore()
+        count = 0
+        if restored is not None:
+            file = restored / "deep" / "n.txt" if restored.is_dir() else restored
+            count = int(file.read_text())
+        while count < 3:
+            count += 1
+            file = place / "deep" / "n.txt" if config["kind"] == "folder" else place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(str(count))
+            shoal.report(float(count), checkpoint=place)
+            if config["once"]:
+                return
+
+    space = {"place": str(tmp_path / "c"), "kind": kind, "once": False}
+    study = made(tmp_path / "s", files, space)
+    study.optimize(max_epochs=2, progress=False)
+    found = study.checkpoint("t000")
+    file = found / "deep" / "n.txt" if kind == "folder" else found
+    assert file.read_text() == "2" and file != tmp_path / "c"
+    study.extend("t000", max_epochs=3)
+    study.resume(progress=False)
+    assert losses(study) == [[1.0, 2.0, 3.0]]
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    given = {
+        "tensor": torch.arange(3, dtype=torch.bfloat16),
+        "array": np.arange(4),
+        1: [True, None, (2.5, "text")],
+        "bytes": b"\x00\xff",
+    }
+
+    def one(config: dict[str, Any]) -> None:
+        shoal.report(0.0, checkpoint=given)
+
+    study = made(tmp_path, one, {"a": 1})
+    study.optimize(progress=False)
+    found = study.checkpoint("t000")
+    assert torch.equal(found.pop("tensor"), given["tensor"])
+    array = found.pop("array")
+    assert isinstance(array, np.ndarray) and array.tolist() == [0, 1, 2, 3]
+    assert found == {key: given[key] for key in (1, "bytes")}
+
+
+def test_outside_of_a_trial_a_function_runs_as_it_is() -> None:
+    assert shoal.restore() is None
+    train({"lr": 0.1, "epochs": 2})
+    with pytest.raises(TypeError, match="numbers by name"):
+        shoal.report({"loss": "low"})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"policy": "pack"}, "one slot for itself"),
+        ({"policy": "hop"}, "one slot for itself"),
+        ({"widths": (1, 2)}, "one slot for itself"),
+        ({"searcher": "asha", "num_samples": 3}, "max_epochs="),
+    ],
+)
+def test_what_functions_cannot_do_is_said(
+    tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    study = made(tmp_path / "s")
+    given = dict(options)
+    if "widths" in given:
+        given["backend"] = "ray"
+    with pytest.raises(StudyError, match=why):
+        study.optimize(given.pop("searcher", None), **given, progress=False)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+def test_replay_calls_the_function_again(tmp_path: Path) -> None:
+    def loose(config: dict[str, Any]) -> None:
+        shoal.report(1.0, checkpoint={"time": time.monotonic()})
+
+    study = made(tmp_path / "s", space={"lr": shoal.grid([0.1, 0.01]), "every": 2})
+    study.optimize(max_epochs=5, progress=False)
+    rows = study.replay()
+    assert [(row["visits"], row["equal"]) for row in rows] == [(4, True), (4, True)]
+    other = made(tmp_path / "o", loose, {"lr": 0.1})
+    other.optimize(progress=False)
+    assert not other.replay()[0]["agrees"]
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import shoal
+from function_kit import train
+
+def slow(config):
+    report = shoal.report
+    def later(values, checkpoint=None):
+        time.sleep(0.03)
+        report(values, checkpoint=checkpoint)
+    shoal.report = later
+    try:
+        train(config)
+    finally:
+        shoal.report = report
+
+study = shoal.create_study(slow, storage=sys.argv[2], metric="loss", load_if_exists=True,
+                           search_space={"lr": 0.1, "every": 2, "notes": sys.argv[3]})
+study.optimize(max_epochs=9, progress=False, checkpoint_every=0)
+"""
+
+
+def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    kit = str(Path(__file__).parent)
+    folder = tmp_path / "s"
+    notes = tmp_path / "notes"
+    command = [sys.executable, str(script), kit, str(folder), str(notes)]
+    process = subprocess.Popen(command)
+    journal = folder / "journal.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if journal.exists() and journal.read_bytes().count(b'"Evaluated"') >= 5:
+            break
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    study = shoal.load_study(folder)
+    study.resume(progress=False)
+    whole = made(tmp_path / "w", space={"lr": 0.1, "every": 2})
+    whole.optimize(max_epochs=9, progress=False)
+    assert losses(study) == losses(whole)
+    begun = [line for line in notes.read_text().split("\n") if line.startswith("from")]
+    assert begun[0] == "from 0" and begun[-1] in ("from 4", "from 6", "from 8")
