@@ -260,6 +260,42 @@ def read(path: Path) -> Iterator[Line]:
                 ) from error
 
 
+class Tail:
+    """Reads a journal that grows: each call of `lines` gives the entries that came since."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0  # bytes that were read
+        self._file: tuple[int, int] | None = None  # which file this is
+
+    def lines(self) -> list[Line]:
+        """The entries that are whole by now and were not given before.
+
+        Raises:
+            JournalError: see `read`; or the file is another one than before.
+            OSError: there is no such file.
+        """
+        with self.path.open("rb") as file:
+            self._check_same(os.fstat(file.fileno()))
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        if whole and self._offset == 0:
+            _check_schema(self.path, whole[0])
+            self._offset = len(whole[0])
+            whole = whole[1:]
+        found = [decode(line) for line in whole]
+        self._offset += sum(map(len, whole))
+        return found
+
+    def _check_same(self, status: os.stat_result) -> None:
+        """Raise JournalError if the file was replaced or cut."""
+        file = status.st_dev, status.st_ino
+        if self._file not in (None, file) or status.st_size < self._offset:
+            raise JournalError(f"{self.path} was replaced: open it again")
+        self._file = file
+
+
 def newest(path: Path, kind: type[E]) -> E | None:
     """The newest entry of this kind; None if there is none.
 

@@ -114,26 +114,26 @@ def document(name: str, heading: str, parts: Parts, figures: Mapping[str, Any]) 
         body += f'<section id="{key}"><h2>{escape(title)}</h2>{text}</section>'
     plotly = ""
     if figures:
-        plotly = _plotly()
+        plotly = plotly_source()
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(name)} · Shoal</title>"
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_asset('page.css')}</style></head><body>"
+        f"<style>{asset('page.css')}</style></head><body>"
         f'{heading}<nav>{links}<button id="theme" type="button" title="light or dark"></button>'
         f"</nav><main>{body}</main>"
         f'<script type="application/json" id="drawings">{embedded(figures)}</script>'
-        f"<script>{plotly}</script><script>{_asset('page.js')}</script></body></html>\n"
+        f"<script>{plotly}</script><script>{asset('page.js')}</script></body></html>\n"
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     """The text of a file of this package."""
     return files("shoal.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
+def plotly_source() -> str:
     """The source of plotly.js."""
     from plotly.offline import get_plotlyjs
 

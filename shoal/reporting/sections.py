@@ -43,9 +43,11 @@ KNOWN = (
 # -- the heading -----------------------------------------------------------------------------------
 
 
-def heading(account: Account, name: str, folder: str | None) -> str:
-    """The study's name, what it was, and its figures at a glance."""
-    status = account.status
+def heading(
+    account: Account, name: str, folder: str | None, status: str | None = None
+) -> str:
+    """Name, facts and figures of the study. `status`: as the journal says, unless given."""
+    status = status or account.status
     kind = escape(status.partition(":")[0])
     chip = f'<span class="chip {kind}">{escape(MEANING.get(status, status))}</span>'
 

@@ -166,7 +166,7 @@ def trials(
     elif same:
         note = f"<p>The same in all trials: {escape(config(same))}.</p>"
 
-    made = _TrialTable(account, names)
+    made = TrialTable(account, names)
     first = made.html(SHOWN)
     every = len(account.trials)
     if every <= SHOWN:
@@ -174,7 +174,7 @@ def trials(
     return note + first + details(f"all {every:,} trials", made.html(every))
 
 
-class _TrialTable:
+class TrialTable:
     """A line for each trial, the best first. `names`: the parts of the configuration to show."""
 
     def __init__(self, account: Account, names: Sequence[str]) -> None:
@@ -188,11 +188,11 @@ class _TrialTable:
     def html(self, most: int) -> str:
         """The table of the best `most` trials."""
         rows = [
-            self._cells(row, place) for place, row in enumerate(self._ranked[:most], 1)
+            self.cells(row, place) for place, row in enumerate(self._ranked[:most], 1)
         ]
-        return table(self._heads(), rows, sortable=True)
+        return table(self.heads(), rows, sortable=True)
 
-    def _heads(self) -> list[str]:
+    def heads(self) -> list[str]:
         """The heads of the columns."""
         heads = ["#", "trial"]
         if self._metric:
@@ -204,7 +204,7 @@ class _TrialTable:
             heads.append("priority")
         return [*heads, "epochs", "training", "from", "status"]
 
-    def _cells(self, row: TrialRow, place: int) -> list[Cell]:
+    def cells(self, row: TrialRow, place: int) -> list[Cell]:
         """The line of one trial."""
         cells = [(str(place), place), self._name(row)]
         if self._metric:

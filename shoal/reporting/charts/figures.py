@@ -4,12 +4,12 @@ A drawing is a plain plotly figure ({"data": …, "layout": …}).
 Texts that a user wrote are escaped: plotly reads a few HTML tags in them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from math import log10
 from typing import Any
 
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, TrialId
 from shoal.reporting.charts.palette import GREY, painted_by
 from shoal.reporting.facts.format import config, number, time_unit
 from shoal.reporting.facts.metrics import Account
@@ -81,12 +81,14 @@ def learning(account: Account) -> list[dict[str, Any]]:
     def order(name: str) -> tuple[bool, bool, str]:
         return name != account.metric, name.endswith(")"), name
 
-    return [_learning(account, name) for name in sorted(account.curves, key=order)]
+    return [curves_of(account, name) for name in sorted(account.curves, key=order)]
 
 
-def _learning(account: Account, name: str) -> dict[str, Any]:
-    """The curves of one value."""
-    curves = _Curves(account, name)
+def curves_of(
+    account: Account, name: str, trials: Collection[TrialId] | None = None
+) -> dict[str, Any]:
+    """The curves of one value, as an item of `learning`. `trials`: only these; None: all."""
+    curves = _Curves(account, name, trials)
     values = curves.values(curves.rows)
     kept = _range(values, curves.values(curves.top))
     length, unit = time_unit(account.chart.end - account.chart.start)
@@ -105,11 +107,16 @@ class _Curves:
     `rows`: the trials that have the value, the best first; `points`: of each, not too many.
     """
 
-    def __init__(self, account: Account, name: str) -> None:
+    def __init__(
+        self, account: Account, name: str, trials: Collection[TrialId] | None
+    ) -> None:
         every = account.curves[name]
+        chosen = every.keys()
+        if trials is not None:
+            chosen = chosen & set(trials)
         self.name = name
-        self.rows = [row for row in account.ranked() if row.id in every]
-        budget = max(LEAST_POINTS, POINTS // len(self.rows))
+        self.rows = [row for row in account.ranked() if row.id in chosen]
+        budget = max(LEAST_POINTS, POINTS // max(1, len(self.rows)))
         self.points = {row.id: thinned(every[row.id], budget) for row in self.rows}
         self.top = self.rows[:TOP]
         self._rest = self.rows[TOP:]
@@ -125,14 +132,14 @@ class _Curves:
 
     def last_epoch(self) -> float:
         """Where the longest curve ends."""
-        return max(points[-1].epoch for points in self.points.values())
+        return max((points[-1].epoch for points in self.points.values()), default=0.0)
 
     def traces(self) -> list[dict[str, Any]]:
         """The others first, then the best trials up to the very best, which lies on top."""
         traces = []
         if self._rest:
             traces.append(self._others())
-        few = max(map(len, self.points.values())) <= MARKED
+        few = max(map(len, self.points.values()), default=0) <= MARKED
         for row in reversed(self.top):
             traces.append(self._curve(row, few))
         return traces

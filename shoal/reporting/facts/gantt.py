@@ -29,22 +29,27 @@ Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 
 
-def steady(lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines with times that never go back.
+class Clock:
+    """Gives lines times that never go back, also where they come in several parts."""
 
-    A run whose clock began anew goes on where the last run ended.
-    """
-    last = 0.0
-    shift = 0.0
-    for line in lines:
-        time = line.time
-        if isinstance(line.entry, Opened) and time + shift < last:
-            shift = last - time
-        last = max(last, time + shift)
-        if last == time:
-            yield line
-        else:
-            yield Line(last, line.entry)
+    def __init__(self) -> None:
+        self._last: Seconds = 0.0
+        self._shift: Seconds = 0.0
+
+    def steady(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines that come next.
+
+        A run whose clock began anew goes on where the last run ended.
+        """
+        for line in lines:
+            time = line.time
+            if isinstance(line.entry, Opened) and time + self._shift < self._last:
+                self._shift = self._last - time
+            self._last = max(self._last, time + self._shift)
+            if self._last == time:
+                yield line
+            else:
+                yield Line(self._last, line.entry)
 
 
 def chart(lines: Iterable[Line]) -> Chart:
@@ -55,19 +60,14 @@ def chart(lines: Iterable[Line]) -> Chart:
     `timeline.ORDER` and end at the report; what is left before them is `other`. A report that does
     not say what it took counts as training.
     """
-    return steady_chart(steady(lines))
-
-
-def steady_chart(lines: Iterable[Line]) -> Chart:
-    """The chart of lines whose times never go back, as `steady` gives them."""
-    draft = _Drawing()
-    for time, entry in lines:
+    draft = Drawing()
+    for time, entry in Clock().steady(lines):
         draft.take(time, entry)
     return draft.done()
 
 
-class _Drawing:
-    """A chart being made: who holds which slot."""
+class Drawing:
+    """A chart being made: who holds which slot. `take` wants times that never go back."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -106,8 +106,27 @@ class _Drawing:
             case Fell(trial):
                 self.times.account_for(trial, "lost")
 
+    def so_far(self, goes_on: bool) -> Chart:
+        """The chart up to now; more lines may be taken afterwards.
+
+        `goes_on`: the last run is under way, so that what its trials did since their last reports
+        counts as held instead of lost.
+        """
+        draft = Drawing()
+        draft.now = self.now
+        draft.runs = [*self.runs]
+        draft.here = {**self.here}
+        draft.spans = {slot: [*spans] for slot, spans in self.spans.items()}
+        draft.gangs = {*self.gangs}
+        draft.running = {**self.running}
+        draft.times = self.times.copy()
+        if goes_on:
+            for gang in self.gangs:
+                draft._ended(gang, gang.trials)
+        return draft.done()
+
     def done(self) -> Chart:
-        """The whole chart."""
+        """The whole chart. The drawing must not be used afterwards."""
         self._close_run()
         bars = {}
         spans = {}

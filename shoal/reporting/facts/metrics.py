@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.cluster import SlotId
-from shoal.core.state import Figures
+from shoal.core.fold import fold
+from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, Value
-from shoal.engine.journal import Line, replay
+from shoal.engine.journal import Line
 from shoal.reporting.facts.bars import KINDS, Chart, seconds
 from shoal.reporting.facts.format import config
-from shoal.reporting.facts.gantt import steady, steady_chart
+from shoal.reporting.facts.gantt import Clock, Drawing
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -154,35 +155,65 @@ def account(
     Raises:
         ValueError: the mode is neither "min" nor "max".
     """
-    lines = list(steady(lines))
-    tally = Tally()
-    for time, entry in lines:
-        tally.take(time, entry)
+    counted = Accounting(metric, mode)
+    counted.take(lines)
+    return counted.account()
 
-    metric = metric or _text(tally.head.get("metric"))
-    mode = mode or _text(tally.head.get("mode")) or "min"
-    if mode not in ("min", "max"):
-        raise ValueError(f'mode must be "min" or "max"; got {mode!r}')
 
-    state = replay(lines)
-    drawn = steady_chart(lines)
-    rows = TrialRows(tally, state, metric, mode)
-    finished = bool(state.known) and not state.trials
-    return Account(
-        head=tally.head,
-        metric=metric,
-        mode=mode,
-        trials=rows.all(),
-        runs=tuple(run_rows(tally.runs, finished)),
-        curves=curves_of(tally.trials.values()),
-        chart=drawn,
-        use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
-        figures=state.figures,
-        entries=len(lines),
-        choices=tuple(tally.choices),
-        splits=tuple(tally.splits),
-        feeders=tally.feeders,
-    )
+class Accounting:
+    """The figures of a study whose journal grows: each line is counted once.
+
+    `metric` and `mode` ("min" or "max"): as the journal says, unless given.
+    """
+
+    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+        self._metric = metric
+        self._mode = mode
+        self._clock = Clock()
+        self._tally = Tally()
+        self._drawing = Drawing()
+        self._state = State()
+        self._entries = 0
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """Count the lines that come next."""
+        new = list(self._clock.steady(lines))
+        for time, entry in new:
+            self._tally.take(time, entry)
+            self._drawing.take(time, entry)
+        self._state = fold(self._state, (line.entry for line in new))
+        self._entries += len(new)
+
+    def account(self, goes_on: bool = False) -> Account:
+        """The figures so far. `goes_on`: the last run is known to be under way.
+
+        Raises:
+            ValueError: the mode is neither "min" nor "max".
+        """
+        tally = self._tally
+        state = self._state
+        metric = self._metric or _text(tally.head.get("metric"))
+        mode = self._mode or _text(tally.head.get("mode")) or "min"
+        if mode not in ("min", "max"):
+            raise ValueError(f'mode must be "min" or "max"; got {mode!r}')
+
+        drawn = self._drawing.so_far(goes_on)
+        finished = bool(state.known) and not state.trials
+        return Account(
+            head=tally.head,
+            metric=metric,
+            mode=mode,
+            trials=TrialRows(tally, state, metric, mode).all(),
+            runs=tuple(run_rows(tally.runs, finished)),
+            curves=curves_of(tally.trials.values()),
+            chart=drawn,
+            use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
+            figures=state.figures,
+            entries=self._entries,
+            choices=tuple(tally.choices),
+            splits=tuple(tally.splits),
+            feeders={**tally.feeders},
+        )
 
 
 def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figures]]:

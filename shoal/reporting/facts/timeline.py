@@ -37,6 +37,16 @@ class Timeline:
         # Likewise, at slots that a trial gave up while it went on.
         self._freed: dict[TrialId, list[tuple[SlotId, Span]]] = {}
 
+    def copy(self) -> "Timeline":
+        """The same bars, which then go on by themselves."""
+        made = Timeline()
+        made.bars = {slot: [*bars] for slot, bars in self.bars.items()}
+        made._cursor = {**self._cursor}
+        made._taken = {slot: spans.copy() for slot, spans in self._taken.items()}
+        made._late = {trial: {**places} for trial, places in self._late.items()}
+        made._freed = {trial: [*places] for trial, places in self._freed.items()}
+        return made
+
     # -- a trial comes and goes --------------------------------------------------------------------
 
     def take_up(self, slot: SlotId, trial: TrialId, now: Seconds) -> None:
