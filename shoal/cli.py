@@ -31,6 +31,7 @@ from shoal.tools.arguments import (
     Out,
     PlanPolicies,
     PolicyName,
+    Port,
     Priority,
     ProfiledFeeders,
     ProfiledValues,
@@ -52,6 +53,7 @@ from shoal.tools.arguments import (
     Target,
     Threads,
     Timeout,
+    UiDir,
     ValidateEvery,
     Values,
     Widths,
@@ -217,6 +219,12 @@ def replay(directory: Dir, trial: ReplayTrials = None, as_json: AsJson = False) 
 def report(directory: Dir, out: ReportFile = None, as_json: AsJson = False) -> None:
     """Write the report, one HTML file that opens offline."""
     _commands().report(directory, out, as_json)
+
+
+@app.command()
+def ui(directory: UiDir, port: Port = None) -> None:
+    """Serve the live page of a study, or of a folder of studies, to a browser of this machine."""
+    _commands().ui(directory, port)
 
 
 @app.command(epilog=POLICIES)

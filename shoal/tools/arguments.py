@@ -187,3 +187,12 @@ ReplayTrials = Annotated[
 ReportFile = Annotated[
     Path | None, typer.Option(help="the HTML file [default: DIR/report.html]")
 ]
+
+# Of `ui`.
+UiDir = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="a study's folder, or one that holds studies"),
+]
+Port = Annotated[
+    int | None, typer.Option(help="of 127.0.0.1 [default: 8765, or any that is free]")
+]

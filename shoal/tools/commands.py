@@ -263,6 +263,25 @@ def report(directory: Path, out: Path | None, as_json: bool) -> None:
     show({"report": str(path)}, as_json, lambda found: [f"report: {found['report']}"])
 
 
+@errors()
+def ui(directory: Path, port: int | None) -> None:
+    """Serve the live page until Ctrl-C.
+
+    Raises:
+        StudyError: what serves pages is not installed.
+    """
+    try:
+        from shoal.ui.serve import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise StudyError(
+            "the live page needs Starlette and uvicorn: pip install 'shoal[ui]'"
+        ) from error
+    _collect_rarely()
+    serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
+
+
 def _simulations() -> ModuleType:
     """What needs NumPy and the simulator; imported when it is used."""
     from shoal.simulate import command

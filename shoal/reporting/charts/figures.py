@@ -111,9 +111,9 @@ class _Curves:
         self, account: Account, name: str, trials: Collection[TrialId] | None
     ) -> None:
         every = account.curves[name]
-        chosen = every.keys()
+        chosen = set(every)
         if trials is not None:
-            chosen = chosen & set(trials)
+            chosen &= set(trials)
         self.name = name
         self.rows = [row for row in account.ranked() if row.id in chosen]
         budget = max(LEAST_POINTS, POINTS // max(1, len(self.rows)))

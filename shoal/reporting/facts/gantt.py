@@ -29,7 +29,7 @@ Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 
 
-class Clock:
+class SteadyClock:
     """Gives lines times that never go back, also where they come in several parts."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def chart(lines: Iterable[Line]) -> Chart:
     not say what it took counts as training.
     """
     draft = Drawing()
-    for time, entry in Clock().steady(lines):
+    for time, entry in SteadyClock().steady(lines):
         draft.take(time, entry)
     return draft.done()
 

@@ -11,7 +11,7 @@ from shoal.core.trial import Samples, Seconds, Value
 from shoal.engine.journal import Line
 from shoal.reporting.facts.bars import KINDS, Chart, seconds
 from shoal.reporting.facts.format import config
-from shoal.reporting.facts.gantt import Clock, Drawing
+from shoal.reporting.facts.gantt import Drawing, SteadyClock
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -169,7 +169,7 @@ class Accounting:
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self._metric = metric
         self._mode = mode
-        self._clock = Clock()
+        self._clock = SteadyClock()
         self._tally = Tally()
         self._drawing = Drawing()
         self._state = State()

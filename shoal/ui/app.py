@@ -1,0 +1,258 @@
+"""The server's answers: pages, their parts, drawings, news as they come, and actions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import cache, wraps
+from importlib.resources import files
+from time import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from shoal.reporting.html import asset, embedded, plotly_source
+from shoal.ui import drawings, parts, table
+from shoal.ui.actions import Actions, Refused
+from shoal.ui.live import LiveStudy
+from shoal.ui.shelf import Shelf
+
+EVERY = 1.0  # seconds between two looks for news
+SILENCE = 15  # looks without news after which a comment keeps the connection alive
+LONGEST = 100_000  # bytes of a request
+KINDS = {"css": "text/css", "js": "text/javascript"}
+
+
+def application(shelf: Shelf, ends: Callable[[], bool]) -> Starlette:
+    """What is served of these studies; `guard.Guard` must stand before it.
+
+    `ends`: whether the server is about to end, so that nobody waits for news any more.
+    """
+    pages = Pages(shelf, ends)
+    routes = [
+        Route("/", pages.page),
+        Route("/list", pages.studies),
+        Route("/news", pages.news),
+        Route("/part/{part}", pages.part),
+        Route("/trials", pages.trials),
+        Route("/drawing/{drawing}", pages.drawing),
+        Route("/do", pages.do, methods=["POST"]),
+        Route("/static/{name}", static),
+    ]
+    return Starlette(routes=routes)
+
+
+@cache
+def _file(name: str) -> bytes | None:
+    """A file that the page loads; None: there is none of that name."""
+    if name == "plotly.js":
+        return plotly_source().encode()
+    if name == "page.css":
+        return asset(name).encode()
+    if name in ("ui.css", "ui.js"):
+        return files("shoal.ui").joinpath(name).read_bytes()
+    return None
+
+
+def static(request: Request) -> Response:
+    """A style sheet or a script."""
+    name = request.path_params["name"]
+    data = _file(name)
+    if data is None:
+        return Response(status_code=404)
+    kind = KINDS[name.rpartition(".")[2]]
+    return Response(data, media_type=kind)
+
+
+def _json(found: Any) -> Response:
+    """Data for a script; numbers that JSON lacks are null."""
+    return Response(embedded(found), media_type="application/json")
+
+
+def of_study(
+    answer: "Callable[[Pages, Request, LiveStudy], Response]",
+) -> "Callable[[Pages, Request], Response]":
+    """An answer about the study that the request names."""
+
+    @wraps(answer)
+    def found(self: "Pages", request: Request) -> Response:
+        study = self.shelf.get(request.query_params.get("study", ""))
+        if study is None:
+            return Response("there is no such study", status_code=404)
+        return answer(self, request, study)
+
+    return found
+
+
+class Pages:
+    """Answers about the studies of a shelf. All but the news are plain functions in threads."""
+
+    def __init__(self, shelf: Shelf, ends: Callable[[], bool]) -> None:
+        self.shelf = shelf
+        self.ends = ends
+        self.actions = Actions()
+
+    def page(self, request: Request) -> Response:
+        """The page of a study, or the list of them."""
+        name = request.query_params.get("study")
+        if name is None and self.shelf.alone:
+            name = next(iter(self.shelf.studies()))
+        if name is None:
+            return HTMLResponse(parts.list_page(self.shelf.path))
+        study = self.shelf.get(name)
+        if study is None:
+            return Response("there is no such study", status_code=404)
+        return HTMLResponse(parts.study_page(study, self.shelf.alone))
+
+    def studies(self, request: Request) -> Response:
+        """The studies, those with the newest entries first."""
+        found = []
+        for study in self.shelf.studies().values():
+            quiet = time() - study.changed()
+            found.append((study, study.seen(), quiet))
+        found.sort(key=lambda item: item[2])
+        return HTMLResponse(parts.studies(found))
+
+    @of_study
+    def part(self, request: Request, study: LiveStudy) -> Response:
+        """A part of a study's page."""
+        seen = study.seen()
+        text: str | None = None
+        match request.path_params["part"]:
+            case "heading":
+                text = self._heading(study)
+            case "decisions":
+                text = parts.decisions(study, seen)
+            case "failures":
+                text = parts.failures(seen)
+            case "log":
+                text = parts.log(study)
+            case "new":
+                text = parts.new_trial(seen)
+            case "trial":
+                row = seen.rows.get(request.query_params.get("trial", ""))
+                if row is not None:
+                    text = parts.trial(study, row)
+        if text is None:
+            return Response("there is no such part", status_code=404)
+        return HTMLResponse(text)
+
+    def _heading(self, study: LiveStudy) -> str:
+        return parts.heading(study, study.seen(), self.actions.run_of(study))
+
+    @of_study
+    def trials(self, request: Request, study: LiveStudy) -> Response:
+        """A page of the table of trials."""
+        asked = request.query_params
+        page = asked.get("page", "")[:9]
+        number = 0
+        if page.isascii() and page.isdecimal():
+            number = int(page)
+        question = table.Question(
+            sort=asked.get("sort", ""),
+            down=asked.get("down") == "1",
+            status=asked.get("status", ""),
+            text=asked.get("text", "")[:500],
+            page=number,
+        )
+        return _json(table.answer(study.seen(), question))
+
+    @of_study
+    def drawing(self, request: Request, study: LiveStudy) -> Response:
+        """A drawing, for plotly."""
+        asked = request.query_params
+        match request.path_params["drawing"]:
+            case "curves":
+                chosen = asked.getlist("trial")
+                return _json(
+                    drawings.curves(study.seen(), asked.get("name", ""), chosen)
+                )
+            case "slots":
+                return _json(drawings.slots(study.seen()))
+        return Response("there is no such drawing", status_code=404)
+
+    async def do(self, request: Request) -> Response:
+        """Do something to a study."""
+        try:
+            asked = json.loads(await _body(request))
+            study = self.shelf.get(str(asked["study"]))
+        except (ValueError, KeyError, TypeError):
+            return JSONResponse({"error": "not a request"}, status_code=400)
+        if study is None:
+            return JSONResponse({"error": "there is no such study"}, status_code=404)
+        try:
+            said = await run_in_threadpool(self.actions.do, study, asked)
+        except (Refused, OSError) as error:
+            return JSONResponse({"error": str(error)}, status_code=409)
+        return JSONResponse({"said": said})
+
+    async def news(self, request: Request) -> Response:
+        """What is new, as it comes: of a study its heading, else the list's version."""
+        name = request.query_params.get("study")
+        if name is None:
+            said = self._list_version
+        else:
+            study = await run_in_threadpool(self.shelf.get, name)
+            if study is None:
+                return Response("there is no such study", status_code=404)
+            said = self._news_of(study)
+        changes = _changes(said, self.ends)
+        return StreamingResponse(changes, media_type="text/event-stream")
+
+    def _news_of(self, study: LiveStudy) -> Callable[[], Any]:
+        """What says how a study stands."""
+
+        def said() -> Any:
+            seen = study.seen()
+            return {
+                "version": seen.version,
+                "standing": seen.standing,
+                "run": self.actions.run_of(study),
+                "heading": self._heading(study),
+            }
+
+        return said
+
+    def _list_version(self) -> Any:
+        """What changes when the list does."""
+        return {
+            name: study.seen().version for name, study in self.shelf.studies().items()
+        }
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body.
+
+    Raises:
+        ValueError: it is too long, or not JSON by its own word.
+    """
+    if request.headers.get("content-type") != "application/json":
+        raise ValueError("not JSON")
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > LONGEST:
+            raise ValueError("too long")
+    return data
+
+
+async def _changes(
+    said: Callable[[], Any], ends: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """An event whenever what is said has changed; now and then a comment."""
+    before = None
+    quiet = 0
+    while not ends():
+        now = await run_in_threadpool(said)
+        quiet += 1
+        if now != before:
+            before = now
+            quiet = 0
+            yield f"data: {json.dumps(now)}\n\n"
+        elif quiet >= SILENCE:
+            quiet = 0
+            yield ": still here\n\n"
+        await asyncio.sleep(EVERY)

@@ -1,0 +1,168 @@
+"""A study that is watched: its journal is followed as it grows."""
+
+import json
+import os
+import platform
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from shoal.core.trial import Seconds
+from shoal.engine.journal import JournalError, Tail
+from shoal.reporting.charts.palette import painted_by
+from shoal.reporting.facts.metrics import Account, Accounting
+from shoal.reporting.facts.params import Parameter, parameters
+from shoal.reporting.facts.rows import TrialRow
+from shoal.study.folder import Folder
+from shoal.ui.feed import NewsFeed
+
+# The least time between two looks at a journal, and how many times longer than it takes to count
+# the figures, so that a large study leaves the page time for other things.
+LEAST: Seconds = 0.5
+PATIENCE = 8
+
+
+class Seen:
+    """A study as it was at one moment, with what is made of it at most once."""
+
+    def __init__(self, account: Account, standing: str, version: int) -> None:
+        self.account = account
+        self.standing = standing
+        self.version = version
+
+    @cached_property
+    def ranked(self) -> Sequence[TrialRow]:
+        """The trials, the best first."""
+        return self.account.ranked()
+
+    @cached_property
+    def parameters(self) -> tuple[list[Parameter], dict[str, str]]:
+        """What varies in the configurations, and what is the same in all of them."""
+        return parameters(self.account)
+
+    @cached_property
+    def painted(self) -> Mapping[Any, str]:
+        """A colour for each trial."""
+        return painted_by(self.account)
+
+    @cached_property
+    def rows(self) -> Mapping[str, TrialRow]:
+        """The trials by their names."""
+        return {row.id: row for row in self.account.trials}
+
+
+class LiveStudy:
+    """One study. Threads may use it at once.
+
+    `name`: what the page calls it, which is also its place below the folder that is served.
+    """
+
+    def __init__(self, name: str, folder: Folder) -> None:
+        self.name = name
+        self.folder = folder
+        self.lock = threading.RLock()
+        self.fault = ""  # why the journal cannot be followed any more
+        self._version = 0
+        self._next: Seconds = 0.0  # when to look again
+        self._start()
+
+    def _start(self) -> None:
+        """Begin with an empty account."""
+        self.feed = NewsFeed()
+        self._tail = Tail(self.folder.journal)
+        self._accounting = Accounting()
+        self._seen: Seen | None = None
+        self._fresh = True  # there are lines that no account was made of
+
+    def seen(self) -> Seen:
+        """The study as it stands now, or did a moment ago."""
+        with self.lock:
+            if self._seen is None or monotonic() >= self._next:
+                self._look()
+            assert self._seen is not None
+            return self._seen
+
+    def changed(self) -> float:
+        """When the journal last grew, by the clock; 0 if it is gone."""
+        try:
+            return self.folder.journal.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _look(self) -> None:
+        """Follow the journal, and count again if anything is new."""
+        begun = monotonic()
+        try:
+            self._follow()
+        except (JournalError, OSError) as error:
+            self.fault = str(error)
+        self._count()
+        self._next = monotonic() + max(LEAST, PATIENCE * (monotonic() - begun))
+
+    def _follow(self) -> None:
+        """Take in the lines that came since."""
+        try:
+            lines = self._tail.lines()
+        except (
+            JournalError
+        ):  # it was replaced, or is damaged: once more from the beginning
+            self._start()
+            lines = self._tail.lines()
+        self.fault = ""
+        if lines:
+            self._accounting.take(lines)
+            self.feed.take(lines)
+            self._fresh = True
+
+    def _count(self) -> None:
+        """The account and the standing, as a new version if either has changed."""
+        before = self._seen
+        running = is_held(self.folder)
+        if before is not None and not self._fresh:
+            standing = stands(before.account, running)
+            if standing == before.standing:
+                return
+        account = self._accounting.account(goes_on=running is not False)
+        self._version += 1
+        self._seen = Seen(account, stands(account, running), self._version)
+        self._fresh = False
+
+
+def stands(account: Account, running: bool | None) -> str:
+    """How a study stands: as its journal says, and whether a process is at work."""
+    if account.status != "open" or running is None:
+        return account.status
+    if running:
+        return "running"
+    return "cut off"
+
+
+def is_held(folder: Folder) -> bool | None:
+    """Whether the process that opened the study last is there; None: that cannot be told."""
+    try:
+        about = json.loads((folder.path / "holder.json").read_text())
+        process = int(about["pid"])
+        here = about["host"] == platform.node()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not here or os.name != "posix":
+        return None
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return not _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    """Whether the process has ended, and only waits for its parent to notice."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] == ["Z"]

@@ -1,0 +1,111 @@
+"""Serves the page on this machine alone."""
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from shoal.study.folder import StudyError
+from shoal.ui.app import application
+from shoal.ui.guard import Guard
+from shoal.ui.shelf import Shelf
+
+HOST = "127.0.0.1"
+PORT = 8765
+
+
+def listening(port: int | None) -> socket.socket:
+    """A socket at this port; None: at 8765, or any other if that is taken.
+
+    Raises:
+        StudyError: the port is taken.
+    """
+    wanted = PORT
+    if port is not None:
+        wanted = port
+    made = _bound(wanted)
+    if made is None and port is None:
+        made = _bound(0)
+    if made is None:
+        raise StudyError(
+            f"port {wanted} of {HOST} cannot be used: give another one, or none, and a free one "
+            "is taken"
+        )
+    return made
+
+
+def _bound(port: int) -> socket.socket | None:
+    """A socket that listens at this port; None: it cannot be used."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":  # elsewhere this would share the port with another process
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((HOST, port))
+        made.listen()
+    except (OSError, OverflowError):
+        made.close()
+        return None
+    return made
+
+
+class Server:
+    """The page of a folder, at a socket.
+
+    `address`: what to open in a browser, with the token.
+
+    Raises:
+        StudyError: there is no study in the folder, or the port is taken.
+    """
+
+    def __init__(self, path: Path, port: int | None = None) -> None:
+        shelf = Shelf(path)
+        self._socket = listening(port)
+        number = self._socket.getsockname()[1]
+        token = secrets.token_urlsafe(24)
+        self.address = f"http://{HOST}:{number}/?token={token}"
+        guarded = Guard(
+            application(shelf, lambda: self._server.should_exit),
+            token,
+            secrets.token_urlsafe(24),
+            f"shoal-{number}",
+            (f"{HOST}:{number}", f"localhost:{number}"),
+        )
+        self._server = uvicorn.Server(_config(guarded))
+        self._shelf = shelf
+
+    def run(self) -> None:
+        """Serve until Ctrl-C; journals are read meanwhile."""
+        threading.Thread(target=self._shelf.read, daemon=True).start()
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End serving; other threads may call it."""
+        self._server.should_exit = True
+
+
+def _config(app: Any) -> uvicorn.Config:
+    """No words about each request; connections are cut three seconds after Ctrl-C."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+        server_header=False,
+    )
+
+
+def serve(path: Path, port: int | None, say: Callable[[str], None]) -> None:
+    """Serve the page of a folder until Ctrl-C, and say where.
+
+    Raises:
+        StudyError: see `Server`.
+    """
+    server = Server(path, port)
+    say(server.address)
+    server.run()

@@ -1,0 +1,289 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const study = document.body.dataset.study;
+  const one = (id) => document.getElementById(id);
+  const address = (path, query = {}) => {
+    const asked = new URLSearchParams(study === undefined ? {} : { study });
+    for (const [name, value] of Object.entries(query)) {
+      for (const item of [value].flat()) asked.append(name, item);
+    }
+    return `${path}?${asked}`;
+  };
+
+  // -- light and dark: as the system says, until the button says otherwise
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const figures = new Map();  // what each box shows
+
+  function repaint() {
+    one("theme").textContent = dark() ? "light" : "dark";
+    for (const [box, figure] of figures) draw(box, figure);
+  }
+  one("theme").addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; repaint(); });
+  system.addEventListener("change", repaint);
+  one("theme").textContent = dark() ? "light" : "dark";
+
+  // -- a part of the page is replaced only if it has changed; the focus stays where it was
+  const shown = new Map();
+
+  function fill(box, html) {
+    if (shown.get(box) === html) return;
+    const active = document.activeElement;
+    const key = box.contains(active) ? active.dataset.key : undefined;
+    const places = [...box.querySelectorAll(".tall, .wide")].map((part) => [part.scrollTop, part.scrollLeft, part.scrollTop + part.clientHeight > part.scrollHeight - 8]);
+    const open = [...box.querySelectorAll("details")].map((part) => part.open);
+    box.innerHTML = html;  // the server has escaped all that a journal says
+    shown.set(box, html);
+    [...box.querySelectorAll(".tall, .wide")].forEach((part, n) => {
+      const [top, left, atEnd] = places[n] ?? [0, 0, true];
+      part.scrollTop = atEnd && part.tagName === "PRE" ? part.scrollHeight : top;  // the end of a log stays in sight
+      part.scrollLeft = left;
+    });
+    [...box.querySelectorAll("details")].forEach((part, n) => { if (open[n] !== undefined) part.open = open[n]; });
+    if (key !== undefined) [...box.querySelectorAll("[data-key]")].find((part) => part.dataset.key === key)?.focus();
+  }
+
+  async function fetched(path, query) {
+    const answer = await fetch(address(path, query));
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    return answer;
+  }
+
+  // -- one request of a kind at a time; if more was asked for meanwhile, it is made once more
+  function loader(work) {
+    let busy = false;
+    let again = false;
+    return async function run() {
+      if (busy) { again = true; return; }
+      busy = true;
+      again = false;
+      try { await work(); } catch (error) { lost(error); }
+      busy = false;
+      if (again) run();
+    };
+  }
+
+  function lost(error) {
+    const said = one("said");
+    if (said) { said.className = "bad"; said.textContent = `The server does not answer (${error.message}).`; }
+  }
+
+  function follow(take) {
+    const news = new EventSource(address("/news"));
+    news.addEventListener("message", (event) => take(JSON.parse(event.data)));
+  }
+
+  // -- the list of studies
+  if (study === undefined) {
+    const list = loader(async () => fill(one("list"), await (await fetched("/list")).text()));
+    follow(list);
+    setInterval(list, 10000);
+    list();
+    return;
+  }
+
+  // -- trials
+  const wanted = { sort: "", down: "0", status: "", text: "", page: 0 };
+  const ticked = new Set();
+  const count = new Intl.NumberFormat("en");
+
+  const trials = loader(async () => {
+    const found = await (await fetched("/trials", wanted)).json();
+    wanted.page = found.page;
+    fill(one("trials-part"), `<div class="wide">${found.html}</div>`);
+    for (const box of document.querySelectorAll("[data-tick]")) box.checked = ticked.has(box.dataset.tick);
+    one("count").textContent = found.count === found.all ? `${count.format(found.all)} trials`
+      : `${count.format(found.count)} of ${count.format(found.all)} trials`;
+    pages(found);
+    one("trials").dataset.ready = "yes";
+  });
+
+  function pages(found) {
+    const box = one("pages");
+    const button = (page, text, off) => `<button type="button" data-page="${page}" data-key="page ${text}" ${off ? "disabled" : ""}>${text}</button>`;
+    const last = found.pages - 1;
+    fill(box, last === 0 ? "" : button(0, "first", found.page === 0) + button(found.page - 1, "back", found.page === 0)
+      + `<span>page ${count.format(found.page + 1)} of ${count.format(found.pages)}</span>`
+      + button(found.page + 1, "next", found.page === last) + button(last, "last", found.page === last));
+  }
+
+  let typing = 0;
+  one("find").addEventListener("input", (event) => {
+    clearTimeout(typing);
+    typing = setTimeout(() => { wanted.text = event.target.value; wanted.page = 0; trials(); }, 200);
+  });
+  one("status").addEventListener("change", (event) => { wanted.status = event.target.value; wanted.page = 0; trials(); });
+
+  // -- drawings: drawn while they are in sight, once plotly is there
+  const sight = new Set();
+  const late = new Set();
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) { sight.delete(entry.target); continue; }
+      sight.add(entry.target);
+      if (late.delete(entry.target)) load(entry.target);
+    }
+  }, { rootMargin: "300px" });
+
+  function draw(box, figure) {
+    figures.set(box, figure);
+    if (!window.Plotly) return;
+    const layout = { ...figure.layout, paper_bgcolor: css("--card"), plot_bgcolor: css("--card") };
+    layout.font = { ...layout.font, color: css("--ink") };
+    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: css("--page"), bordercolor: css("--line"), font: { size: 12, color: css("--ink") } };
+    layout.uirevision = "kept";  // a zoom stays when more comes
+    if (box.clientWidth < 560) narrow(layout);
+    Plotly.react(box, figure.data, layout, {
+      displaylogo: false, responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]],
+      toImageButtonOptions: { scale: 2 }, displayModeBar: box.clientWidth < 560 ? false : "hover",
+    });
+  }
+
+  function narrow(layout) {
+    layout.margin = { ...layout.margin, l: 44, r: 8 };
+    if (layout.legend?.orientation === "h") {  // it takes more lines
+      layout.margin.t += 48;
+      layout.height += 48;
+    } else if (layout.legend) {
+      layout.legend = { orientation: "h", x: 0, y: -0.2, bgcolor: "rgba(0,0,0,0)", traceorder: "reversed" };
+      layout.margin.b = 110;
+      layout.height += 60;
+    }
+  }
+
+  function blank(box, text) {
+    figures.delete(box);
+    if (window.Plotly) Plotly.purge(box);
+    box.textContent = text;
+  }
+
+  let curve = null;
+  const curves = loader(async () => {
+    curve = await (await fetched("/drawing/curves", { name: one("curve-name").value, trial: [...ticked] })).json();
+    if (!curve.names.length) { blank(one("curves-drawing"), "No value was recorded yet."); return; }
+    const options = curve.names.map((name) => new Option(name, name, false, name === curve.name));
+    const now = [...one("curve-name").options].map((option) => option.value);
+    if (now.join("\n") !== curve.names.join("\n")) one("curve-name").replaceChildren(...options);
+    one("curve-note").textContent = ticked.size ? `${ticked.size} chosen in the table` : "the best; tick trials in the table to see those";
+    curveDrawn();
+  });
+
+  function curveDrawn() {
+    if (!curve?.figure) return;
+    const layout = structuredClone(curve.figure.layout);
+    const timed = one("curve-x").value === "time";
+    if (timed) { layout.xaxis.title.text = `${curve.unit} of the study`; delete layout.xaxis.dtick; }
+    const log = one("curve-log");
+    if (log.dataset.name !== curve.name) { log.dataset.name = curve.name; log.checked = layout.yaxis.type === "log"; }
+    if (log.checked !== (layout.yaxis.type === "log")) { delete layout.yaxis.range; layout.yaxis.type = log.checked ? "log" : "linear"; }
+    const data = timed ? curve.figure.data.map((trace, n) => ({ ...trace, x: curve.times[n] })) : curve.figure.data;
+    draw(one("curves-drawing"), { data, layout });
+  }
+  one("curve-name").addEventListener("change", curves);
+  one("curve-x").addEventListener("change", curveDrawn);
+  one("curve-log").addEventListener("change", curveDrawn);
+
+  const slots = loader(async () => {
+    const found = await (await fetched("/drawing/slots")).json();
+    for (const name of ["gantt", "use"]) {
+      if (found[name]) draw(one(name), found[name]);
+      else blank(one(name), "No slot was there yet.");
+    }
+  });
+  const part = (name) => loader(async () => fill(one(`${name}-part`), await (await fetched(`/part/${name}`)).text()));
+  const loads = new Map([
+    [one("curves-drawing"), curves], [one("gantt"), slots],
+    [one("decisions-part"), part("decisions")], [one("failures-part"), part("failures")], [one("log-part"), part("log")],
+  ]);
+  const load = (box) => loads.get(box)();
+  for (const box of loads.keys()) { late.add(box); seen.observe(box); }
+  document.querySelector('script[src$="plotly.js"]').addEventListener("load", repaint);
+
+  // -- news: the heading comes with it; what is in sight is asked for, the rest when it comes into sight
+  let version = null;
+  follow((news) => {
+    fill(one("heading"), news.heading);
+    const works = news.standing === "running" || news.run === "begun";
+    one("pause").disabled = news.standing !== "running" && news.standing !== "open";
+    one("resume").disabled = works;
+    if (news.version === version) { late.add(one("log-part")); return; }
+    version = news.version;
+    trials();
+    for (const box of loads.keys()) {
+      if (sight.has(box)) load(box);
+      else late.add(box);
+    }
+  });
+  setInterval(() => { if (sight.has(one("log-part"))) load(one("log-part")); }, 3000);
+  trials();
+
+  // -- actions
+  const dialog = one("dialog");
+
+  async function act(asked) {
+    const said = one("said");
+    said.className = "";
+    said.textContent = `${asked.do} ${asked.trial ?? ""} …`;
+    try {
+      const answer = await fetch("/do", {
+        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ study, ...asked }),
+      });
+      const found = await answer.json();
+      said.className = answer.ok ? "good" : "bad";
+      said.textContent = found.said ?? found.error;
+    } catch (error) { lost(error); }
+  }
+
+  async function open(path, query) {
+    dialog.innerHTML = await (await fetched(path, query)).text();  // escaped by the server
+    for (const input of dialog.querySelectorAll("[data-value]")) input.dataset.was = input.value;
+    if (!dialog.open) dialog.showModal();
+  }
+
+  const does = {
+    open: (trial) => open("/part/trial", { trial }),
+    new: () => open("/part/new"),
+    close: () => dialog.close(),
+    pause: () => act({ do: "pause" }),
+    resume: () => act({ do: "resume" }),
+    stop: (trial) => { dialog.close(); act({ do: "stop", trial }); },
+  };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    const { do: what, trial, sort, page } = button.dataset;
+    if (what) Promise.resolve(does[what](trial)).catch(lost);
+    if (page !== undefined) { wanted.page = Number(page); trials(); }
+    if (sort !== undefined) {
+      wanted.down = (wanted.sort || "#") === sort && wanted.down === "0" ? "1" : "0";
+      wanted.sort = sort;
+      wanted.page = 0;
+      trials();
+    }
+  });
+
+  document.addEventListener("change", (event) => {
+    const { tick } = event.target.dataset;
+    if (tick === undefined) return;
+    if (event.target.checked) ticked.add(tick);
+    else ticked.delete(tick);
+    curves();
+  });
+
+  dialog.addEventListener("close", () => dialog.replaceChildren());
+  dialog.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const form = event.target;
+    const what = form.dataset.form;
+    const values = {};
+    for (const input of form.querySelectorAll("[data-value]")) {
+      if (what === "add" || input.value !== input.dataset.was) values[input.dataset.value] = input.value;
+    }
+    const asked = { do: what, trial: form.dataset.trial, values, max_epochs: form.elements.max_epochs.value, cold: form.elements.cold?.checked };
+    dialog.close();
+    act(asked);
+  });
+})();

@@ -1,0 +1,423 @@
+"""What the page's server answers, and whom it does not answer."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from ui_kit import (
+    ORIGIN,
+    client_of,
+    epoch,
+    many,
+    opened,
+    serving,
+    submitted,
+    write,
+)
+
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Commanded, Failed, Joined, Planned, Retired, Submitted
+from shoal.core.plan import solo
+from shoal.core.trial import Trial, TrialId
+from shoal.study.folder import StudyError
+from shoal.ui import actions
+from shoal.ui.serve import listening
+
+PATHS = (
+    "/",
+    "/list",
+    "/news",
+    "/part/heading",
+    "/part/log",
+    "/trials",
+    "/drawing/curves",
+    "/static/page.css",
+    "/static/ui.js",
+    "/static/plotly.js",
+    "/static/none",
+    "/nothing",
+)
+HOSTILE = "\"><img src=x onerror=alert(1)>&'</script>"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return many(tmp_path / "few", 6)
+
+
+def page_of(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def names(answer: httpx.Response) -> list[str]:
+    """The trials of a page of the table, in its order."""
+    return re.findall(r'data-tick="([^"]*)"', page_of(answer)["html"])
+
+
+# -- who is answered -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_without_the_token_nothing_is_served(folder: Path, path: str) -> None:
+    client = client_of(folder, known=False)
+    for query in ("", "?token=", "?token=wrong", "?token=%F0%9F%90%9F", "?study=few"):
+        answer = client.get(path + query)
+        assert answer.status_code == 401 and answer.content == b"", (path, query)
+    client.cookies.set("shoal-8765", "wrong")
+    assert client.get(path).status_code == 401
+    assert client.post("/do", json={}, headers=ORIGIN).status_code == 401
+
+
+def test_the_token_becomes_a_strict_cookie_and_leaves_the_address(folder: Path) -> None:
+    client = client_of(folder, known=False)
+    first = client.get("/?token=token")
+    cookie = first.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    assert "token" not in cookie
+    assert 'content="0;url=/"' in first.text and "few" not in first.text
+    assert "data-study" in client.get("/").text
+
+
+def test_another_host_or_page_may_ask_nothing(folder: Path) -> None:
+    client = client_of(folder)
+    for host in ("evil.example:8765", "127.0.0.1", "127.0.0.1:80", "localhost.evil"):
+        answer = client.get("/", headers={"host": host})
+        assert answer.status_code == 403 and answer.content == b""
+    asked = {"do": "pause", "study": "few"}
+    for origin in ({}, {"origin": "http://evil.example"}, {"origin": "null"}):
+        assert client.post("/do", json=asked, headers=origin).status_code == 403
+    other_port = {"origin": "http://127.0.0.1:9999"}
+    assert client.post("/do", json=asked, headers=other_port).status_code == 403
+
+
+def test_every_answer_has_a_strict_policy(folder: Path) -> None:
+    client = client_of(folder)
+    for path in ("/", "/static/ui.js", "/nothing", "/trials?study=few"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+    page = client.get("/").text
+    assert "http://" not in page and "https://" not in page
+    assert not re.search(r"<script(?! src)|\son\w+=", page)
+
+
+def test_a_port_that_is_taken_is_one_clear_error() -> None:
+    held = listening(0)
+    port = held.getsockname()[1]
+    with pytest.raises(StudyError, match=f"port {port} of 127.0.0.1 cannot be used"):
+        listening(port)
+    held.close()
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def test_trials_are_sorted_filtered_and_paged_by_the_server(tmp_path: Path) -> None:
+    client = client_of(many(tmp_path / "many", 130))
+    asked = "/trials?study=many"
+    first = page_of(client.get(asked))
+    assert (first["count"], first["all"], first["pages"]) == (130, 130, 3)
+    assert len(names(client.get(asked))) == 50
+    assert len(names(client.get(asked + "&page=2"))) == 30
+    assert page_of(client.get(asked + "&page=99"))["page"] == 2
+    assert names(client.get(asked + "&sort=trial"))[:2] == ["t00000", "t00001"]
+    down = names(client.get(asked + "&sort=trial&down=1"))
+    assert down[0] == "t00129"
+    low = page_of(client.get(asked + "&text=lr<0.001"))
+    high = page_of(client.get(asked + "&text=lr>=0.001"))
+    assert 0 < low["count"] < 130 and low["count"] + high["count"] == 130
+    both = page_of(client.get(asked + "&text=lr<0.001 width=16"))
+    assert 0 < both["count"] < low["count"]
+    assert names(client.get(asked + "&text=T00012")) == names(
+        client.get(asked + "&text=trial=t00012")
+    )
+    assert page_of(client.get(asked + "&status=failed"))["count"] == 0
+    assert page_of(client.get(asked + "&status=finished"))["count"] == 130
+    widths = page_of(client.get(asked + "&sort=width&text=width!=32"))["html"]
+    assert 'aria-sort="ascending"' in widths and ">32<" not in widths
+
+
+def test_the_parts_and_drawings_of_a_study(folder: Path) -> None:
+    client = client_of(folder)
+    heading = client.get("/part/heading?study=few").text
+    assert "6 finished" in heading and "best accuracy" in heading
+    decisions = client.get("/part/decisions?study=few").text
+    assert "auto follows fifo, because it takes 3 s" in decisions
+    assert "started t00004 on w0, t00005 on w1" in decisions
+    assert "submitted t00000, t00001, t00002, t00003 and 2 more" in decisions
+    assert "None." in client.get("/part/failures?study=few").text
+    drawn = client.get("/drawing/curves?study=few&trial=t00001&trial=t00002").json()
+    assert drawn["names"] == ["accuracy", "loss (training)"]
+    assert {trace["name"] for trace in drawn["figure"]["data"]} == {"t00001", "t00002"}
+    other = client.get("/drawing/curves?study=few&name=loss (training)").json()
+    assert len(other["figure"]["data"]) == 6
+    slots = client.get("/drawing/slots?study=few").json()
+    assert slots["gantt"]["data"] and slots["use"]["data"]
+    assert client.get("/part/trial?study=few&trial=t00009").status_code == 404
+    assert client.get("/part/heading?study=../few").status_code == 404
+
+
+def test_a_study_that_grows_is_followed(tmp_path: Path) -> None:
+    """Also one whose last line is not whole yet, and one that was replaced."""
+    folder = tmp_path / "grows"
+    slot = Slot(SlotId("w0"))
+    gang = solo(TrialId("t0"), slot.id, 1)
+    entries = [opened("grows"), Joined((slot,)), submitted("t0", {"lr": 0.1})]
+    write(folder, {0.0: entries, 1.0: [Planned((), (gang,)), *epoch("t0", 0, 0.5)]})
+    journal = folder / "journal.jsonl"
+    client = client_of(folder)
+    shown = page_of(client.get("/trials?study=grows"))["html"]
+    assert ">running<" in shown and 'data-do="stop"' in shown and "0.50000" in shown
+
+    before = journal.read_bytes()
+    write(folder, {2.0: epoch("t0", 1, 0.75)})
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-20])
+    assert "0.75000" not in eventually(client, "0.50000")
+    with journal.open("ab") as file:
+        file.write(whole[-20:])
+    eventually(client, "0.75000")
+    journal.unlink()
+    journal.write_bytes(before)
+    assert "0.75000" not in eventually(client, "0.50000")
+
+
+def eventually(client: Any, text: str) -> str:
+    """The table once it shows this text; the page looks at a journal twice a second."""
+    for _ in range(100):
+        shown: str = client.get("/trials?study=grows").json()["html"]
+        if text in shown:
+            return shown
+        time.sleep(0.1)
+    raise AssertionError(f"{text} was never shown")
+
+
+def test_what_a_journal_says_is_escaped_everywhere(tmp_path: Path) -> None:
+    folder = tmp_path / "bad"
+    config = {HOSTILE: HOSTILE, "lr": 0.1}
+    bad = Submitted(Trial(TrialId(HOSTILE), 2000, config, shards=frozenset({"s0"})))
+    entries = [
+        opened(HOSTILE, metric=HOSTILE, searcher={"name": HOSTILE}, folder=HOSTILE),
+        Joined((Slot(SlotId(HOSTILE)),)),
+        bad,
+        submitted("t1", config | {"lr": 0.2}),
+        Planned((), (solo(TrialId(HOSTILE), SlotId(HOSTILE), 1),)),
+    ]
+    failed = [Failed(TrialId("t1"), HOSTILE), Commanded("stop", HOSTILE)]
+    trained = epoch(HOSTILE, 0, 0.5)
+    write(folder, {0.0: entries, 1.0: [*trained, *failed]})
+    (folder / "log.txt").write_text(HOSTILE)
+    (folder / "trials" / "t1").mkdir(parents=True)
+    (folder / "trials" / "t1" / "error.txt").write_text("Traceback " + HOSTILE)
+    client = client_of(folder)
+    texts = [client.get("/list").text]
+    for part in ("heading", "decisions", "failures", "log", "new", "trial"):
+        for trial in (HOSTILE, "t1"):
+            asked = {"study": "bad", "trial": trial}
+            texts.append(client.get(f"/part/{part}", params=asked).text)
+    for sort in ("", HOSTILE):
+        asked = {"study": "bad", "sort": sort}
+        texts.append(client.get("/trials", params=asked).json()["html"])
+    assert all(texts) and any("Traceback" in text for text in texts)
+    for text in texts:
+        assert "<img" not in text and "</script" not in text
+    assert sum("&lt;img" in text for text in texts) > 10
+    for drawing in ("curves", "slots"):
+        text = client.get(f"/drawing/{drawing}?study=bad").text
+        assert "<img" not in text and "<script" not in text
+    asked = {"study": "bad", "name": HOSTILE, "trial": [HOSTILE]}
+    assert client.get("/drawing/curves", params=asked).status_code == 200
+
+
+def test_an_error_file_outside_the_study_is_not_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    outside = "../../secret"
+    bad = Submitted(Trial(TrialId(outside), 2000, shards=frozenset({"s0"})))
+    write(folder, {0.0: [opened("s"), bad]})
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "error.txt").write_text("hidden words")
+    answer = client_of(folder).get(
+        "/part/trial", params={"study": "s", "trial": outside}
+    )
+    assert answer.status_code == 200 and "hidden words" not in answer.text
+
+
+def test_several_studies_are_a_list(tmp_path: Path) -> None:
+    many(tmp_path / "runs" / "one", 3)
+    many(tmp_path / "runs" / "deep" / "two", 5)
+    (tmp_path / "runs" / "none").mkdir()
+    client = client_of(tmp_path / "runs")
+    listed = client.get("/list").text
+    assert 'href="/?study=one"' in listed and 'href="/?study=deep%2Ftwo"' in listed
+    assert "finished" in listed and "accuracy 0." in listed
+    assert 'data-study="deep/two"' in client.get("/?study=deep/two").text
+    assert page_of(client.get("/trials?study=deep/two"))["all"] == 5
+    assert client.get("/?study=none").status_code == 404
+    many(tmp_path / "runs" / "three", 2)
+    assert "study=three" in client.get("/list").text
+    with pytest.raises(StudyError, match="there is no study in"):
+        client_of(tmp_path / "runs" / "none")
+
+
+def test_a_damaged_journal_is_said_and_the_others_go_on(tmp_path: Path) -> None:
+    many(tmp_path / "good", 3)
+    many(tmp_path / "bad", 3)
+    journal = tmp_path / "bad" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b"Joined", b"Jo{ned", 1))
+    client = client_of(tmp_path)
+    assert "not a journal entry" in client.get("/part/heading?study=bad").text
+    assert "3 finished" in client.get("/part/heading?study=good").text
+    assert "not a journal entry" in client.get("/list").text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are looked for on POSIX only")
+def test_whether_a_process_is_at_work_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    write(folder, {0.0: [opened("s"), submitted("t0", {"lr": 0.1})]})
+    assert "at work, or cut off" in client_of(folder).get("/part/heading?study=s").text
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    for process, said in ((os.getpid(), ">running<"), (done.pid, ">cut off<")):
+        about = {"pid": process, "host": platform.node(), "since": "now"}
+        (folder / "holder.json").write_text(json.dumps(about))
+        assert said in client_of(folder).get("/part/heading?study=s").text
+
+
+# -- news ------------------------------------------------------------------------------------------
+
+
+def test_news_come_as_the_journal_grows(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    write(folder, {0.0: [opened("s"), submitted("t0", {"lr": 0.1})]})
+    with serving(folder) as server, httpx.Client() as client:
+        client.get(server.address)
+        news = server.address.partition("?")[0] + "news?study=s"
+        with client.stream("GET", news, timeout=20) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            events = map(json.loads, data_of(answer))
+            first = next(events)
+            assert "1 waiting" in first["heading"]
+            write(folder, {1.0: [Retired(TrialId("t0"))]})
+            second = next(events)
+            assert second["version"] > first["version"]
+            assert "1 retired" in second["heading"]
+
+
+def data_of(answer: httpx.Response) -> Any:
+    for line in answer.iter_lines():
+        if line.startswith("data: "):
+            yield line.removeprefix("data: ")
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would be run; one with "gone" in it fails."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command[3:])
+        if "gone" in command:
+            said = "warning: old\nerror: there is no trial gone\n"
+            return subprocess.CompletedProcess(command, 2, "", said)
+        return subprocess.CompletedProcess(command, 0, "stopped: t1\n", "")
+
+    monkeypatch.setattr(actions.subprocess, "run", run)
+    return commands
+
+
+def test_actions_are_the_commands_of_the_command_line(
+    folder: Path, typed: list[list[str]]
+) -> None:
+    client = client_of(folder)
+    place = str(folder)
+    values = {"lr": "0.01", "act": "--cold"}
+    wanted: list[tuple[dict[str, Any], list[str]]] = [
+        ({"do": "stop", "trial": "--json"}, ["stop", "--", place, "--json"]),
+        ({"do": "pause"}, ["stop", "--", place]),
+        (
+            {"do": "extend", "trial": "t1", "max_epochs": "9"},
+            ["extend", "--max-epochs=9", "--", place, "t1"],
+        ),
+        (
+            {"do": "clone", "trial": "t1", "values": values, "max_epochs": ""},
+            ["add", "--from=t1", "--", place, "lr=0.01", "act=--cold"],
+        ),
+        (
+            {"do": "clone", "trial": "t1", "cold": True, "max_epochs": 3},
+            ["add", "--from=t1", "--max-epochs=3", "--cold", "--", place],
+        ),
+        ({"do": "add", "values": {"lr": "1"}}, ["add", "--", place, "lr=1"]),
+    ]
+    for asked, command in wanted:
+        answer = client.post("/do", json={"study": "few", **asked}, headers=ORIGIN)
+        assert answer.json() == {"said": "stopped: t1"}, answer.text
+        assert typed.pop() == command
+
+
+def test_what_cannot_be_done_is_one_clear_error(
+    folder: Path, typed: list[list[str]]
+) -> None:
+    client = client_of(folder)
+    refused = {
+        "there is no trial gone": {"do": "stop", "trial": "gone"},
+        "there is no action 'rm'": {"do": "rm"},
+        "say which trial": {"do": "stop"},
+        "epochs must be a whole number above 0; got '-1'": {
+            "do": "extend",
+            "trial": "t1",
+            "max_epochs": "-1",
+        },
+        "epochs must be a whole number above 0; got ''": {"do": "extend", "trial": "t"},
+        "a name must not be empty or hold '=': 'a=b'": {
+            "do": "add",
+            "values": {"a=b": "1"},
+        },
+        "values must be names with their values": {"do": "add", "values": [1]},
+        "no text may hold a NUL": {"do": "stop", "trial": "t\0"},
+    }
+    for error, asked in refused.items():
+        answer = client.post("/do", json={"study": "few", **asked}, headers=ORIGIN)
+        assert (answer.status_code, answer.json()) == (409, {"error": error})
+    assert len(typed) == 1
+    for body in (b"", b"[]", b"{}", b'{"study": []}', b"x" * 200_000):
+        kind = {"content-type": "application/json"}
+        answer = client.post("/do", content=body, headers=ORIGIN | kind)
+        assert answer.status_code in (400, 404), body[:20]
+    plain = {"content-type": "text/plain"}
+    asked = json.dumps({"study": "few", "do": "pause"})
+    answer = client.post("/do", content=asked, headers=ORIGIN | plain)
+    assert answer.status_code == 400 and len(typed) == 1
+    assert client.get("/do").status_code == 405
+
+
+def test_a_study_is_resumed_in_a_process_of_its_own(folder: Path) -> None:
+    """This one has no recipe: the process says so, and the page shows it."""
+    client = client_of(folder)
+    asked = {"study": "few", "do": "resume"}
+    answer = client.post("/do", json=asked, headers=ORIGIN)
+    assert "resume.log" in answer.json()["said"]
+    answer = client.post("/do", json=asked, headers=ORIGIN)
+    assert answer.json() == {"error": "few is running already"}
+    for _ in range(300):
+        heading = client.get("/part/heading?study=few").text
+        if "ended with code 2" in heading:
+            break
+        time.sleep(0.1)
+    assert "ended with code 2: see resume.log" in heading
+    assert "has no recipe.pkl" in client.get("/part/log?study=few").text
