@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shoal.study.study import create_study as create_study
     from shoal.study.study import load_study as load_study
     from shoal.tools.by_hand import pack as pack
+    from shoal.train.adapt.lightning import lightning as lightning
     from shoal.train.data.data import Data as Data
     from shoal.train.data.data import DataError as DataError
     from shoal.train.function.talk import report as report
@@ -57,6 +58,7 @@ _HOMES = {
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
     "shoal.study.folder": ["StudyError", "StudyPaused"],
     "shoal.study.study": ["Study", "create_study", "load_study"],
+    "shoal.train.adapt.lightning": ["lightning"],
     "shoal.train.data.data": ["Data", "DataError"],
     "shoal.train.function.talk": ["report", "restore"],
     "shoal.train.recipe.recipe": ["LRSchedule", "Recipe"],

@@ -184,6 +184,11 @@ class Folder:
         )
         if function_in(recipe) is not None:
             return _renewed(recipe, load_module(file), about.get("name"))
+        if hasattr(recipe, "renew"):
+            kind = getattr(load_module(file), str(about.get("name")), None)
+            if kind is not None:
+                recipe.renew(kind)
+            return recipe
         fresh = recipe_class(load_module(file), about.get("name"))
         renewed = fresh.__new__(fresh)
         renewed.__dict__.update(recipe.__dict__)
@@ -298,18 +303,24 @@ def code_name(recipe: "Recipe") -> str:
     """What the user calls what is trained: a function's name, or that of a recipe's class."""
     if function_in(recipe) is not None:
         return str(recipe.name)  # type: ignore[attr-defined]
-    return type(recipe).__name__
+    return str(getattr(_named(recipe), "__name__", type(recipe).__name__))
+
+
+def _named(recipe: Any) -> Any:
+    """The class or function that an adapted recipe is made of; None of other recipes."""
+    return recipe.named() if hasattr(recipe, "named") else None
 
 
 def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
     """What the journal's head says of a recipe: file, name and a hash of the source."""
+    code = function_in(recipe) or _named(recipe) or type(recipe)
     about: dict[str, Any] = {
         "name": code_name(recipe),
         "file": None,
         "sha256": None,
     }
     try:
-        file = inspect.getsourcefile(function_in(recipe) or type(recipe))
+        file = inspect.getsourcefile(code)
     except (TypeError, OSError):
         file = None
     if file is not None and Path(file).is_file():

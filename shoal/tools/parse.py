@@ -50,13 +50,19 @@ def _file_and_name(file: str) -> tuple[str, str | None]:
 
 
 def recipe_of(file: str) -> "Recipe":
-    """An instance of the recipe that FILE.py[:NAME] names.
+    """An instance of the recipe that FILE.py[:NAME] names, or one of its LightningModule.
 
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
     """
+    from shoal.train.adapt.found import recipe_in
+
     path, name = _file_and_name(file)
-    made = recipe_class(load_module(Path(path)), name)
+    module = load_module(Path(path))
+    adapted = recipe_in(module, name)
+    if adapted is not None:
+        return adapted
+    made = recipe_class(module, name)
     try:
         return made()
     except TypeError as error:

@@ -25,6 +25,7 @@ from shoal.train.fuse.rewritten import FLAT_WEIGHTS
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.optimizers import family
 from shoal.train.lane.tensors import is_lazy, unique
+from shoal.train.recipe.adapted import Adapted
 
 PLAIN = (bool, int, float, str, bytes)
 SHOWN = (  # kinds of values that `repr` describes whole
@@ -59,6 +60,10 @@ def graph_key(lane: TrainingLane) -> str:
         raise ValueError(
             "a step takes the configuration or the epoch, which differ between lanes"
         )
+    if isinstance(lane.recipe, Adapted):
+        why = lane.recipe.obstacle(lane.model)
+        if why is not None:
+            raise ValueError(why)
     settings = lane.settings
     optimizer: Any = "usual"
     if family(lane.optimizer) is None:
@@ -142,6 +147,7 @@ class _Words:
     def _module(self, module: nn.Module) -> None:
         """Describe a module by what it holds, but for the modules in it."""
         held = vars(module)
+        outside: frozenset[str] = getattr(module, "outside_graph", frozenset())
         registered = id(module) in self._registered
         for kind in ("_parameters", "_buffers"):
             for name, tensor in held[kind].items():
@@ -149,9 +155,10 @@ class _Words:
 
         for name, value in held.items():
             inner = name in _INNER and not value
-            if not inner and name not in NAMED and name not in FLAT_WEIGHTS:
-                self._words.append(name)
-                self.add(value)
+            if inner or name in NAMED or name in FLAT_WEIGHTS or name in outside:
+                continue
+            self._words.append(name)
+            self.add(value)
 
     def _own(self, name: str, tensor: Tensor | None, registered: bool) -> None:
         """A module's parameter or buffer. Not `registered`: the module is in a list, say."""

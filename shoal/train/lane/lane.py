@@ -21,6 +21,7 @@ from shoal.train.lane.device import kind_of
 from shoal.train.lane.noted import Noted, named, named_values
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
+from shoal.train.recipe.adapter import NoAdapter, adapter_of
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import settings
@@ -68,6 +69,8 @@ class TrialModel:
         # the batch size, where the configuration leaves it to be found out
         self.found: int | None = None
         self.noted = Noted(self.settings.nan_patience)
+        # hears what a lane does, where the recipe was made out of another library's code
+        self.adapter = NoAdapter()
 
     def _check_schedule(self) -> None:
         if self.schedule.by_step and self.settings.batch_per_slot:
@@ -127,6 +130,7 @@ class TrialModel:
             "visits": [list(visit) for visit in self.visits],
             "bad": self.noted.strikes,
             "found": self.found,
+            **tree.to_numpy(self.adapter.state()),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -145,6 +149,8 @@ class TrialModel:
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
         self.noted.strikes = state["bad"]
+        own = {key: value for key, value in state.items() if key == "adapted"}
+        self.adapter.load(tree.to_torch(own))
 
     @property
     def bytes(self) -> int:
@@ -177,7 +183,7 @@ class TrainingLane(TrialModel):
         epoch: float,
     ) -> None:
         super().__init__(recipe, config, seed=seed, device=device)
-        self._epoch = epoch
+        self.epoch_samples = epoch
         # of a whole batch; with `batch_per_slot` it changes with the lane's width
         self.size = self.settings.batch_size
         self.factor = 1.0  # on the learning rate, at this width
@@ -187,6 +193,7 @@ class TrainingLane(TrialModel):
         self.passed = 0.0
         self.unreported = 0
         self._steps_itself = self.hooks.steps_itself
+        self.adapter = adapter_of(self)
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -205,6 +212,7 @@ class TrainingLane(TrialModel):
             )
         self._cut = Batches(self.settings.batch_size)
         self.restart(float(sum(visit.samples for visit in self.visits) + at), 0)
+        self.adapter.begin_pass()
 
     def restart(self, passed: float, unreported: int) -> None:
         """Go on after so many samples, with no batch in the gradient and nothing noted."""
@@ -255,16 +263,18 @@ class TrainingLane(TrialModel):
         With accumulation, the optimizer's step comes with the last batch of a group.
         """
         if self._steps_itself:
-            return self._own_step(batch, count)
-        self.backward(self.forward(batch, count), count)
-        if self.full:
-            self._apply()
+            self._own_step(batch, count)
+        else:
+            self.backward(self.forward(batch, count), count)
+            if self.full:
+                self._apply()
+        self.adapter.after_batch()
         return count
 
-    def _own_step(self, batch: Any, count: int) -> int:
+    def _own_step(self, batch: Any, count: int) -> None:
         """Train on one batch, where the recipe steps its optimizers by itself."""
         optimizing = self.optimizing
-        optimizing.before_step(self.passed, self._epoch)
+        optimizing.before_step(self.passed, self.epoch_samples)
         epoch = self.epochs_made
         with self.casting():
             outcome = self.hooks.own_step(
@@ -273,7 +283,6 @@ class TrainingLane(TrialModel):
         self.noted.add(named_values(outcome), count)
         self.drop(count)
         optimizing.after_step()
-        return count
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
         """The loss on so many samples, whose values are noted.
@@ -298,7 +307,7 @@ class TrainingLane(TrialModel):
     @property
     def epochs_made(self) -> int:
         """Whole epochs trained so far."""
-        return int(self.passed / self._epoch)
+        return int(self.passed / self.epoch_samples)
 
     def backward(self, loss: Tensor | None, count: int, share: float = 1.0) -> None:
         """Add the gradient on a batch of `count` samples.
@@ -312,6 +321,7 @@ class TrainingLane(TrialModel):
             if share != 1.0:
                 loss = loss * share
             loss.backward()  # type: ignore[no-untyped-call]
+            self.adapter.after_backward()
         self.count(count)
 
     def count(self, samples: int) -> None:
@@ -338,32 +348,24 @@ class TrainingLane(TrialModel):
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(full / self.grouped)
+        self.adapter.before_step(self.optimizer)
         if s.gradient_clip_val is not None:
             clip_grad_norm_(self.parameters, s.gradient_clip_val)
         self.set_rates()
-        if self.factor == 1.0:
-            optimizers.step(self.optimizer)
-        else:
-            self._step_scaled()
+        # schedules and states know the learning rates of width 1
+        optimizers.step_scaled(self.optimizer, self.factor)
         self.end_group()
         self.schedule.after_step()
 
     def set_rates(self) -> None:
         """Set the learning rates for the step that is due."""
-        self.schedule.before_step(self.passed, self._epoch)
+        self.schedule.before_step(self.passed, self.epoch_samples)
 
     def end_group(self) -> None:
         """The gradient so far is used: the next batch begins another one."""
         self.passed += self.grouped
         self.batches = 0
         self.grouped = 0
-
-    def _step_scaled(self) -> None:
-        """Step at the learning rates of this width; schedules and states know those of width 1."""
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        optimizers.set_rates(self.optimizer, [rate * self.factor for rate in rates])
-        optimizers.step(self.optimizer)
-        optimizers.set_rates(self.optimizer, rates)
 
     def taken(self) -> tuple[int, dict[str, Sum]]:
         """Samples taken since the last call (dropped ones too), and the sums of the values noted.
@@ -381,11 +383,16 @@ class TrainingLane(TrialModel):
     @property
     def steps_by_epoch(self) -> bool:
         """Whether an epoch's end changes anything."""
-        return self.optimizing.by_epoch
+        return self.optimizing.by_epoch or self.adapter.listens
 
-    def end_epoch(self, metric: float | None) -> None:
-        """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric."""
+    def end_epoch(self, metric: float | None) -> Mapping[str, float]:
+        """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric.
+
+        Returns scores of the epoch beside those of its validation.
+        """
+        scores = self.adapter.end_epoch()
         self.optimizing.end_epoch(metric)
+        return scores
 
 
 def _digest(text: str, size: int) -> str:

@@ -111,6 +111,17 @@ def step(optimizer: Optimizer) -> None:
     _open[optimizer] = [p for p in late if p.grad is None or p.grad.is_sparse]
 
 
+def step_scaled(optimizer: Optimizer, factor: float) -> None:
+    """Its step, at learning rates that are so many times its own."""
+    if factor == 1.0:
+        step(optimizer)
+        return
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    set_rates(optimizer, [rate * factor for rate in rates])
+    step(optimizer)
+    set_rates(optimizer, rates)
+
+
 def _fits(optimizer: Optimizer, group: Group) -> bool:
     """Whether all gradients are dense, and all or none of their parameters have a momentum."""
     parameters = [p for p in group["params"] if p.grad is not None]

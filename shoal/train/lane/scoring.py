@@ -81,7 +81,7 @@ class Scoring:
         if self._whole is not None:
             with self._lane.rng, torch.no_grad():
                 found |= self._whole.scores()
-        return found
+        return {**found, **self._lane.adapter.scores()}
 
 
 def named_scores(outcome: Any) -> Mapping[str, Any]:
@@ -122,7 +122,8 @@ def scoring(lane: TrainingLane) -> Iterator[Scoring]:
     mark = lane.rng.mark()
     try:
         lane.model.eval()
-        yield Scoring(lane)
+        with lane.adapter.validating():
+            yield Scoring(lane)
     finally:
         lane.rng.back(mark)
         for module, flag in flags:

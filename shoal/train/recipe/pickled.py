@@ -144,6 +144,14 @@ def _kinds(part: Any) -> Iterator[Any]:
     wrapped = getattr(part, "function", None) or getattr(part, "func", None)
     if wrapped is not None:
         yield from _kinds(wrapped)
+    for each in _brought(part):
+        yield from each.__mro__ if isinstance(each, type) else (each,)
+
+
+def _brought(part: Any) -> tuple[Any, ...]:
+    """The user's classes and functions in an adapted recipe."""
+    brought = getattr(part, "brought", None)
+    return () if brought is None else tuple(brought())
 
 
 def _is_pickled(module: ModuleType) -> bool:

@@ -72,7 +72,10 @@ class UnitEnd:
         unit = each.unit
         lane = each.lane
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
-        self.advance(lane, unit.trial, (*unit.visits, visit), scores, each.totals)
+        visits = (*unit.visits, visit)
+        more = self.advance(lane, unit.trial, visits, scores, each.totals)
+        if scores is not None:
+            scores = {**scores, **more}
         self._lanes.settle(each.trial, held, safe=False)
         kept = self._kept_if_due(each)
         held.safe = kept is not None or unit.carry
@@ -105,8 +108,10 @@ class UnitEnd:
         visits: tuple[Visit, ...],
         scores: Scores | None,
         totals: Mapping[str, Sum],
-    ) -> None:
+    ) -> Mapping[str, float]:
         """Let the lane have made these visits, of which the last one may end an epoch.
+
+        Returns scores of the epoch beside those of its validation.
 
         Raises:
             TrialError: the scheduler raised.
@@ -115,7 +120,8 @@ class UnitEnd:
         shards = trial.shards or self._data.shards
         if len(visits) % len(shards) == 0 and lane.steps_by_epoch:
             with blaming(), lane.rng:
-                lane.end_epoch(self._metric(scores, totals))
+                return lane.end_epoch(self._metric(scores, totals))
+        return {}
 
     def _kept_if_due(self, each: Pass) -> str | None:
         """Make the state durable if that is due; the checkpoint's name, or None."""

@@ -13,9 +13,11 @@ import torch
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.fuse.fused import Fused
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.scoring import evaluate
+from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of, seen_by
 from shoal.train.recipe.shard import is_scored
@@ -62,6 +64,8 @@ def check_recipe(
             checks.append(_compared(name, first, again))
         except RAISED as error:
             checks.append((name, False, _described(error)))
+    if isinstance(recipe, Adapted):
+        checks.append(("fused packs", True, alone.fused()))
     return _report(steps, checks)
 
 
@@ -163,6 +167,20 @@ class _Bench:
         with lane.rng:
             deque(lane.feed(batch), maxlen=0)
 
+    def fused(self) -> str:
+        """Whether two lanes can make their first step in one, or what is in the way."""
+        lanes = [self.lane(), self.lane()]
+        batch = self.batches[0]
+        for lane in lanes:
+            self.begin(lane)
+        try:
+            Fused(lanes).step(batch, cols.rows(batch))
+        except RAISED as error:
+            return f"trials are trained one after the other: {error}"
+        return (
+            "trials that differ in numbers of their optimizers only are trained at once"
+        )
+
     def ways(self, neighbour: Neighbour) -> dict[str, Between]:
         """What must make no difference between the steps, by the name of the check."""
 
@@ -173,6 +191,7 @@ class _Bench:
         def moved(lane: TrainingLane) -> TrainingLane:
             fresh = self.lane()
             fresh.load(lane.state())
+            fresh.restart(lane.passed, 0)
             return fresh
 
         def validated(lane: TrainingLane) -> TrainingLane:

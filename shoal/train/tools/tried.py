@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.private import delay_compiler
+from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import Settings, seed_of, settings
 from shoal.train.recipe.shard import refuse_settings
@@ -163,6 +164,8 @@ def check_values(
     """
     refuse_settings(recipe, config)
     usual = dict(config)
+    if isinstance(recipe, Adapted):
+        recipe.check_config(config)
     if is_open(recipe, config):
         usual["batch_size"] = 1
     check_steps(recipe, settings(recipe, usual), optimizers)

@@ -16,6 +16,7 @@ from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import with_size
 from shoal.train.lane.tree import load_model
+from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import seed_of
@@ -232,4 +233,5 @@ def model_from(
         load_model(lane.model, state["model"])
     if isinstance(lane.model, ShardModel):
         return lane.model.state
-    return lane.model.eval()
+    model = lane.model.eval()
+    return recipe.trained(model) if isinstance(recipe, Adapted) else model

@@ -128,6 +128,7 @@ class SharedStep:
                 lane.drop(left)
                 position = reader.samples
             lane.close()
+            lane.adapter.after_batch()
         return position
 
     def rehearse(self, reader: Reader, seat: Seat) -> None:

@@ -1,0 +1,1 @@
+"""Recipes out of code that was written for other libraries."""

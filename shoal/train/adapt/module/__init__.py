@@ -1,0 +1,1 @@
+"""A LightningModule at work in a lane, without a Trainer."""

@@ -1,0 +1,159 @@
+"""What a module logs: the values of one training step, or of a whole validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoal.train.adapt.kinds import is_metric
+
+Reduce = str | Callable[..., Any]
+# names of reductions over batches, Lightning's forms of them included
+REDUCTIONS: Mapping[Any, str] = {
+    "mean": "mean",
+    torch.mean: "mean",
+    "sum": "sum",
+    torch.sum: "sum",
+    "max": "max",
+    torch.max: "max",
+    "min": "min",
+    torch.min: "min",
+}
+
+
+def reduction(name: str, reduce_fx: Reduce) -> str:
+    """What the reduction is called.
+
+    Raises:
+        ValueError: there is no such reduction.
+    """
+    if reduce_fx not in REDUCTIONS:
+        raise ValueError(
+            f"self.log({name!r}, reduce_fx={reduce_fx!r}): Shoal reduces by mean, sum, max or min"
+        )
+    return REDUCTIONS[reduce_fx]
+
+
+def one_number(name: str, value: Any) -> Any:
+    """The value, which must be one number.
+
+    Raises:
+        ValueError: it has several, or is none.
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(
+                f"self.log({name!r}, …) takes one number; got shape {tuple(value.shape)}: "
+                "log its mean"
+            )
+        return value.detach().reshape(())
+    if isinstance(value, bool | int | float):
+        return float(value)
+    if hasattr(value, "item"):
+        return float(value.item())
+    raise ValueError(
+        f"self.log({name!r}, …) takes a number, a tensor with one number or a torchmetrics "
+        f"metric; got {type(value).__name__}"
+    )
+
+
+class StepLog:
+    """The values that one step logged, by name, to be returned beside its loss."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._metrics: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Log a value, or a metric that was updated in the step."""
+        if is_metric(value):
+            self._metrics[name] = value
+        else:
+            self.values[name] = one_number(name, value)
+
+    def taken(self) -> dict[str, Any]:
+        """All values; of a metric, that over the batches since it was last reset."""
+        for name, metric in self._metrics.items():
+            self.values[name] = one_number(name, metric.compute())
+        for metric in self._metrics.values():
+            metric.reset()
+        return self.values
+
+
+class Reduced:
+    """One name's value over the batches of a validation."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self._value: Any = None
+        self._weight = 0.0
+
+    def add(self, value: Any, weight: float) -> None:
+        """Take in the value of a batch of that many samples."""
+        if isinstance(value, Tensor):
+            value = (
+                value.double() if value.device.type != "mps" else value.cpu().double()
+            )
+        if self._how == "mean":
+            value = value * weight
+        if self._value is None:
+            self._value = value
+        elif self._how in ("mean", "sum"):
+            self._value = self._value + value
+        else:
+            self._value = getattr(_Extremes, self._how)(self._value, value)
+        self._weight += weight
+
+    def result(self) -> float:
+        """The value over all batches."""
+        if self._how == "mean":
+            return float(self._value) / self._weight
+        return float(self._value)
+
+
+class _Extremes:
+    """The larger or the smaller of two numbers."""
+
+    @staticmethod
+    def max(one: Any, other: Any) -> float:
+        return max(float(one), float(other))
+
+    @staticmethod
+    def min(one: Any, other: Any) -> float:
+        return min(float(one), float(other))
+
+
+class ValidationLog:
+    """What a validation logged that its steps do not return."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, Reduced] = {}
+        self._metrics: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any, weight: float, how: str) -> None:
+        """Log the value of a batch of that many samples, or a metric that the step updated."""
+        if is_metric(value):
+            self._metrics[name] = value
+            return
+        if name not in self._tallies:
+            self._tallies[name] = Reduced(how)
+        self._tallies[name].add(one_number(name, value), weight)
+
+    def results(self) -> dict[str, float]:
+        """The value of each name."""
+        found = {name: tally.result() for name, tally in self._tallies.items()}
+        for name, metric in self._metrics.items():
+            found[name] = float(one_number(name, metric.compute()))
+        for metric in self._metrics.values():
+            metric.reset()
+        return found
+
+
+def items_of(dictionary: Any) -> list[tuple[str, Any]]:
+    """What `self.log_dict` got; of a MetricCollection, its metrics by their names with affixes."""
+    if hasattr(dictionary, "compute_groups"):
+        return list(dictionary.items(keep_base=False, copy_state=False))
+    return list(dictionary.items())

@@ -1,0 +1,179 @@
+"""A module's steps and hooks, called in the order in which Lightning calls them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from shoal.train.adapt import kinds
+from shoal.train.adapt.kinds import is_metric
+from shoal.train.adapt.loaders import in_form, samples_in
+from shoal.train.adapt.module.hooks import OF_TRANSFER, OF_VALIDATION, positional
+from shoal.train.adapt.module.logged import one_number
+from shoal.train.adapt.module.seat import seat_of
+
+Terms = Any
+_warned: set[type] = set()
+
+
+_overrides: Any = cache(kinds.overrides)
+
+
+def overrides(kind: type, method: str) -> bool:
+    """Whether the user's classes bring their own version of the method; found out once."""
+    return bool(_overrides(kind, method))
+
+
+def call(module: Any, hook: str, *arguments: Any) -> Any:
+    """Call the hook if the user's class has it."""
+    if overrides(type(module), hook):
+        return getattr(module, hook)(*arguments)
+    return None
+
+
+def moved(module: Any, batch: Any, terms: Terms) -> Any:
+    """The batch as Lightning hands it to a step, after the hooks around its transfer."""
+    batch = in_form(batch, terms.form)
+    for hook, more in zip(OF_TRANSFER, ((0,), (module.device, 0), (0,)), strict=True):
+        made = terms.data_module_class
+        if made is not None and overrides(made, hook):
+            batch = getattr(terms.data_module, hook)(batch, *more)
+        elif overrides(type(module), hook):
+            batch = getattr(module, hook)(batch, *more)
+    return batch
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def train(
+    module: Any, batch: Any, terms: Terms, before_backward: Callable[[Any], None]
+) -> tuple[Any, dict[str, Any]]:
+    """What the module's training step returns, and what it logs.
+
+    `before_backward` gets what it returns.
+    """
+    seat = seat_of(module)
+    kind: Any = type(module)
+    if seat.last:
+        call(module, "on_train_batch_end", *seat.last)
+        seat.last = ()
+    with seat.in_training(is_fused(module)) as log:
+        batch = moved(module, batch, terms)
+        number = seat.batch_number()
+        if call(module, "on_train_batch_start", batch, number) == -1:
+            raise ValueError(
+                "on_train_batch_start returned -1: Shoal does not skip the rest of an epoch"
+            )
+        step = module.training_step
+        outcome = step(*(batch, number)[: _count(kind, "training_step")])
+        before_backward(outcome)
+        values = log.taken()
+    if overrides(kind, "on_train_batch_end"):
+        seat.last = (outcome, batch, number)
+    values.pop("loss", None)
+    return outcome, values
+
+
+def is_fused(module: nn.Module) -> bool:
+    """Whether several models' tensors are in the places of the module's own."""
+    return not isinstance(next(module.parameters()), nn.Parameter)
+
+
+def call_before_backward(module: Any, loss: Tensor) -> None:
+    """Call the hooks that come between the step and its gradient."""
+    seat = seat_of(module)
+    hooked = overrides(type(module), "on_before_zero_grad")
+    if hooked and seat.progress.batches % seat.accumulate == 0:
+        module.on_before_zero_grad(seat.optimizers[0])
+    call(module, "on_before_backward", loss)
+
+
+def loss_of(outcome: Any) -> Tensor:
+    """The loss that a training step returned.
+
+    Raises:
+        TypeError: it returned none.
+    """
+    loss = outcome
+    if isinstance(outcome, Mapping):
+        loss = outcome.get("loss")
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            'training_step must return the loss, a tensor, or {"loss": loss, …}; got '
+            f"{type(loss).__name__}: Shoal does not skip batches"
+        )
+    return loss.reshape(()) if loss.numel() == 1 else loss
+
+
+@cache
+def _count_of(kind: Any, step: str) -> int:
+    return positional(getattr(kind, step)) - 1
+
+
+def _count(kind: Any, step: str) -> int:
+    """How many of (batch, batch_idx) the step takes."""
+    return _count_of(kind, step)
+
+
+# -- validation ------------------------------------------------------------------------------------
+
+
+def has_validation_hooks(kind: type) -> bool:
+    """Whether the user's classes have hooks around validation."""
+    return any(overrides(kind, hook) for hook in OF_VALIDATION)
+
+
+def _needs_one(module: nn.Module) -> bool:
+    """Whether validation runs for one model at a time."""
+    return has_validation_hooks(type(module)) or any(map(is_metric, module.modules()))
+
+
+def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
+    """The means that the module logs; other values are collected until the end.
+
+    Raises:
+        RuntimeError: several models are validated at once, which its code does not allow.
+    """
+    kind: Any = type(module)
+    if not overrides(kind, "validation_step"):
+        return {}
+    seat = seat_of(module)
+    if seat.validation_log is None and _needs_one(module):
+        raise RuntimeError(
+            "hooks and metrics of validation are for one model at a time"
+        )
+    batch = moved(module, batch, terms)
+    number = seat.validation_batches
+    with seat.in_validation(samples_in(batch)) as returned:
+        call(module, "on_validation_batch_start", batch, number)
+        step = module.validation_step
+        outcome = step(*(batch, number)[: _count(kind, "validation_step")])
+        call(module, "on_validation_batch_end", outcome, batch, number)
+    seat.validation_batches += 1
+    return {name: one_number(name, value) for name, value in returned.items()}
+
+
+def warn_of_validation(
+    kind: type, before: Mapping[str, Any], after: Mapping[str, Any], same: Any
+) -> None:
+    """Say once what validation changed of the module, for that is undone."""
+    every = {**before, **after}
+    absent = object()
+    names = [
+        name
+        for name in every
+        if not same(before.get(name, absent), after.get(name, absent))
+    ]
+    if not names or kind in _warned:
+        return
+    _warned.add(kind)
+    warnings.warn(
+        f"validation changes self.{', self.'.join(names)} of {kind.__name__}: Shoal undoes that, "
+        "for how often a trial is validated must not change what it learns",
+        stacklevel=2,
+    )

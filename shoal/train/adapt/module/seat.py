@@ -1,0 +1,379 @@
+"""What belongs to one trial's module beside its parameters: its trainer, and what it logs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from shoal.train.adapt.kinds import is_module
+from shoal.train.adapt.module.logged import StepLog, ValidationLog, items_of, reduction
+from shoal.train.adapt.module.names import names_in_steps
+from shoal.train.adapt.module.trainer import TrainerStandIn
+from shoal.train.recipe.adapted import TrialProgress
+
+
+class TrainerTerms(Protocol):
+    """What all trials of a study have in common."""
+
+    @property
+    def data_module(self) -> Any:
+        """The LightningDataModule; None if there is none."""
+        ...
+
+    def max_epochs_or_error(self) -> int:
+        """Epochs that a trial is trained for. Raises ValueError if that is not known."""
+        ...
+
+    def batches_an_epoch(self, batch_size: int) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def steps_an_epoch(self, batch_size: int, accumulate: int) -> int:
+        """Optimizer steps in an epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class NotBegun:
+    """The progress of a trial that no lane has yet."""
+
+    epochs: int = 0
+    steps: int = 0
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """A scheduler, as `trainer.lr_scheduler_configs` has it."""
+
+    scheduler: Any
+
+
+def _refuse(*_: Any) -> Any:
+    raise RuntimeError("the step reads batch_idx, which differs between fused trials")
+
+
+class Unknown:
+    """Stands for a number that a step gets, and may not read."""
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __bool__ = __int__ = __float__ = __index__ = __hash__ = __str__ = __repr__ = _refuse
+    __neg__ = __format__ = _refuse
+
+
+class ModuleSeat:
+    """A trial's module in Shoal: what it asks, and what it logs."""
+
+    def __init__(
+        self, module: nn.Module, terms: TrainerTerms, batch_size: int, accumulate: int
+    ) -> None:
+        self.terms = terms
+        self.batch_size = batch_size
+        self.accumulate = accumulate
+        self.trainer = TrainerStandIn(self)
+        # whether a step runs for several models at once
+        self.together = False
+        self.told: TrialProgress = NotBegun()
+        self.optimizers: list[Optimizer] = []
+        self.scheduler_configs: list[SchedulerConfig] = []
+        # steps that the module took by itself
+        self.own_steps = 0
+        self.steps_itself = not module.automatic_optimization
+        # the attributes as they were when a lane took the module
+        self.kept: Any = None
+        # what of them had changed when the validation began
+        self.before: dict[str, Any] = {}
+        # outcome, batch and number of the newest training step
+        self.last: tuple[Any, ...] = ()
+        # what the newest validation logged
+        self.scores: dict[str, Any] = {}
+        # within a training step, within a validation, at an epoch's end; else None
+        self.step_log: StepLog | None = None
+        self.validation_log: ValidationLog | None = None
+        self.validation_batches = 0
+        # the values that a validation step is to return, and the samples of its batch
+        self._returned: dict[str, Any] | None = None
+        self._samples = 0
+
+    @property
+    def progress(self) -> TrialProgress:
+        """How far the trial is.
+
+        Raises:
+            RuntimeError: a step runs for several models at once.
+        """
+        if self.together:
+            raise RuntimeError(
+                "the step asks how far the trial is, which differs between fused trials"
+            )
+        return self.told
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken so far."""
+        return self.own_steps if self.steps_itself else self.progress.steps
+
+    @property
+    def is_validating(self) -> bool:
+        """Whether the module is validated."""
+        return self.validation_log is not None or self._returned is not None
+
+    @property
+    def counts(self) -> dict[str, Callable[[], int]]:
+        """What gives the batches of the epoch so far ("step"), and the epochs ("epoch")."""
+        return {"step": lambda: self.told.batches, "epoch": lambda: self.told.epochs}
+
+    def count_step(self, *_: Any) -> None:
+        """The module stepped an optimizer."""
+        self.own_steps += 1
+
+    # -- logging -----------------------------------------------------------------------------------
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *,
+        reduce_fx: Any,
+        batch_size: int | None,
+        on_epoch: Any,
+    ) -> None:
+        """Keep what the module logs, wherever it does."""
+        how = reduction(name, reduce_fx)
+        if self.step_log is not None:
+            self.step_log.add(name, value)
+        elif self._returned is not None:
+            if on_epoch is not False:
+                self._log_in_validation(name, value, how, batch_size)
+        elif self.validation_log is not None:
+            self.validation_log.add(name, value, 1.0, how)
+
+    def _log_in_validation(
+        self, name: str, value: Any, how: str, batch_size: int | None
+    ) -> None:
+        """A mean over all samples is returned by the step; other values are collected."""
+        assert self._returned is not None
+        usual = how == "mean" and batch_size in (None, self._samples)
+        if usual and not hasattr(value, "compute"):
+            self._returned[name] = value
+            return
+        if self.validation_log is None:
+            raise RuntimeError(
+                f"{name!r} cannot be computed for several models at once: it is no mean"
+            )
+        self.validation_log.add(name, value, float(batch_size or self._samples), how)
+
+    @contextmanager
+    def in_training(self, together: bool = False) -> Iterator[StepLog]:
+        """Within it, what is logged is of a training step.
+
+        `together`: the step runs for several models at once.
+        """
+        self.step_log = StepLog()
+        self.together = together
+        try:
+            yield self.step_log
+        finally:
+            self.step_log = None
+            self.together = False
+
+    def batch_number(self) -> Any:
+        """The number of the batch in its epoch; in a fused step, what must not be read."""
+        return Unknown() if self.together else self.told.batches
+
+    @contextmanager
+    def in_validation(self, samples: int) -> Iterator[dict[str, Any]]:
+        """Within it, what is logged is of a validation step on so many samples."""
+        self._returned = {}
+        self._samples = samples
+        try:
+            yield self._returned
+        finally:
+            self._returned = None
+
+    @contextmanager
+    def at_epoch_end(self) -> Iterator[ValidationLog]:
+        """Within it, what is logged is of the whole epoch."""
+        before = self.validation_log
+        self.validation_log = ValidationLog()
+        try:
+            yield self.validation_log
+        finally:
+            self.validation_log = before
+
+
+_seats: weakref.WeakKeyDictionary[nn.Module, ModuleSeat] = weakref.WeakKeyDictionary()
+_classes: dict[type, type] = {}
+
+
+def seat_of(module: Any) -> ModuleSeat:
+    """The seat of a module, or of a copy of it."""
+    seat = vars(module)["shoal_seat"]()
+    assert isinstance(seat, ModuleSeat), (
+        "the module is attached as long as its lane is there"
+    )
+    return seat
+
+
+def attach_seat(module: nn.Module, seat: ModuleSeat) -> None:
+    """Let the module, and LightningModules within it, ask this seat instead of a Trainer.
+
+    Copies of the module ask the same seat.
+    """
+    _seats[module] = seat
+    for each in module.modules():
+        if is_module(each):
+            vars(each)["shoal_seat"] = weakref.ref(seat)
+            vars(each)["shoal_read"] = _read_hyper_parameters(each)
+            each.__class__ = _attached_class(type(each))
+
+
+def own_class(module: Any) -> type:
+    """The class that the user wrote, of an attached module."""
+    kind: type = type(module).__mro__[2]
+    return kind
+
+
+def detached(module: nn.Module) -> nn.Module:
+    """The module as its own class made it; other modules as they are."""
+    for each in module.modules():
+        if isinstance(each, Attached):
+            del vars(each)["shoal_seat"], vars(each)["shoal_read"]
+            each.__class__ = own_class(each)
+    return module
+
+
+def _attached_class(kind: type) -> type:
+    """The class of attached modules of this class: one for each, so that lanes have the same."""
+    if kind not in _classes:
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        _classes[kind] = type(kind.__name__, (Attached, kind), names)
+    return _classes[kind]
+
+
+def _read_hyper_parameters(module: Any) -> dict[str, Any]:
+    """The module's saved hyper-parameters that its steps may read."""
+    given = dict(getattr(module, "hparams", {}))
+    names = names_in_steps(type(module))
+    if names is None:
+        return given
+    if "hparams" not in names:
+        return {}
+    return {name: value for name, value in given.items() if name in names}
+
+
+class Attached:
+    """What an attached LightningModule does in another way than its class says."""
+
+    # what models of one graph may differ in: see `fuse.graph`
+    @property
+    def outside_graph(self) -> frozenset[str]:
+        """Attributes that no step reads."""
+        own = {"shoal_seat", "_hparams", "_hparams_initial", "_trainer"}
+        names = names_in_steps(own_class(self))
+        if names is not None:
+            own |= {
+                name for name in vars(self) if name.strip("_") and name not in names
+            }
+            own -= KEPT
+        return frozenset(own)
+
+    @property
+    def trainer(self) -> TrainerStandIn:
+        """What stands in for the Trainer."""
+        return seat_of(self).trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        """Shoal trains the module; another trainer is not taken."""
+
+    @property
+    def current_epoch(self) -> int:
+        """Whole epochs trained so far."""
+        return seat_of(self).progress.epochs
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken so far."""
+        return seat_of(self).steps
+
+    @property
+    def logger(self) -> None:
+        """There is none: Shoal's own loggers write what is logged."""
+
+    @property
+    def loggers(self) -> list[Any]:
+        """There are none."""
+        return []
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """As Python's."""
+        print(*args, **kwargs)  # noqa: T201 - the user's own call
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        *_: Any,
+        reduce_fx: Any = "mean",
+        batch_size: int | None = None,
+        on_epoch: bool | None = None,
+        **__: Any,
+    ) -> None:
+        """Keep the value: as one of the training, or as a score."""
+        seat_of(self).log(
+            name, value, reduce_fx=reduce_fx, batch_size=batch_size, on_epoch=on_epoch
+        )
+
+    def log_dict(self, dictionary: Any, *_: Any, **options: Any) -> None:
+        """Keep each value."""
+        for name, value in items_of(dictionary):
+            self.log(name, value, **options)
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Any:
+        """The optimizer; a list, if there are several."""
+        own = seat_of(self).optimizers
+        return own[0] if len(own) == 1 else own
+
+    def lr_schedulers(self) -> Any:
+        """The scheduler; a list, if there are several; None, if there is none."""
+        own = [config.scheduler for config in seat_of(self).scheduler_configs]
+        if not own:
+            return None
+        return own[0] if len(own) == 1 else own
+
+    def manual_backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
+        """The loss's gradient is added."""
+        loss.backward(*args, **kwargs)
+
+    def clip_gradients(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the gradient of the optimizer's parameters."""
+        clip(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+
+# attributes that steps read through torch's or Lightning's code
+KEPT = {"training", "shoal_read", "_device", "_dtype"}
+
+
+def clip(optimizer: Optimizer, limit: float | None, algorithm: str | None) -> None:
+    """Clip the gradient by its norm, or by the value of each number."""
+    if not limit:
+        return
+    found = [p for group in optimizer.param_groups for p in group["params"]]
+    if algorithm == "value":
+        nn.utils.clip_grad_value_(found, limit)
+    else:
+        nn.utils.clip_grad_norm_(found, limit)

@@ -1,0 +1,328 @@
+"""The recipe of a LightningModule: the user's code as it is, without a Trainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from shoal.train.adapt.kinds import is_module
+from shoal.train.adapt.loaders import as_data
+from shoal.train.adapt.module import running
+from shoal.train.adapt.module.forms import recipe_form, scheduler_of
+from shoal.train.adapt.module.hooks import check_hooks, unfusable
+from shoal.train.adapt.module.kept import (
+    KeptAttributes,
+    copied,
+    leave_out_of_graph,
+    metrics_in_training,
+    same,
+)
+from shoal.train.adapt.module.logged import ValidationLog
+from shoal.train.adapt.module.names import names_in_steps
+from shoal.train.adapt.module.seat import (
+    ModuleSeat,
+    SchedulerConfig,
+    attach_seat,
+    clip,
+    detached,
+    own_class,
+    seat_of,
+)
+from shoal.train.adapt.terms import GivenData, Terms
+from shoal.train.data.data import Data
+from shoal.train.recipe.adapted import Adapted, TrialProgress
+from shoal.train.recipe.settings import Settings
+
+ModuleMaker = Callable[[Mapping[str, Any]], nn.Module]
+OWN_KEYS = {field.name for field in fields(Settings)} - {"data_key"} | {"seed"}
+
+
+class LightningRecipe(Adapted):
+    """Trains a LightningModule; made by `shoal.lightning`."""
+
+    def __init__(self, module: type | ModuleMaker, given: GivenData) -> None:
+        self.module = module
+        self.clip_by_value: float | None = None
+        self.terms = Terms(given, module)
+
+    def data(self) -> Data:
+        """The data of the given loaders, or of the data module's or module's own."""
+        given = self.terms.given
+        found = given.sources(self.module)
+        data = as_data(found, given.shards, given.fraction)
+        loaded = found.training
+        if "batch_size" not in vars(self) and loaded.batch_size is not None:
+            self.batch_size = loaded.batch_size
+        if "shuffle" not in vars(self) and loaded.shuffles:
+            self.shuffle = "each"
+        if "drop_last" not in vars(self):
+            self.drop_last = loaded.drop_last
+        self.terms.drop_last = self.drop_last
+        self.terms.learn(found, tuple(data.sizes.values()))
+        return data
+
+    # -- the user's code ---------------------------------------------------------------------------
+
+    def brought(self) -> tuple[Any, ...]:
+        """The user's classes and functions."""
+        return (self.module, *self.terms.given.brought())
+
+    def named(self) -> Any:
+        """The module's class, or the function that makes it."""
+        return self.module
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        """The module without what Shoal added to it."""
+        return detached(model)
+
+    def renew(self, kind: Any) -> None:
+        """Train this class from now on: its file has changed."""
+        self.module = kind
+        self.terms.module = kind
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Raise ValueError if the module's class does not take a key."""
+        if not isinstance(self.module, type):
+            return
+        check_hooks(self.module)
+        names, takes_any = parameters_of(self.module)
+        unknown = set(config) - names - OWN_KEYS - set(self.data_keys)
+        if unknown and not takes_any:
+            raise ValueError(
+                f"the search space has {', '.join(sorted(unknown))}, which "
+                f"{self.module.__name__}.__init__ does not take; it takes "
+                f"{', '.join(sorted(names)) or 'nothing'}"
+            )
+
+    # -- the module --------------------------------------------------------------------------------
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        """The user's module, which asks Shoal instead of a Trainer."""
+        module = self._built(config)
+        check_hooks(type(module))
+        self._check_way(module)
+        size = config.get("batch_size", self.batch_size)
+        accumulate = config.get("accumulate_grad_batches", self.accumulate_grad_batches)
+        seat = ModuleSeat(module, self.terms, size, int(accumulate))
+        attach_seat(module, seat)
+        running.call(module, "setup", "fit")
+        running.call(module, "configure_model")
+        names = names_in_steps(own_class(module), training=True)
+        leave_out_of_graph(module, names)
+        made: nn.Module = module
+        return made
+
+    def _built(self, config: Mapping[str, Any]) -> Any:
+        """A new module of this configuration.
+
+        Raises:
+            TypeError: the user's function returns something else.
+        """
+        if isinstance(self.module, type):
+            return self.module(**arguments_for(self.module, config))
+        made = self.module(config)
+        if not is_module(made):
+            raise TypeError(
+                "the function given to shoal.lightning must return a LightningModule; "
+                f"got {type(made).__name__}"
+            )
+        return made
+
+    def _check_way(self, module: Any) -> None:
+        """Raise ValueError if the module steps in another way than this recipe thinks."""
+        if not module.automatic_optimization:
+            raise ValueError(
+                f"{type(module).__name__} has automatic_optimization = False, which its class "
+                "does not show: give shoal.lightning(…, automatic_optimization=False)"
+            )
+
+    def obstacle(self, model: nn.Module) -> str | None:
+        """Why the module's code cannot run for several models at once."""
+        if self.clip_by_value is not None:
+            return "gradients are clipped by value"
+        kind = own_class(model)
+        used = metrics_in_training(model, names_in_steps(kind, training=True))
+        if used:
+            return f"training updates self.{used[0]}, a metric of one model"
+        return unfusable(kind)
+
+    def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+        """The module's optimizers and schedulers."""
+        seat = seat_of(model)
+        made = model.configure_optimizers()
+        optimizers, forms = recipe_form(made, seat.steps_itself, seat.counts)
+        seat.optimizers = optimizers
+        schedulers = [scheduler_of(form) for form in forms if form is not None]
+        seat.scheduler_configs = [SchedulerConfig(each) for each in schedulers]
+        pairs = [
+            optimizer
+            if form is None
+            else {"optimizer": optimizer, "lr_scheduler": form}
+            for optimizer, form in zip(optimizers, forms, strict=True)
+        ]
+        return pairs[0] if len(pairs) == 1 else pairs
+
+    def training_step(self, model: Any, batch: Any) -> dict[str, Any]:
+        """The module's loss, and what it logs."""
+
+        def before_backward(outcome: Any) -> None:
+            running.call_before_backward(model, running.loss_of(outcome))
+
+        outcome, values = running.train(model, batch, self.terms, before_backward)
+        return {**values, "loss": running.loss_of(outcome)}
+
+    def validation_step(self, model: Any, batch: Any) -> dict[str, Any]:
+        """The means that the module logs; other values are collected until the end."""
+        return running.validate(model, batch, self.terms)
+
+    # -- what the lane tells -----------------------------------------------------------------------
+
+    def attach(self, model: Any, progress: TrialProgress) -> None:
+        """Call the hooks at the start; what they leave on the module is its beginning."""
+        seat = seat_of(model)
+        seat.told = progress
+        running.call(model, "on_fit_start")
+        running.call(model, "on_train_start")
+        seat.kept = KeptAttributes(model)
+
+    def begin_pass(self, model: Any) -> None:
+        """Call `on_train_epoch_start` if an epoch begins with the pass."""
+        if seat_of(model).progress.batches == 0:
+            running.call(model, "on_train_epoch_start")
+
+    def after_backward(self, model: Any) -> None:
+        """Call `on_after_backward`."""
+        running.call(model, "on_after_backward")
+
+    def before_step(self, model: Any, optimizer: Optimizer) -> None:
+        """Call the hooks before a step, and clip in the module's way."""
+        running.call(model, "on_before_optimizer_step", optimizer)
+        running.call(
+            model, "configure_gradient_clipping", optimizer, self.clip_by_value, "value"
+        )
+        clip(optimizer, self.clip_by_value, "value")
+
+    def after_batch(self, model: Any) -> None:
+        """Call `on_train_batch_end`."""
+        seat = seat_of(model)
+        if seat.last:
+            running.call(model, "on_train_batch_end", *seat.last)
+            seat.last = ()
+
+    def begin_validation(self, model: Any) -> None:
+        """Call the hooks at the start, and keep what validation must not change."""
+        seat = seat_of(model)
+        seat.before = copied(seat.kept.changed(model))
+        seat.validation_batches = 0
+        seat.validation_log = ValidationLog()
+        running.call(model, "on_validation_start")
+        running.call(model, "on_validation_epoch_start")
+
+    def end_validation(self, model: Any) -> Mapping[str, float]:
+        """The scores that were collected."""
+        running.call(model, "on_validation_epoch_end")
+        running.call(model, "on_validation_end")
+        log = seat_of(model).validation_log
+        return {} if log is None else log.results()
+
+    def leave_validation(self, model: Any) -> None:
+        """Undo what validation did to the module's attributes; a warning names them, once."""
+        seat = seat_of(model)
+        seat.validation_log = None
+        before = seat.before["attributes"]
+        after = seat.kept.changed(model)["attributes"]
+        running.warn_of_validation(own_class(model), before, after, same)
+        seat.kept.restore(model, seat.before)
+
+    def end_epoch(self, model: Any) -> Mapping[str, float]:
+        """Call `on_train_epoch_end`; returns what it logs."""
+        with seat_of(model).at_epoch_end() as log:
+            running.call(model, "on_train_epoch_end")
+            return log.results()
+
+    def state(self, model: Any) -> Any:
+        """The module's attributes that changed, its metrics, and the steps it took by itself."""
+        seat = seat_of(model)
+        return {**seat.kept.changed(model), "steps": seat.own_steps}
+
+    def load(self, model: Any, state: Any) -> None:
+        """Restore them."""
+        seat = seat_of(model)
+        seat.own_steps = state["steps"]
+        seat.kept.restore(model, state)
+
+
+def parameters_of(kind: type) -> tuple[set[str], bool]:
+    """The names of what the class's __init__ takes, and whether it takes any other name."""
+    parameters = list(inspect.signature(kind).parameters.values())
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    named = {
+        each.name
+        for each in parameters
+        if each.kind
+        not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    }
+    return named, takes_any
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether the argument must be given."""
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return False
+    return parameter.default is inspect.Parameter.empty
+
+
+def arguments_for(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the configuration that the class's __init__ takes.
+
+    Raises:
+        KeyError: it needs one that the configuration lacks.
+    """
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            rest = set(config) - OWN_KEYS - set(found)
+            found |= {key: config[key] for key in rest}
+        elif name in config or _is_needed(parameter):
+            found[name] = config[name]
+    return found
+
+
+class ManualLightningRecipe(LightningRecipe):
+    """Trains a LightningModule with automatic_optimization = False."""
+
+    def training_step(  # type: ignore[override]
+        self, model: Any, batch: Any, optimizers: Any
+    ) -> dict[str, Any]:
+        """Let the module step its optimizers; returns what it logs, and its loss."""
+        outcome, values = running.train(model, batch, self.terms, _nothing)
+        if outcome is not None:
+            values["loss"] = running.loss_of(outcome).detach()
+        return values
+
+    def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+        """The module's optimizers, whose steps are counted."""
+        made = super().configure_optimizers(model, config)
+        for optimizer in seat_of(model).optimizers:
+            optimizer.register_step_post_hook(seat_of(model).count_step)
+        return made
+
+    def _check_way(self, module: Any) -> None:
+        if module.automatic_optimization:
+            raise ValueError(
+                f"{type(module).__name__} has automatic_optimization = True, and was to step by "
+                "itself: leave out automatic_optimization=False"
+            )
+
+    def obstacle(self, model: nn.Module) -> str | None:
+        """Its steps are its own."""
+        return "the module steps its optimizers by itself"
+
+
+def _nothing(_: Any) -> None:
+    """The module calls manual_backward by itself."""

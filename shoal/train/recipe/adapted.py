@@ -1,0 +1,90 @@
+"""Recipes around training code that was written for another library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from shoal.train.recipe.recipe import Recipe
+
+
+class TrialProgress(Protocol):
+    """How far a trial is, at any moment."""
+
+    @property
+    def epochs(self) -> int:
+        """Whole epochs trained so far."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps taken so far."""
+        ...
+
+    @property
+    def batches(self) -> int:
+        """Batches trained so far in this epoch."""
+        ...
+
+
+class Adapted(Recipe):
+    """A recipe that hears what a lane does with its model; the methods here do nothing."""
+
+    def brought(self) -> tuple[Any, ...]:
+        """Classes and functions of the user's, whose code belongs into the recipe's pickle."""
+        return ()
+
+    def named(self) -> Any:
+        """The class or function that the user wrote: the journal names its file."""
+        return None
+
+    def renew(self, kind: Any) -> None:
+        """Take this instead of what `named` gave: its file has changed."""
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        """A trained model as the user is to get it."""
+        return model
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Raise ValueError if the code does not take a key of the configuration."""
+
+    def obstacle(self, model: nn.Module) -> str | None:
+        """Why models of this kind cannot be fused; None if nothing is known to stand in the way."""
+
+    def attach(self, model: nn.Module, progress: TrialProgress) -> None:
+        """A lane has this model, and is so far."""
+
+    def begin_pass(self, model: nn.Module) -> None:
+        """A pass over a shard begins."""
+
+    def after_backward(self, model: nn.Module) -> None:
+        """A batch's gradient was added."""
+
+    def before_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """The optimizer is about to step."""
+
+    def after_batch(self, model: nn.Module) -> None:
+        """A batch was trained on, its step included."""
+
+    def begin_validation(self, model: nn.Module) -> None:
+        """The model is about to be validated."""
+
+    def end_validation(self, model: nn.Module) -> Mapping[str, float]:
+        """The model was validated; scores beside those of the steps."""
+        return {}
+
+    def leave_validation(self, model: nn.Module) -> None:
+        """The validation is over, or was broken off: nothing may be left of it."""
+
+    def end_epoch(self, model: nn.Module) -> Mapping[str, float]:
+        """An epoch is over, its validation included; returns scores beside those of that."""
+        return {}
+
+    def state(self, model: nn.Module) -> Any:
+        """What of the trial lies neither in parameters nor in buffers, as a plain tree."""
+
+    def load(self, model: nn.Module, state: Any) -> None:
+        """Restore what `state` gave."""
