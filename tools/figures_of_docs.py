@@ -43,7 +43,7 @@ def readme() -> list[Sentence]:
 
 
 def first_table() -> list[Sentence]:
-    return [*simulations(), *moves_and_plans(), *widths(), thousands()]
+    return [*simulations(), *moves_and_plans(), *widths(), thousands(), alone()]
 
 
 def simulations() -> list[Sentence]:
@@ -158,6 +158,18 @@ def thousands() -> Sentence:
         shoal["report_s"],
         shoal["report_MB"],
         shoal["resume_s"],
+    )
+
+
+def alone() -> Sentence:
+    nets = [row("step", net=name) for name in ("MLP", "CNN", "transformer")]
+    ways = ("plain", "plain_fused", "lightning")
+    return sentence(
+        PAGE,
+        "in times of Shoal's step, a plain loop's takes {:.2f}, {:.2f} and {:.2f}, "
+        "with Adam's fused kernel {:.2f}, {:.2f} and {:.2f}, "
+        "Lightning's {:.2f}, {:.2f} and {:.2f}",
+        *(net[f"{way}_over_shoal"] for way in ways for net in nets),
     )
 
 
