@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from shoal.train.data.parts import (
     divide,
     hash_array,
     is_fraction,
-    set_aside,
 )
 
 _IDX_TYPES = {
@@ -55,6 +54,10 @@ class Arrays:
         """These samples of the part."""
         return self._taken(part, self.index[part][index])
 
+    def divided(self, index: Mapping[ShardId, Index]) -> Arrays:
+        """The same training columns, divided otherwise; nothing else is validated on."""
+        return replace(self, index=index, apart=frozenset())
+
     def _taken(self, part: ShardId, chosen: Index) -> Columns:
         columns = self.training
         if part in self.apart:
@@ -72,13 +75,13 @@ def from_arrays(
     """See `Data.arrays`."""
     training = _given(columns, named)
     count = cols.rows(training)
-    order = np.random.default_rng(how.seed).permutation(count)
+    order = how.order(count)
     train = order
     test = order[:0]
     others = training
     if is_fraction(validation):
         labels = _labels(training, stratify)
-        train, test = set_aside(order, float(validation), labels)
+        train, test = how.aside(order, float(validation), labels)
     elif validation is not None:
         others = _like(training, validation)
         test = np.arange(cols.rows(others))
@@ -94,6 +97,7 @@ def from_arrays(
         training=rows.of("s"),
         validation=rows.of("v"),
         row_bytes=max(1, int(row_bytes)),
+        sequential=how.sequential,
         fingerprint=fingerprint(contents, rows.index),
     )
 

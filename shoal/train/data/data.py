@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
+from shoal.train.data.arranged import Arranged, Arrangement
 from shoal.train.data.arrays import Arrays, from_arrays, from_idx
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.items.collate import check_collate
-from shoal.train.data.items.dataset import from_dataset
+from shoal.train.data.items.readers import ItemReaders
 from shoal.train.data.npz import from_folder
-from shoal.train.data.parts import Division, Index, Parts, RowSource, Source
+from shoal.train.data.parts import (
+    Division,
+    Index,
+    Order,
+    Parts,
+    RowSource,
+    Source,
+    is_sequential,
+)
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset
+    pass
 
 __all__ = ["CHUNK_BYTES", "Columns", "Data", "DataError", "Source"]
 
@@ -27,10 +36,10 @@ CHUNK_ROWS = 256  # samples that a chunk of large ones should have
 MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
 
 
-class Data:
+class Data(Arranged, ItemReaders):
     """Training shards in their order, and validation parts.
 
-    Build it with `arrays`, `dataset`, `folder` or `idx`. `shards`: the training shards. `sizes`:
+    docs/data.md lists the ways to build it. `shards`: the training shards. `sizes`:
     samples in each. `validation`: the validation parts, perhaps none. `chunk`: samples to a chunk,
     a function of the data alone. `fingerprint`: changes when the data or its division does.
     `serial`: the data must not be read while trials train.
@@ -70,6 +79,10 @@ class Data:
         self.form = parts.form
         self.collate = parts.collate
         self._tried = parts.tried
+        self._row_bytes = parts.row_bytes
+        if parts.sequential:
+            defaults = {"shuffle": "sequential"}
+            self.arrangement = Arrangement(sequential=True, defaults=defaults)
         self.collates = getattr(parts.source, "whole", False)
 
     def collate_with(self, collate: Callable[[list[Any]], Any]) -> None:
@@ -161,6 +174,7 @@ class Data:
         stratify: int | str | None = None,
         seed: int = 0,
         shard_weights: Sequence[float] | None = None,
+        order: Order = "random",
         **named: Any,
     ) -> Data:
         """Columns of equal length, first axis samples: arrays, tensors or lists.
@@ -173,42 +187,15 @@ class Data:
 
         `validation`: the fraction set aside at random, the columns themselves in the same order (or
         under the same names), or None. `stratify`: the column whose values keep their shares in the
-        fraction.
+        fraction. `order`: "sequential" keeps the samples in their order, and sets the last ones
+        aside.
 
         Raises:
             DataError: no columns, unequal lengths, text, nothing left to train or validate on, more
                 shards than samples, or weights that are not numbers > 0, one for each shard.
         """
-        how = Division(seed, shards, shard_weights)
+        how = Division(seed, shards, shard_weights, is_sequential(order))
         return Data(from_arrays(columns, named, validation, stratify, how))
-
-    @staticmethod
-    def dataset(
-        dataset: Dataset[Any],
-        validation: Any = 0.2,
-        shards: int | None = None,
-        seed: int = 0,
-        shard_weights: Sequence[float] | None = None,
-        *,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> Data:
-        """A map-style torch Dataset, or a list, whose items are tuples, dicts or single values.
-
-        Items of equal shapes are kept as columns, and batches are slices of them. Items that hold
-        arrays of unequal shapes, text, images or nested containers are kept as they are, and become
-        a batch by `collate`: a function of a list of items, or None for torch's default collate.
-        `collate` may draw random numbers; they depend on the seed and the place in the pass.
-
-        Items that were read are kept; those beyond `data_memory_gb` are read again. Random
-        transforms therefore belong in `Recipe.augment`. `validation`: another such dataset, the
-        fraction set aside at random, or None. `shards`, `shard_weights`: as for `arrays`.
-
-        Raises:
-            DataError: no length, no items, items of unequal forms, nothing left to train or
-                validate on.
-        """
-        how = Division(seed, shards, shard_weights)
-        return Data(from_dataset(dataset, validation, how, collate))
 
     @staticmethod
     def folder(

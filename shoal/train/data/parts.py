@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,20 @@ from shoal.train.data.ragged import Ragged
 # Of the largest shard, if the user names no number of shards.
 SHARD_BYTES = 256 * 2**20
 Index = np.ndarray[Any, np.dtype[np.int64]]
+
+
+Order = Literal["random", "sequential"]  # in which shards take the samples
+
+
+def is_sequential(order: Order) -> bool:
+    """Whether the samples stay in their order.
+
+    Raises:
+        DataError: it is no such word.
+    """
+    if order not in ("random", "sequential"):
+        raise DataError(f'order must be "random" or "sequential"; got {order!r}')
+    return order == "sequential"
 
 
 class Source(Protocol):
@@ -61,6 +75,7 @@ class Parts:
     form: Any = None
     collate: Any = None
     tried: Sequence[Any] = ()  # the first items
+    sequential: bool = False  # the rows of the parts are in the order of the data
 
 
 @dataclass(frozen=True, slots=True)

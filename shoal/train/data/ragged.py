@@ -142,6 +142,22 @@ class Ragged(Sequence[Any]):
         values.flags.writeable = False
         return Ragged(values, self.offsets, self.shapes, self.kind)
 
+    @classmethod
+    def of_array(cls, column: Any) -> Ragged:
+        """An array, whose rows have one shape, as a ragged column."""
+        array = np.asarray(column)
+        shape = np.array(array.shape[1:], np.int64)
+        shapes = np.broadcast_to(shape, (len(array), len(shape)))
+        sizes = np.full(len(array), shape.prod(dtype=np.int64))
+        return cls.made(array.reshape(-1), sizes, shapes, "array")
+
+    @classmethod
+    def made(
+        cls, values: Numbers, sizes: Numbers, shapes: Numbers | None, kind: Kind
+    ) -> Ragged:
+        """A column of values of these sizes, which lie one after the other."""
+        return cls(values, _offsets(sizes), shapes, kind)
+
     @staticmethod
     def joined(columns: Sequence[Any]) -> Ragged:
         """Several columns, one after the other; arrays count as columns of equal shapes.
@@ -157,7 +173,10 @@ class Ragged(Sequence[Any]):
                 "a column's values must be of one kind; "
                 f"got {', '.join(sorted({kind, *kinds}))}{' and numbers' * plain}"
             )
-        parts = [_as_ragged(column, kind) for column in columns]
+        parts = [
+            column if isinstance(column, Ragged) else Ragged.of_array(column)
+            for column in columns
+        ]
         if len({part.dtype for part in parts}) > 1:
             raise ValueError("columns of several dtypes cannot be joined")
         shapes = None
@@ -166,19 +185,6 @@ class Ragged(Sequence[Any]):
         values = np.concatenate([part.values for part in parts])
         sizes = np.concatenate([np.diff(part.offsets) for part in parts])
         return Ragged(values, _offsets(sizes), shapes, kind)
-
-
-def _as_ragged(column: Any, kind: Kind) -> Ragged:
-    """An array of equal rows as a ragged column."""
-    if isinstance(column, Ragged):
-        return column
-    array = np.asarray(column)
-    count = len(array)
-    size = int(np.prod(array.shape[1:], dtype=np.int64))
-    shapes = np.broadcast_to(
-        np.array(array.shape[1:], np.int64), (count, array.ndim - 1)
-    )
-    return Ragged(array.reshape(-1), np.arange(count + 1) * size, shapes, kind)
 
 
 def _offsets(sizes: Any) -> Numbers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from shoal.train.lane import optimizers, tree
 from shoal.train.lane.device import kind_of
 from shoal.train.lane.noted import Noted, named, named_values
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
-from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers
+from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
@@ -110,7 +109,7 @@ class TrialModel:
         form = repr(
             (shapes, modules, other, s.batch_size, s.precision, kind, *s.data_key)
         )
-        return _digest(form, FORM // 2) + _digest(optimizer, 2)
+        return text_hash(form, FORM // 2) + text_hash(optimizer, 2)
 
     def casting(self) -> AbstractContextManager[Any]:
         """Within it the recipe's steps run: autocast, or nothing."""
@@ -131,6 +130,7 @@ class TrialModel:
             "bad": self.noted.strikes,
             "found": self.found,
             **tree.to_numpy(self.adapter.state()),
+            **self.hooks.carried.saved(tree.to_numpy),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -151,6 +151,7 @@ class TrialModel:
         self.noted.strikes = state["bad"]
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
+        self.hooks.carried.load(state, tree.to_torch, self.device)
 
     @property
     def bytes(self) -> int:
@@ -211,6 +212,7 @@ class TrainingLane(TrialModel):
                 f"a batch {self.size}; use fewer shards or a smaller batch_size"
             )
         self._cut = Batches(self.settings.batch_size)
+        self.hooks.carried.restart()
         self.restart(float(sum(visit.samples for visit in self.visits) + at), 0)
         self.adapter.begin_pass()
 
@@ -256,6 +258,7 @@ class TrainingLane(TrialModel):
         """Take the step of a group of batches that the end of the pass cut short."""
         if self.batches:
             self._apply()
+        self.hooks.carried.restart()
 
     def step(self, batch: Any, count: int) -> int:
         """Train on one batch of so many samples.
@@ -393,7 +396,3 @@ class TrainingLane(TrialModel):
         scores = self.adapter.end_epoch()
         self.optimizing.end_epoch(metric)
         return scores
-
-
-def _digest(text: str, size: int) -> str:
-    return blake2b(text.encode(), digest_size=size).hexdigest()

@@ -18,6 +18,7 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import buffers
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.shard import ValueSum
+from shoal.train.stream.batches import Batches
 
 # without gradients a batch of so many training batches fits where one of those does
 EVALUATION_BATCHES = 4
@@ -34,6 +35,11 @@ class Scoring:
         self._lane = lane
         self._totals: dict[str, list[Any]] = {}  # by name: sum and samples
         self._whole: Gathered | None = None
+        # of validation steps that hand a state from batch to batch, each row its own stream
+        self._cut: Batches | None = None
+        if lane.settings.carries:
+            self._cut = Batches(lane.settings.batch_size)
+            lane.hooks.scored.restart()
         if scores_whole(lane.recipe):
             with lane.rng, torch.no_grad():
                 self._whole = Gathered(lane)
@@ -46,11 +52,20 @@ class Scoring:
         """
         lane = self._lane
         with lane.rng, torch.no_grad():
-            size = EVALUATION_BATCHES * lane.settings.batch_size
-            for start in range(0, cols.rows(chunk), size):
-                self._add(cols.cut(chunk, start, start + size))
+            for batch in self._batches(chunk):
+                self._add(batch)
             for total in self._totals.values():  # on the device until here
                 total[0] = float(total[0])
+
+    def _batches(self, chunk: Columns) -> Iterator[Columns]:
+        """The chunk in batches."""
+        if self._cut is not None:
+            for batch, _ in self._cut.of(chunk):
+                yield batch
+            return
+        size = EVALUATION_BATCHES * self._lane.settings.batch_size
+        for start in range(0, cols.rows(chunk), size):
+            yield cols.cut(chunk, start, start + size)
 
     def _add(self, batch: Columns) -> None:
         """Validate on one batch."""
@@ -77,7 +92,13 @@ class Scoring:
         Raises:
             TypeError, ValueError: a score is not one number.
         """
-        found = {name: total / count for name, (total, count) in self._totals.items()}
+        rest = None if self._cut is None else self._cut.end()
+        if rest is not None:
+            with self._lane.rng, torch.no_grad():
+                self._add(rest[0])
+        found = {
+            name: float(total) / count for name, (total, count) in self._totals.items()
+        }
         if self._whole is not None:
             with self._lane.rng, torch.no_grad():
                 found |= self._whole.scores()

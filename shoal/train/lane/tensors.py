@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -156,3 +157,8 @@ def buffers(model: nn.Module) -> Buffers:
         places.append((box, dict(box)))
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]
     return Buffers(places, values)
+
+
+def text_hash(text: str, size: int) -> str:
+    """A hash of the text, of so many bytes, in hexadecimal letters."""
+    return blake2b(text.encode(), digest_size=size).hexdigest()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
 
 
@@ -19,19 +22,60 @@ def bring(recipe: Recipe) -> Data:
     collate = getattr(recipe, "collate", None)
     if collate is not None:
         data.collate_with(collate)
+    adopt(recipe, data)
     if data.collates and overrides(recipe, "features"):
         raise DataError(
             "features gets columns of equal shapes, and this data's batches are made by collate: "
             "call the featurizer in the step"
         )
+    if carries_state(recipe):
+        _check_in_order(data)
     data.check()
     return data
 
 
+def adopt(recipe: Recipe, data: Data) -> None:
+    """Give the recipe the attributes that its data brings along, unless it sets them itself."""
+    arrangement = data.arrangement
+    for name, value in arrangement.defaults.items():
+        if not _sets(recipe, name):
+            setattr(recipe, name, value)
+    if arrangement.folds is not None:
+        recipe.data_folds = arrangement.folds.count
+
+
+def _sets(recipe: Recipe, name: str) -> bool:
+    """Whether the recipe or its class sets the attribute."""
+    classes = type(recipe).__mro__
+    own = classes[: classes.index(Recipe)]
+    return any(name in vars(each) for each in (recipe, *own))
+
+
+def _check_in_order(data: Data) -> None:
+    """Raise DataError unless a batch can continue the batch before."""
+    arrangement = data.arrangement
+    if arrangement.draws is not None or arrangement.buckets is not None:
+        raise DataError(
+            "a step that takes `state` needs the samples in order: leave weights and buckets out"
+        )
+    if data.is_shuffled:
+        raise DataError(
+            "a step that takes `state` needs the samples in order: use Data.sequence(…), or give "
+            'order="sequential" where the data is made'
+        )
+
+
 def _as_data(recipe: Recipe, made: Any) -> Data:
+    """Data as it is; a DataLoader, or one to train with and one to validate with, as `Data`."""
     if isinstance(made, Data):
         return made
+    if isinstance(made, DataLoader):
+        return Data.loader(made)
+    if isinstance(made, tuple | list) and len(made) == 2:
+        train, valid = made
+        if isinstance(train, DataLoader):
+            return Data.loader(train, valid)
     raise DataError(
-        f"{type(recipe).__name__}.data() must return shoal.Data; "
+        f"{type(recipe).__name__}.data() must return shoal.Data, a DataLoader, or two of them; "
         f"got {type(made).__name__}: see shoal.Data.arrays(…)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -13,16 +13,22 @@ from torch.optim import Optimizer
 
 from shoal.train.data.columns import Lot
 from shoal.train.data.data import Data
+from shoal.train.recipe.carried import STATE, Carried
 from shoal.train.recipe.guard import guarded
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.shard import SHARD_ON_ONE_SLOT, ShardRecipe, is_scored
 
-OPTIONAL = ("config", "epoch")  # arguments that a step gets if it names them
+OPTIONAL = ("config", "epoch", STATE)  # arguments that a step gets if it names them
 # the argument of a training step that steps its optimizers by itself
 OPTIMIZERS = "optimizers"
 ONE_SLOT = (
     "training_step takes `optimizers` and steps them itself, so that Shoal cannot sum gradients "
     "over several slots: such a trial has one slot: give widths=(1, 1), or leave them out"
+)
+
+STATE_ON_ONE_SLOT = (
+    "training_step takes `state`, which belongs to whole batches, so that such a trial has one "
+    "slot: give widths=(1, 1), or leave them out"
 )
 
 
@@ -44,7 +50,8 @@ class TrialHooks:
     """The recipe's methods for one trial.
 
     Steps that name an argument `config` get the trial's configuration. Steps that name `epoch` get
-    how many whole epochs the trial has trained so far. `steps_itself`: the training step names
+    how many whole epochs the trial has trained so far. Steps that name `state` get what they
+    returned with the batch before. `steps_itself`: the training step names
     `optimizers`, and steps them by itself.
     """
 
@@ -58,6 +65,9 @@ class TrialHooks:
         # whether the whole validation set's outputs are asked for
         self.gathers = overrides(recipe, "validation_epoch")
         self._metrics: Mapping[str, Any] | None = None
+        # what training steps and validation steps hand from batch to batch
+        self.carried = Carried()
+        self.scored = Carried()
 
     @property
     def per_trial(self) -> bool:
@@ -81,7 +91,8 @@ class TrialHooks:
             if not self._training:
                 return self._recipe.training_step(model, batch)
             more = self._arguments(self._training, epoch)
-            return self._recipe.training_step(model, batch, **more)
+            step = partial(self._recipe.training_step, model, batch, **more)
+            return self._stepped(step, self._training, self.carried, batch)
 
     @on_batches
     def own_step(
@@ -91,7 +102,8 @@ class TrialHooks:
         with guarded("training_step"):
             more = self._arguments(self._training, epoch)
             more[OPTIMIZERS] = optimizers
-            return self._recipe.training_step(model, batch, **more)
+            step = partial(self._recipe.training_step, model, batch, **more)
+            return self._stepped(step, self._training, self.carried, batch)
 
     @on_batches
     def validation_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
@@ -100,7 +112,16 @@ class TrialHooks:
             if not self._validation:
                 return self._recipe.validation_step(model, batch)
             more = self._arguments(self._validation, epoch)
-            return self._recipe.validation_step(model, batch, **more)
+            step = partial(self._recipe.validation_step, model, batch, **more)
+            return self._stepped(step, self._validation, self.scored, batch)
+
+    def _stepped(
+        self, step: Any, names: tuple[str, ...], carried: Carried, batch: Any
+    ) -> Any:
+        """What the step returns, to which the state is handed if it names one."""
+        if STATE not in names:
+            return step()
+        return carried.step(lambda state: step(state=state), batch)
 
     def validation_epoch(self, outputs: dict[str, Tensor], epoch: int) -> Any:
         """The scores of the whole validation set's outputs."""
@@ -122,7 +143,7 @@ class TrialHooks:
     def _arguments(self, names: tuple[str, ...], epoch: int) -> dict[str, Any]:
         """The optional arguments of these names."""
         known = {"config": self._config, "epoch": epoch}
-        return {name: known[name] for name in names}
+        return {name: known[name] for name in names if name in known}
 
 
 def _wanted(step: Callable[..., Any]) -> tuple[str, ...]:
@@ -142,7 +163,15 @@ def why_one_slot(recipe: Recipe) -> str | None:
         return SHARD_ON_ONE_SLOT
     if steps_itself(recipe):
         return ONE_SLOT
+    if carries_state(recipe):
+        return STATE_ON_ONE_SLOT
     return None
+
+
+def carries_state(recipe: Recipe) -> bool:
+    """Whether the recipe's steps hand a state from batch to batch."""
+    steps = (recipe.training_step, recipe.validation_step)
+    return any(STATE in inspect.signature(step).parameters for step in steps)
 
 
 def scores_whole(recipe: Recipe) -> bool:

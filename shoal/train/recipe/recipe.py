@@ -15,7 +15,7 @@ from shoal.train.recipe.seat import LRRule
 if TYPE_CHECKING:
     from shoal.train.data.data import Data
 
-Shuffle = Literal["once", "each"]
+Shuffle = Literal["once", "each", "sequential"]
 Precision = Literal["32", "bf16"]
 # Whole columns as NumPy arrays: a tuple, or a dict if the data's columns have names.
 Samples = Any
@@ -36,7 +36,7 @@ class Recipe:
 
     # samples; "max": the largest power of two that fits, found out before a trial begins
     batch_size: int | Literal["max"] = 32
-    # "once": a fixed random order; "each": another one in each pass
+    # "once": a fixed random order; "each": another one in each pass; "sequential": that of the data
     shuffle: Shuffle = "once"
     # leave out the smaller batch at the end of a shard's pass
     drop_last: bool = False
@@ -56,6 +56,8 @@ class Recipe:
     lr_rule: LRRule = "linear"
     # keys of the configuration that `prepare`, `augment` and `features` get by name, too
     data_keys: tuple[str, ...] = ()
+    # set by data in folds: their number
+    data_folds: int = 0
 
     # these five are for the command line
     search_space: ClassVar[Mapping[str, Any] | None] = None
@@ -104,6 +106,10 @@ class Recipe:
         Or {"loss": loss, name: another mean over the batch, …}. A step that names an argument
         `config` gets the trial's configuration; one that names `epoch` gets the number of whole
         epochs trained so far.
+
+        A step that names `state` gets what it returned with the batch before (None at the start of
+        a pass), and returns two things: the loss, and the state for the next batch, tensors in
+        tuples, lists or dicts. A batch then continues the samples of the batch before.
 
         A step that names `optimizers` gets them as a tuple. It calls backward, step and zero_grad
         by itself, and returns the numbers to note.

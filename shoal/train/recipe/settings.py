@@ -10,10 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Precision, Recipe, Shuffle, overrides
 from shoal.train.recipe.seat import LRRule, lr_factor
 from shoal.train.recipe.shard import refuse_settings
 
+ORDERS = ("once", "each", "sequential")
+STREAMS = (
+    "streams:"  # begins an order in which each row of a batch continues the one before
+)
+FOLD = "fold"  # the key of a configuration that says which fold a trial validates on
 DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
 
 
@@ -36,13 +42,30 @@ class Settings:
     lr_rule: LRRule = "linear"
     fuse_random: bool = False
     data_key: DataKey = ()  # what the trial's data depends on
+    carries: bool = False  # steps hand a state from batch to batch
+
+    @property
+    def order(self) -> str:
+        """The order of the samples in a pass, as `Stream.chunks` takes it."""
+        if self.carries:
+            return f"{STREAMS}{self.batch_size}"
+        return self.shuffle
+
+    @property
+    def scored_order(self) -> str:
+        """The order of the validation samples."""
+        if self.carries:
+            return self.order
+        return "once"
 
     def __post_init__(self) -> None:
         _check_whole("batch_size", self.batch_size, 1, ', or "max"')
         _check_whole("accumulate_grad_batches", self.accumulate_grad_batches, 1)
         _check_whole("nan_patience", self.nan_patience, 0)
-        if self.shuffle not in ("once", "each"):
-            raise ValueError(f'shuffle must be "once" or "each"; got {self.shuffle!r}')
+        if self.shuffle not in ORDERS:
+            raise ValueError(
+                f'shuffle must be "once", "each" or "sequential"; got {self.shuffle!r}'
+            )
         if self.precision not in ("32", "bf16"):
             raise ValueError(
                 f'precision must be "32" or "bf16"; got {self.precision!r}'
@@ -71,14 +94,17 @@ def settings(recipe: Recipe, config: Mapping[str, Any]) -> Settings:
         ValueError: one of them out of range.
     """
     refuse_settings(recipe, config)
-    names = [field.name for field in fields(Settings) if field.name != "data_key"]
+    derived = ("data_key", "carries")
+    names = [field.name for field in fields(Settings) if field.name not in derived]
     values = {name: config.get(name, getattr(recipe, name)) for name in names}
     for name in ("batch_size", "accumulate_grad_batches", "nan_patience"):
         values[name] = _as_whole(values[name])
     for name in ("drop_last", "batch_per_slot", "fuse_random"):
         values[name] = bool(values[name])
     values["precision"] = str(values["precision"])
-    return Settings(**values, data_key=data_key(recipe, config))
+    return Settings(
+        **values, data_key=data_key(recipe, config), carries=carries_state(recipe)
+    )
 
 
 def _as_whole(value: Any) -> Any:
@@ -104,6 +130,8 @@ def data_key(recipe: Recipe, config: Mapping[str, Any]) -> DataKey:
             key.append((name, getattr(recipe, name)))
         else:
             missing.append(name)
+    if recipe.data_folds:
+        key.append((FOLD, _fold(config, recipe.data_folds)))
     if missing:
         raise ValueError(
             f"data_keys names {', '.join(missing)}: give it in the configuration, "
@@ -112,14 +140,30 @@ def data_key(recipe: Recipe, config: Mapping[str, Any]) -> DataKey:
     return tuple(key)
 
 
+def _fold(config: Mapping[str, Any], count: int) -> int:
+    """The fold that the trial validates on.
+
+    Raises:
+        ValueError: the configuration has none, or it is not one of them.
+    """
+    fold = _as_whole(config.get(FOLD))
+    if isinstance(fold, bool) or fold not in range(count):
+        raise ValueError(
+            f'data in folds needs config["fold"], a whole number from 0 to {count - 1}; '
+            f"got {fold!r}: search over {{'fold': shoal.grid(range({count}))}}"
+        )
+    return int(fold)
+
+
 def seen_by(recipe: Recipe, key: DataKey) -> Recipe:
     """The recipe whose `prepare`, `augment` and `features` are those of trials with this key."""
     if not key:
         return recipe
     made = copy(recipe)
+    named = {name: value for name, value in key if name in recipe.data_keys}
     for hook in ("prepare", "augment", "features"):
         if overrides(recipe, hook):
-            setattr(made, hook, partial(getattr(recipe, hook), **dict(key)))
+            setattr(made, hook, partial(getattr(recipe, hook), **named))
     return made
 
 

@@ -47,16 +47,16 @@ class Evaluation:
         found: Found = {}
         if not self.possible:
             return found
-        by_stream: dict[Stream, list[Pass]] = {}
+        by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
             if each.trial not in found:
                 found |= self._with_fused(each, passes)
             if each.trial not in found:
-                stream = self._stream(each.lane)
-                by_stream.setdefault(stream, []).append(each)
+                key = (self._stream(each.lane), each.lane.settings.scored_order)
+                by_stream.setdefault(key, []).append(each)
 
-        for stream, some in by_stream.items():
-            found |= self._one_by_one(stream, some)
+        for some in by_stream.values():
+            found |= self._one_by_one(some)
         return found
 
     def of(self, lane: TrainingLane, spent: Spent) -> Scores:
@@ -69,7 +69,7 @@ class Evaluation:
         self._at.set_threads()
         begin = perf_counter()
         with spent.on("evaluate"), blaming():
-            scores = evaluate(lane, self._stream(lane).validation())
+            scores = evaluate(lane, self._chunks(lane))
         seconds = perf_counter() - begin
         self._meter.record(lane.signature, "evaluate", seconds)
         return scores
@@ -78,11 +78,15 @@ class Evaluation:
         """The stream of the lane's data."""
         return self._at.streams.of(lane.settings.data_key)
 
-    def _one_by_one(self, stream: Stream, passes: Sequence[Pass]) -> Found:
-        """Evaluate lanes of one stream, each on a chunk before the next chunk is asked for."""
+    def _chunks(self, lane: TrainingLane) -> Chunks:
+        """The validation data as the lane sees it."""
+        return self._stream(lane).validation(lane.settings.scored_order)
+
+    def _one_by_one(self, passes: Sequence[Pass]) -> Found:
+        """Evaluate lanes that see the same chunks, each on a chunk before the next is asked for."""
         self._at.set_threads()
         sharing = SharedScoring(self._at, passes)
-        found = sharing.run(stream.validation())
+        found = sharing.run(self._chunks(passes[0].lane))
         for signature, seconds in sharing.whole().items():
             self._meter.record(signature, "evaluate", seconds)
         if self._clocked:
@@ -108,7 +112,7 @@ class Evaluation:
         first = fused.lanes[0]
         begin = perf_counter()
         try:
-            scores = fused.evaluate(self._stream(first).validation(), self._clocked)
+            scores = fused.evaluate(self._chunks(first), self._clocked)
         except (
             RAISED
         ):  # nothing was changed, and each lane may raise an error of its own

@@ -200,7 +200,7 @@ class Ranks:
         settings = wide.lane.settings
         stream = self._at.streams.of(settings.data_key)
         wide.begin(
-            partial(stream.chunks, visit.shard, visit.turn, settings.shuffle),
+            partial(stream.chunks, visit.shard, visit.turn, settings.order),
             self._at.data.size(visit.shard),
             whole=whole,
             same=same,

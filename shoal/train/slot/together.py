@@ -110,7 +110,7 @@ class PackRun:
         """What the chunks of the pass depend on."""
         visit = each.unit.visit
         stream = self._stream(each)
-        shuffle = each.lane.settings.shuffle
+        shuffle = each.lane.settings.order
 
         turn = 0
         if shuffle == "each" or stream.varies:
@@ -124,7 +124,7 @@ class PackRun:
     def _chunks(self, each: Pass) -> Chunks:
         """The chunks of the pass, in its order."""
         visit = each.unit.visit
-        shuffle = each.lane.settings.shuffle
+        shuffle = each.lane.settings.order
         then = self._at.follows(each.unit)
         return self._stream(each).chunks(visit.shard, visit.turn, shuffle, then=then)
 

@@ -266,6 +266,6 @@ class Probing:
         stream = self._at.streams.of(settings.data_key)
         for turn in count():
             lane.begin(data.size(shard))
-            for chunk in stream.chunks(shard, turn, settings.shuffle):
+            for chunk in stream.chunks(shard, turn, settings.order):
                 yield from lane.feed(chunk)
             yield from lane.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from hashlib import blake2b
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +15,7 @@ from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.data.draws import stable, streams
 from shoal.train.data.items.form import as_column
 from shoal.train.data.ragged import Ragged
 
@@ -23,11 +23,14 @@ Order = np.ndarray[Any, Any]  # numbers of samples
 # What is drawn: the order within a shard, or the order of one pass.
 ORDER = 1
 EACH = 2
+BUCKETS = 5
+ONCE = "once"
+DRAWS = "drawn:"  # begins an order that the data draws for one pass
 
 
-def stable(shard: ShardId) -> int:
-    """A number for the shard, the same on every machine."""
-    return int.from_bytes(blake2b(shard.encode(), digest_size=8).digest(), "big")
+def lasting(shuffle: str) -> str:
+    """The order in which the chunks of such passes are kept."""
+    return ONCE if shuffle == "each" else shuffle
 
 
 class UnreadError(Exception):
@@ -39,10 +42,17 @@ class Blocks:
 
     Of data that can be read by rows a block is read alone, and not kept. Of other data the whole
     part is read when its first block is asked for. `seed`: of the random order of the samples;
-    None: they are in the order of the data.
+    None: they are in the order of the data. `order`: "once", "sequential", "streams:N" (each row
+    of a batch of N samples continues that row of the batch before), or "drawn:TURN" (as the data
+    draws them for that pass).
+
+    `name`: of what is made of these blocks, in a cache. `lasts`: they are the same in all passes.
+    `trained`: they are of a training shard.
     """
 
-    def __init__(self, data: Data, part: ShardId, seed: int | None) -> None:
+    def __init__(
+        self, data: Data, part: ShardId, seed: int | None, order: str = ONCE
+    ) -> None:
         self._data = data
         self._seed = seed
         self._size = data.size(part)  # samples in the part
@@ -53,13 +63,24 @@ class Blocks:
         ] = {}  # blocks that were read and not yet taken
         self._took: dict[int, Seconds] = {}  # for bringing blocks
         self.part = part
+        self.order = order
+        self.name = part if order == ONCE else ShardId(f"{part}/{order}")
+        self.trained = seed is not None
+        self.lasts = not order.startswith(DRAWS)
         self.count = -(-self._size // self._chunk)
         self.missed: set[int] = set()  # blocks that the feed did not have
 
     @cached_property
     def _order(self) -> Order:
         """The samples in the order of the blocks."""
-        if self._seed is None:
+        kind, _, number = self.order.partition(":")
+        if kind == "streams":
+            return streams(self._size, min(int(number), self._size))
+        if kind == "drawn":
+            draws = self._data.arrangement.draws
+            assert draws is not None and self._seed is not None, "the data draws"
+            return draws.order(self.part, self._seed, int(number))
+        if self._seed is None or kind == "sequential":
             return np.arange(self._size)
         return draw(ORDER, self._seed, self.part).permutation(self._size)
 

@@ -12,7 +12,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.stream.blocks import Blocks, UnreadError
+from shoal.train.stream.blocks import Blocks, UnreadError, lasting
 
 # Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.
 Key = tuple[ShardId, int, int | None, str]
@@ -60,8 +60,8 @@ class PassOrder:
 
     def _wanted(self, numbers: Sequence[int], most: int) -> list[Key]:
         """At most so many of these chunks, and of the pass that follows."""
-        part = self.blocks.part
-        coming = [n for n in numbers[:most] if not self.kept(part, n)]
+        name = self.blocks.name
+        coming = [n for n in numbers[:most] if not self.kept(name, n)]
         keys = [self._key(number) for number in coming]
         left = most - len(numbers)
         if self.then is not None and left > 0:
@@ -76,7 +76,8 @@ class PassOrder:
         then = self.then
         if then is not None:
             then = then.plain(kept)
-        return replace(self, turn=None, shuffle="once", then=then, kept=kept)
+        shuffle = lasting(self.shuffle)
+        return replace(self, turn=None, shuffle=shuffle, then=then, kept=kept)
 
 
 class FeedClient:

@@ -10,8 +10,10 @@ import torch
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.data.draws import stable
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.stream.blocks import (
+    BUCKETS,
     EACH,
     Blocks,
     as_numpy,
@@ -19,9 +21,9 @@ from shoal.train.stream.blocks import (
     draw,
     locked,
     on_device,
-    stable,
     taken,
 )
+from shoal.train.stream.buckets import LengthBuckets
 from shoal.train.stream.features import Features
 
 
@@ -36,6 +38,9 @@ class ChunkMaker:
     ) -> None:
         self._recipe = recipe
         self._whole = data.collates
+        self._buckets: LengthBuckets | None = None
+        if data.arrangement.buckets is not None:
+            self._buckets = LengthBuckets(data, recipe.batch_size)
         self._seed = seed
         self._device = device
         self._features = Features(recipe, seed, device)
@@ -57,16 +62,22 @@ class ChunkMaker:
             ValueError: `prepare` gave another number of samples.
         """
         chunk = blocks.block(number)
-        if not self.prepares:
+        if self.prepares:
+            made = self._recipe.prepare(chunk)
+            chunk = checked(made, cols.rows(chunk), "prepare", self._whole)
+        if self._buckets is None or not blocks.trained:
             return chunk
-        return checked(
-            self._recipe.prepare(chunk), cols.rows(chunk), "prepare", self._whole
+        return self._buckets.sorted(
+            chunk, draw(BUCKETS, self._seed, blocks.part, number)
         )
 
     def mixed(self, chunk: Columns, blocks: Blocks, turn: int, number: int) -> Columns:
         """The chunk's samples in the random order of one pass."""
         drawn = draw(EACH, self._seed, blocks.part, turn, number + 1)
-        return taken(chunk, drawn.permutation(cols.rows(chunk)))
+        mixed = taken(chunk, drawn.permutation(cols.rows(chunk)))
+        if self._buckets is None:
+            return mixed
+        return self._buckets.sorted(mixed, drawn)
 
     def augmented(
         self, chunk: Columns, blocks: Blocks, turn: int, number: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -16,25 +15,20 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
-from shoal.train.data.items.collate import Collator, as_lot
-from shoal.train.private import writes
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.recipe.settings import DataKey, seen_by
+from shoal.train.recipe.settings import FOLD, DataKey, seen_by
 from shoal.train.stream.ahead import EarlyPass, PassChunks, SideThread
 from shoal.train.stream.blocks import (
-    EACH,
+    ONCE,
     Blocks,
     UnreadError,
     as_numpy,
-    draw,
-    stable,
+    lasting,
 )
 from shoal.train.stream.cache import ChunkCache
 from shoal.train.stream.feed import Feed, FeedClient, PassOrder
 from shoal.train.stream.making import ChunkMaker
-
-READING = 2  # shards that `made` keeps at hand
-Chunks = Generator[Columns, None, None]
+from shoal.train.stream.orders import Chunks, Lots, PassOrders, versions, without
 
 
 class Stream:
@@ -66,17 +60,13 @@ class Stream:
         self._cache = memory_gb
         self._feed = FeedClient(feed, data)
         self._maker = ChunkMaker(recipe, data, seed, device)
-        self._collator: Collator | None = None
-        if data.collates:
-            self._collator = Collator(data.form, data.collate, seed, device)
+        self._orders = PassOrders(data, seed)
+        self._lots = Lots(data, seed, device)
         self._thread = SideThread()
-        self._blocks: OrderedDict[ShardId, Blocks] = OrderedDict()  # that `made` reads
         self._early: EarlyPass | None = None
         self.augments = self._maker.augments
         # whether passes in one order may see unlike batches
-        self.varies = self.augments
-        if self._collator is not None and self._collator.may_draw:
-            self.varies = True
+        self.varies = self.augments or self._lots.varies or self._orders.drawn
         # to read and prepare a block
         self._takes_work = self._maker.prepares or not data.in_memory
 
@@ -97,13 +87,15 @@ class Stream:
             DataError: the shard cannot be read.
         """
         at = skip
+        name = self._orders.name(shuffle, turn)
         early = self._early
         self._early = None
-        if skip or early is None or not early.fits(shard, turn, shuffle):
-            early = EarlyPass(self._order(shard, turn, shuffle), None)
+        if skip or early is None or not early.fits(shard, turn, name):
+            early = EarlyPass(self._orders.of(shard, turn, name), None)
         order = early.order
         if then is not None:
-            order = replace(order, then=self._order(*then, shuffle))
+            following = self._orders.name(shuffle, then[1])
+            order = replace(order, then=self._orders.of(*then, following))
         numbers = list(order.numbers)
         while skip and skip >= order.blocks.rows(numbers[0]):
             skip -= order.blocks.rows(numbers.pop(0))
@@ -111,17 +103,8 @@ class Stream:
         order = replace(order, numbers=numbers)
         chunks = self._ahead(order, partial(self._chunk, order, turn), early.first)
         if skip:
-            chunks = _without(chunks, skip)
-        return self._as_lots(chunks, shard, turn, at)
-
-    def _order(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
-        """The chunks of a training pass."""
-        blocks = Blocks(self._data, shard, self._seed)
-        numbers = list(range(blocks.count))
-        if shuffle == "each":
-            drawn = draw(EACH, self._seed, shard, turn)
-            numbers = drawn.permutation(blocks.count).tolist()
-        return PassOrder(blocks, numbers, turn, shuffle)
+            chunks = without(chunks, skip)
+        return self._lots.of(chunks, shard, turn, at)
 
     def made(
         self, shard: ShardId, number: int, turn: int | None, shuffle: str
@@ -133,7 +116,7 @@ class Stream:
         Raises:
             DataError: the shard cannot be read.
         """
-        blocks = self._read(shard)
+        blocks = self._orders.blocks(shard, lasting(shuffle))
         make = partial(self._maker.prepared, blocks, number)
         if turn is not None:
             make = partial(self._varied, blocks, number, turn, shuffle)
@@ -144,39 +127,21 @@ class Stream:
             chunk = make()
         return cols.apply(chunk, as_numpy)
 
-    def validation(self) -> Chunks:
-        """All validation samples, in the order of the data, prepared, never augmented.
+    def validation(self, order: str = ONCE) -> Chunks:
+        """All validation samples, prepared, never augmented.
+
+        They are in the order of the data, or in parallel streams: see `Blocks`.
 
         Raises:
             DataError: a part cannot be read.
         """
         for part in self._data.validation:
-            yield from self._validation_part(part)
+            yield from self._validation_part(part, order)
 
-    def _validation_part(self, part: ShardId) -> Chunks:
-        blocks = Blocks(self._data, part, None)
-        order = PassOrder(blocks, range(blocks.count), None, "once")
+    def _validation_part(self, part: ShardId, shuffle: str) -> Chunks:
+        order = self._orders.scored(part, shuffle)
         chunks = self._ahead(order, partial(self._plain, order))
-        return self._as_lots(chunks, part, 0, 0)
-
-    def _read(self, shard: ShardId) -> Blocks:
-        """The blocks of the shard; those of the last few shards stay."""
-        if shard not in self._blocks:
-            seed = None
-            if shard in self._data.shards:
-                seed = self._seed
-            self._blocks[shard] = Blocks(self._data, shard, seed)
-            while len(self._blocks) > READING:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(shard)
-        return self._blocks[shard]
-
-    def _as_lots(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
-        """The chunks; those of items that collate puts together know their place in the pass."""
-        if self._collator is None:
-            return chunks
-        place = (stable(part), turn)
-        return _lots(chunks, self._collator, place, at)
+        return self._lots.of(chunks, part, 0, 0)
 
     # -- a pass --------------------------------------------------------------------------------
 
@@ -193,11 +158,11 @@ class Stream:
         may_be_fed = self._takes_work or always
 
         def at_once(number: int) -> bool:
-            at_hand = not always and self._is_kept(blocks.part, number)
+            at_hand = not always and self._is_kept(blocks.name, number)
             return at_hand or not self._maker.is_ready
 
         def reads_here(number: int) -> bool:
-            if not self._data.serial or self._is_kept(blocks.part, number):
+            if not self._data.serial or self._is_kept(blocks.name, number):
                 return False
             return not (may_be_fed and self._feed.answered)
 
@@ -213,7 +178,7 @@ class Stream:
         )
         with closing(coming.chunks()) as chunks:
             for chunk in chunks:
-                yield from self._guarded(blocks.part, chunk)
+                yield from self._guarded(blocks.name, chunk)
 
     def _is_kept(self, part: ShardId, number: int) -> bool:
         """Whether the prepared chunk is in the cache."""
@@ -224,7 +189,7 @@ class Stream:
         if order is None or self._data.serial or not self._maker.is_ready:
             return
         number = order.numbers[0]
-        if self.augments or not self._is_kept(order.blocks.part, number):
+        if self.augments or not self._is_kept(order.blocks.name, number):
             make = partial(self._chunk, order, order.turn or 0)
             self._early = EarlyPass(order, self._thread.submit(make, number))
 
@@ -236,13 +201,13 @@ class Stream:
         Raises:
             ValueError: a step wrote to it.
         """
-        before = _versions(chunk)
+        before = versions(chunk)
         begin = perf_counter()
         try:
             yield chunk
             self._feed.trained(perf_counter() - begin, cols.rows(chunk))
         finally:
-            is_changed = _versions(chunk) != before
+            is_changed = versions(chunk) != before
             if is_changed:
                 self._cache.drop(part)
         if is_changed:
@@ -267,7 +232,7 @@ class Stream:
     def _plain(self, order: PassOrder, number: int) -> Columns:
         """The prepared chunk on the device, out of the cache or kept there."""
         blocks = order.blocks
-        chunk = self._cache.get(blocks.part, number)
+        chunk = self._cache.get(blocks.name, number)
         if chunk is not None:
             return chunk
         if self._takes_work:
@@ -276,15 +241,20 @@ class Stream:
         else:
             chunk = self._maker.prepared(blocks, number)
         chunk = self._maker.finished(chunk)
-        self._cache.put(blocks.part, number, chunk)
+        self._keep(blocks, number, chunk)
         return chunk
+
+    def _keep(self, blocks: Blocks, number: int, chunk: Columns) -> None:
+        """Keep the prepared chunk, if other passes see it, too."""
+        if blocks.lasts:
+            self._cache.put(blocks.name, number, chunk)
 
     def _varied(self, blocks: Blocks, number: int, turn: int, shuffle: str) -> Columns:
         """The chunk in the order of a pass, augmented. What it is made of is kept."""
-        chunk = self._cache.get(blocks.part, number)
+        chunk = self._cache.get(blocks.name, number)
         if chunk is None:
             chunk = self._maker.prepared(blocks, number)
-            self._cache.put(blocks.part, number, chunk)
+            self._keep(blocks, number, chunk)
         if shuffle == "each":
             chunk = self._maker.mixed(chunk, blocks, turn, number)
         return self._maker.augmented(chunk, blocks, turn, number)
@@ -310,7 +280,8 @@ class Streams:
         self._recipe = recipe
         self._cache = ChunkCache(memory_gb * 2**30)
         self._feed = feed
-        self._stream = partial(Stream, data=data, seed=seed, device=device)
+        self._data = data
+        self._stream = partial(Stream, seed=seed, device=device)
         self._made: dict[DataKey, Stream] = {}
 
     def share(self, parts: int) -> None:
@@ -336,31 +307,11 @@ class Streams:
         if not key:
             feed = self._feed
         cache = self._cache.of(key)
-        return self._stream(seen_by(self._recipe, key), memory_gb=cache, feed=feed)
-
-
-def _versions(chunk: Columns) -> list[int]:
-    """How often each column's tensor was written to."""
-    tensors = [each for each in cols.parts(chunk) if isinstance(each, torch.Tensor)]
-    return [writes(tensor) for tensor in tensors]
-
-
-def _lots(
-    chunks: Chunks, collator: Collator, place: tuple[int, int], at: int
-) -> Chunks:
-    """The chunks as lots, the first of which begins at that sample of the pass."""
-    with closing(chunks):
-        for chunk in chunks:
-            yield as_lot(chunk, collator, place, at)
-            at += cols.rows(chunk)
-
-
-def _without(chunks: Chunks, skip: int) -> Chunks:
-    """The chunks; the first one without so many samples."""
-    with closing(chunks):
-        for chunk in chunks:
-            yield cols.cut(chunk, skip, cols.rows(chunk))
-            skip = 0
+        data = self._data
+        if data.arrangement.folds is not None:
+            data = data.of_fold(dict(key)[FOLD])
+        recipe = seen_by(self._recipe, key)
+        return self._stream(recipe, data, memory_gb=cache, feed=feed)
 
 
 def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:

@@ -128,7 +128,7 @@ class _Bench:
         settings = self.lane().settings
         size = settings.batch_size
         shard = self._data.shards[0]
-        with closing(stream.chunks(shard, 0, settings.shuffle)) as chunks:
+        with closing(stream.chunks(shard, 0, settings.order)) as chunks:
             chunk = next(chunks)
         count = min(STEPS, max(1, cols.rows(chunk) // size))
         starts = range(0, count * size, size)

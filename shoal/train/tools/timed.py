@@ -239,7 +239,7 @@ class Timed:
         shard = self.data.shards[0]
         size = self.data.size(shard)
         stream = self._streams.of(lane.settings.data_key)
-        a_pass = partial(stream.chunks, shard, shuffle=lane.settings.shuffle)
+        a_pass = partial(stream.chunks, shard, shuffle=lane.settings.order)
         return partial(_passes, a_pass, size)
 
     def _warm(self, lane: TrainingLane, batches: int) -> None:

@@ -15,6 +15,7 @@ from multiprocessing.shared_memory import SharedMemory
 from shoal.core.cluster import GiB
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.recipe.bring import bring
 from shoal.train.stream.feed import Key
 from shoal.train.stream.stream import Stream, feeding
 from shoal.train.workers.memory import Placed, opened, place_columns
@@ -75,7 +76,7 @@ class ChunkWorker:
     def __init__(self, setup: WorkerSetup) -> None:
         (recipe, data), self._sent = opened(setup.sent)
         if data is None:
-            data = recipe.data()
+            data = bring(recipe)
         self._stream = _stream(recipe, data, setup)
         # Pieces that are open here: on Windows they are gone once nobody has them open.
         self._open: dict[str, SharedMemory] = {}

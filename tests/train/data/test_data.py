@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ChainDataset, TensorDataset
+from torch.utils.data import TensorDataset
 from train_kit import S0, S1, Small, go, planned, station, trial
 
 from shoal.train.data import parts as sources
@@ -536,8 +536,8 @@ def test_a_dataset_that_draws_gives_the_same_every_time_and_disturbs_no_trial() 
     ("dataset", "rule"),
     [
         (
-            ChainDataset([]),
-            "must be map-style, with __len__ and __getitem__; got ChainDataset",
+            iter([1]),
+            "must be map-style, with __len__ and __getitem__; got list_iterator",
         ),
         (Items(int, 0), "needs at least one item; got none"),
         (

@@ -15,7 +15,7 @@ from shoal.backend.ray.node.setup import FeederSetup
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.bring import adopt, bring
 from shoal.train.stream.stream import feeding
 
 Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`
@@ -43,6 +43,7 @@ class Feeder:
         data = node_data.shared(
             folder, os.getppid(), partial(bring, recipe), setup.fingerprint
         )
+        adopt(recipe, data)
         self._stream = feeding(recipe, data, setup.seed, setup.data_memory_gb)
         self._begun = process_time()
 

@@ -23,7 +23,7 @@ from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import limit_memory
-from shoal.train.recipe.bring import bring
+from shoal.train.recipe.bring import adopt, bring
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.wide.gate import Meeting
@@ -59,6 +59,7 @@ def open_slot(
     data = node_data.shared(
         folder, os.getppid(), partial(bring, recipe), setup.fingerprint
     )
+    adopt(recipe, data)
     # Slots on several machines write side by side: a name of its own for each.
     name = secrets.token_hex(4)
     checkpoints = Checkpoints(setup.checkpoints, setup.station.run, name)

@@ -15,7 +15,13 @@ from torch.utils.data import IterableDataset
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.items.form import ItemForm, columns_of, hash_value, is_plain
+from shoal.train.data.items.form import (
+    ItemForm,
+    columns_of,
+    hash_value,
+    is_plain,
+    narrowed,
+)
 from shoal.train.data.parts import (
     Division,
     Index,
@@ -114,6 +120,7 @@ def from_dataset(
         training=rows.of("s"),
         validation=rows.of("v"),
         row_bytes=max(1, int(row_bytes)),
+        sequential=how.sequential,
         fingerprint=fingerprint,
         form=form,
         collate=collate,
@@ -181,19 +188,7 @@ def read(
             "some of these have other shapes or kinds than the items read first: "
             "give collate=, or pad or resize them"
         )
-    return _narrowed(columns, found.kinds)
-
-
-def _narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
-    """The columns, those of Python's floats as float32."""
-    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
-    if isinstance(columns, dict):
-        named = columns
-    made = {
-        name: column.astype(np.float32) if kinds[name] == "float" else column
-        for name, column in named.items()
-    }
-    return made if isinstance(columns, dict) else tuple(made.values())
+    return narrowed(columns, found.kinds)
 
 
 def _is_of_tensors(dataset: Any) -> bool:
@@ -222,7 +217,7 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     items = _items(dataset, _spread(dataset, PROBES), seed)
     columns, form = columns_of(items)
     if is_plain(columns):
-        for column in cols.parts(_narrowed(columns, form.kinds)):
+        for column in cols.parts(narrowed(columns, form.kinds)):
             hash_array(hashed, column)
     else:
         for item in items:

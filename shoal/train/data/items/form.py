@@ -252,6 +252,18 @@ def is_plain(columns: Columns) -> bool:
     return not any(isinstance(column, Ragged) for column in cols.parts(columns))
 
 
+def narrowed(columns: Columns, kinds: Mapping[Any, str]) -> Columns:
+    """The columns, those of Python's floats as float32."""
+    named: dict[Any, Any] = dict(enumerate(cols.parts(columns)))
+    if isinstance(columns, dict):
+        named = columns
+    made = {
+        name: column.astype(np.float32) if kinds[name] == "float" else column
+        for name, column in named.items()
+    }
+    return made if isinstance(columns, dict) else tuple(made.values())
+
+
 def hash_value(hashed: blake2b, value: Any) -> None:
     """Add a value to the hash, by its contents.
 
