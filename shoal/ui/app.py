@@ -32,6 +32,7 @@ def application(shelf: Shelf, ends: Callable[[], bool]) -> Starlette:
     `ends`: whether the server is about to end, so that nobody waits for news any more.
     """
     pages = Pages(shelf, ends)
+    _file("plotly.js")  # importing plotly takes a while: before anybody waits for it
     routes = [
         Route("/", pages.page),
         Route("/list", pages.studies),

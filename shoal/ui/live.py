@@ -19,10 +19,11 @@ from shoal.reporting.facts.rows import TrialRow
 from shoal.study.folder import Folder
 from shoal.ui.feed import NewsFeed
 
-# The least time between two looks at a journal, and how many times longer than it takes to count
-# the figures, so that a large study leaves the page time for other things.
+# The least and the longest time between two looks at a journal, and how many times longer than it
+# takes to count the figures, so that a large study leaves the page time for other things.
 LEAST: Seconds = 0.5
-PATIENCE = 8
+LONGEST: Seconds = 5.0
+PATIENCE = 4
 
 
 class Seen:
@@ -94,13 +95,14 @@ class LiveStudy:
 
     def _look(self) -> None:
         """Follow the journal, and count again if anything is new."""
-        begun = monotonic()
         try:
             self._follow()
         except (JournalError, OSError) as error:
             self.fault = str(error)
+        begun = monotonic()
         self._count()
-        self._next = monotonic() + max(LEAST, PATIENCE * (monotonic() - begun))
+        took = monotonic() - begun
+        self._next = monotonic() + min(LONGEST, max(LEAST, PATIENCE * took))
 
     def _follow(self) -> None:
         """Take in the lines that came since."""

@@ -5,6 +5,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,4 +109,5 @@ def serve(path: Path, port: int | None, say: Callable[[str], None]) -> None:
     """
     server = Server(path, port)
     say(server.address)
-    server.run()
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again once it has ended
+        server.run()

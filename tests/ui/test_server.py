@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 from ui_kit import (
     ORIGIN,
     client_of,
@@ -23,12 +24,13 @@ from ui_kit import (
     write,
 )
 
+from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Commanded, Failed, Joined, Planned, Retired, Submitted
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import StudyError
-from shoal.ui import actions
+from shoal.ui import actions, serve
 from shoal.ui.serve import listening
 
 PATHS = (
@@ -421,3 +423,22 @@ def test_a_study_is_resumed_in_a_process_of_its_own(folder: Path) -> None:
         time.sleep(0.1)
     assert "ended with code 2: see resume.log" in heading
     assert "has no recipe.pkl" in client.get("/part/log?study=few").text
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_says_where_and_what_is_missing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve.Server, "run", lambda self: None)
+    done = CliRunner().invoke(app, ["ui", str(folder), "--port", "0"])
+    assert re.fullmatch(
+        r"live page: http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}\n", done.output
+    )
+    done = CliRunner().invoke(app, ["ui", str(tmp_path / "none")])
+    assert done.exit_code == 2 and "there is no study in" in done.output
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "shoal.ui.serve")
+    done = CliRunner().invoke(app, ["ui", str(folder)])
+    assert done.exit_code == 2 and "pip install 'shoal[ui]'" in done.output
