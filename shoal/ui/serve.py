@@ -65,6 +65,8 @@ class Server:
 
     def __init__(self, path: Path, port: int | None = None) -> None:
         shelf = Shelf(path)
+        if shelf.alone:  # several are read while the list is shown
+            shelf.read()
         self._socket = listening(port)
         number = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
