@@ -240,7 +240,9 @@ def refuse_settings(recipe: Recipe, config: Mapping[str, Any]) -> None:
 
 
 def arrays(batch: Columns) -> Columns:
-    """The batch as NumPy arrays of its own."""
+    """The batch as NumPy arrays of its own; one that collate makes, in a tuple or a dict."""
+    if isinstance(batch, cols.Lot):
+        batch = cols.form(batch.batch())
     return cols.apply(batch, _copied)
 
 

@@ -16,6 +16,7 @@ from train_kit import S0, Small, go, planned, station
 
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
+from shoal.train.recipe.shard import arrays
 from shoal.train.stream.batches import Batches
 from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Stream
@@ -116,6 +117,13 @@ def test_batches_are_those_of_a_loader_with_the_same_order(size: int) -> None:
         assert mine["id"] == theirs["id"]
         assert torch.equal(mine["words"], theirs["words"])
         assert torch.equal(mine["label"], theirs["label"])
+
+
+def test_a_shard_recipe_gets_what_collate_makes_as_arrays() -> None:
+    stream = Stream(Small(), Text().data(), seed=SEED, device=HERE, memory_gb=1.0)
+    found = arrays(next(stream.chunks(S0, 0)))
+    assert isinstance(found["words"], np.ndarray) and found["words"].ndim == 2
+    assert isinstance(found["id"][0], str)
 
 
 def test_torchs_default_collate_makes_nested_batches() -> None:
