@@ -350,7 +350,9 @@ class Positions:
         elif run.over and len(gone) < len(gang.lanes):
             events.append(Ended(gang))
         events += [self.positions[trial].ending() for trial in finished]
-        events += [self.fail(trial, error) for trial, error in gone.items()]
+        for trial, error in gone.items():
+            events += self.positions[trial].chose(error.config)
+            events.append(self.fail(trial, error))
         run.shrink(frozenset(finished) | gone.keys())
         return events
 

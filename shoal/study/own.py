@@ -1,12 +1,15 @@
 """What a study offers to training code that it does not drive step by step."""
 
+from dataclasses import replace
 from typing import Any
 
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.study import results
+from shoal.study.folder import StudyError, code_name, function_in
 from shoal.study.results import TrialResult
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, as_recipe
+from shoal.train.function.recipe import nothing
 
 
 class OwnCode:
@@ -19,6 +22,25 @@ class OwnCode:
     def state(self) -> State:
         """What the journal says now."""
         raise NotImplementedError
+
+    def without_function(self, searcher: Any) -> Any:
+        """The searcher that `optimize` was given; a function becomes what is trained.
+
+        Raises:
+            StudyError: the study has another function.
+        """
+        former = function_in(self.setup.recipe)
+        own = isinstance(searcher, str | type) or hasattr(searcher, "propose")
+        if own or former is None or not callable(searcher):
+            return searcher
+        if former is not nothing and former is not searcher:
+            raise StudyError(
+                f"this study trains {code_name(self.setup.recipe)}: to train "
+                f"{getattr(searcher, '__name__', searcher)!s}, create a study of it"
+            )
+        recipe = as_recipe(searcher)
+        self.setup = replace(self.setup, recipe=recipe)
+        return None
 
     def checkpoint(
         self, trial: TrialResult | TrialId | str, which: str = "last"

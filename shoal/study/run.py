@@ -119,7 +119,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
 def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
     """The policy that was asked for, by name or itself, for this study."""
     if trains_itself(setup):
-        check_function_search(asked.searcher)
+        check_function_search(setup, asked.searcher)
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     rule = policy_of(asked.policy, fuse, setup.seed)

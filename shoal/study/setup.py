@@ -8,7 +8,7 @@ from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
 from shoal.train.data.data import Data, DataError
-from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
@@ -38,13 +38,17 @@ def check_recipe_type(recipe: Any) -> None:
 
 
 def as_recipe(recipe: Any) -> Recipe:
-    """The recipe; a function of the configuration as one.
+    """The recipe; a function of the configuration, or an objective, as one.
+
+    None is a study whose function comes later, or that is asked and told.
 
     Raises:
         StudyError: it is neither an instance of a recipe nor a function.
     """
     if isinstance(recipe, Recipe):
         return recipe
+    if recipe is None:
+        return function_recipe(nothing)
     if isinstance(recipe, type):
         raise StudyError(
             f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
@@ -54,7 +58,7 @@ def as_recipe(recipe: Any) -> Recipe:
             "the recipe must be an instance of a shoal.Recipe subclass, or a function "
             f"train(config); got {type(recipe).__name__}"
         )
-    return FunctionRecipe(recipe)
+    return function_recipe(recipe)
 
 
 def data_of(recipe: Recipe) -> Data:

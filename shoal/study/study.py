@@ -59,7 +59,7 @@ class Study(OwnCode):
 
     def optimize(
         self,
-        searcher: Searcher[Any] | str | None = None,
+        searcher: Searcher[Any] | str | Callable[..., Any] | None = None,
         policy: Policy[Any] | str = "auto",
         *,
         num_samples: int | None = None,
@@ -79,7 +79,7 @@ class Study(OwnCode):
         `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
         "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
         policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
-        or given here. `n_trials` is another name of `num_samples`, as Optuna has it.
+        or given here. A study without a recipe takes a function in the searcher's place.
 
         `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
         trial; `priority`: of each trial; both are for grid and random search.
@@ -96,6 +96,7 @@ class Study(OwnCode):
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
+        named = self.without_function(searcher)
         chosen = Options.of(**options)
         check_timeout(timeout)
         wishes = Wishes(
@@ -105,7 +106,7 @@ class Study(OwnCode):
             widths=widths,
             priority=priority,
         )
-        search = searcher_of(self.setup, searcher, wishes)
+        search = searcher_of(self.setup, named, wishes)
         asked = getattr(search, "widths", widths)
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
@@ -223,10 +224,8 @@ class Study(OwnCode):
 
     def models(self, top: int) -> list["nn.Module"]:
         """The models of the best `top` trials, best first."""
-        return [
-            self.load_model(trial)
-            for trial in results.ranked(self.setup, self.state)[:top]
-        ]
+        best = results.ranked(self.setup, self.state)[:top]
+        return [self.load_model(trial) for trial in best]
 
     def load_model(
         self, trial: TrialResult | TrialId | str, which: str = "last"
@@ -285,7 +284,7 @@ class Study(OwnCode):
 
 
 def create_study(
-    recipe: "Recipe | Callable[..., Any]",
+    recipe: "Recipe | Callable[..., Any] | None" = None,
     *,
     storage: str | Path | None = None,
     study_name: str | None = None,
@@ -298,7 +297,8 @@ def create_study(
 ) -> Study:
     """A study of this recipe or function, in a new folder.
 
-    With `load_if_exists` it goes on in a folder that holds one.
+    With `load_if_exists` it goes on in a folder that holds one. Without a recipe, `optimize` gets
+    a function or an objective, or trials are asked for and told.
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")

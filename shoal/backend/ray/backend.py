@@ -168,6 +168,7 @@ class Ray:
             self._on_news,
         )
         self._states = States(self.course, self._fleet, setup.resting_gb())
+        self.forget = self._states.release
         self._work = Work(
             self.course, self._fleet, self._states, self._depart, self._settled
         )
@@ -194,8 +195,7 @@ class Ray:
 
     def submit(self, trial: Trial) -> None:
         """See `Backend`."""
-        self.course.submit(trial)
-        self._work.unfinished.add(trial.id)
+        self._work.submit(trial, self.tell)
 
     def wake(self, at: Seconds | None, until: Seconds | None = None) -> None:
         """See `Backend`."""

@@ -16,7 +16,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Ended
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.trial import TrialId
-from shoal.train.recipe.unit import TrialError, Unit
+from shoal.train.recipe.unit import Returned, TrialError, Unit
 
 # Units of a whole-data gang that its slot is given at once, so that it never waits for the driver.
 DEPTH = 2
@@ -283,6 +283,9 @@ class OneSlotGangs:
                     failed[trial] = outcome
                 case Lost():
                     lost.append(trial)
+                case Returned():
+                    self._drop(process, trial)
+                    events += self._work.at(trial).returned(outcome)
 
         events += self._fall(process, failed, lost)
         if run.left is not None and lost:
@@ -351,6 +354,8 @@ class OneSlotGangs:
         states = self._work.states
         events = states.trained(process, call, trial, outcome)
         states.settle((process,), call, trial, outcome)
+        if outcome.done.over:
+            self._drop(process, trial)
         return events
 
     def _drop(self, process: SlotProcess, trial: TrialId) -> None:

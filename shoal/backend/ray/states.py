@@ -15,8 +15,8 @@ from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.node.outcomes import Broken, Trained
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.event import Failed, Finished, Joined, Kept
-from shoal.core.trial import Samples, TrialId, Visit
+from shoal.core.event import Event, Failed, Finished, Joined, Kept, Retired
+from shoal.core.trial import Samples, Trial, TrialId, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,12 @@ class States:
             self.store(trial, call.states[trial], outcome.size, holders[0].id)
         else:
             at.carried = Resident(holders)
+
+    def release(self, trial: TrialId) -> None:
+        """The trial was taken out: free what it takes of slots' memories."""
+        at = self._course.positions[trial]
+        for process in getattr(at.carried, "processes", ()):
+            process.forget(trial)
 
     # -- slots that go -------------------------------------------------------------------------
 
@@ -313,6 +319,14 @@ class Work:
         """Where the trial stands."""
         return self.course.positions[trial]
 
+    def submit(self, trial: Trial, tell: Callable[[Event], None]) -> None:
+        """The trial is new, extended, or goes on; one whose function is over ends at once."""
+        self.course.submit(trial)
+        if self.at(trial.id).over:
+            tell(self.at(trial.id).ending())
+        else:
+            self.unfinished.add(trial.id)
+
     @property
     def active(self) -> set[TrialId]:
         """The trials at work."""
@@ -324,7 +338,7 @@ class Work:
             if isinstance(event, Joined):
                 slot = event.slots[0]
                 self.fleet.processes[slot.id].slot = slot
-            elif isinstance(event, Finished | Failed):
+            elif isinstance(event, Finished | Failed | Retired):
                 self.unfinished.discard(event.trial)
 
     def reported(

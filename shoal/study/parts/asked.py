@@ -106,8 +106,10 @@ def searcher_of(
         check_methods("searcher", searcher, ("start", "propose"))
         whole = completed(searcher, {**own, **given}, usual)
     _check_met(whole, given)
+    drawn = isinstance(setup.recipe, FunctionRecipe) and setup.recipe.draws
     for each in nested(whole):
-        _check_repeats(each)
+        if not drawn:
+            _check_repeats(each)
     return whole
 
 

@@ -8,10 +8,18 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.policy import Fifo
 from shoal.policy.named import KNOWN
-from shoal.search import ASHA, PBT, Hyperband, SuccessiveHalving, nested
-from shoal.study.folder import StudyError
+from shoal.search import (
+    ASHA,
+    PBT,
+    Grid,
+    Hyperband,
+    Optuna,
+    SuccessiveHalving,
+    nested,
+)
+from shoal.study.folder import StudyError, function_in
 from shoal.study.setup import Setup
-from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
+from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
 
 # Searchers whose trials stop at rungs, which lie before an end that must be known.
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
@@ -39,8 +47,10 @@ def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
     return policy
 
 
-def check_function_search(searcher: Searcher[Any]) -> None:
+def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
     """Raise StudyError if the searcher asks of functions what they cannot do."""
+    if isinstance(setup.recipe, FunctionRecipe) and setup.recipe.draws:
+        _check_drawing(setup, searcher)
     for each in nested(searcher):
         widths = getattr(each, "widths", None)
         if widths not in (None, (1, 1)):
@@ -53,6 +63,25 @@ def check_function_search(searcher: Searcher[Any]) -> None:
                 f"{type(each).__name__} compares trials after some of their reports: say how many "
                 "a trial makes at most, max_epochs="
             )
+
+
+def _check_drawing(setup: Setup, searcher: Searcher[Any]) -> None:
+    """Raise StudyError if the searcher must know the space that an objective draws from."""
+    if function_in(setup.recipe) is nothing:
+        raise StudyError(
+            "there is nothing to train: study.optimize(objective, n_trials=…)"
+        )
+    for each in nested(searcher):
+        if getattr(each, "space", None):
+            continue
+        if isinstance(each, Optuna | PBT):
+            raise StudyError(
+                f"{type(each).__name__} must know the space before a trial begins, and this "
+                "objective draws its parameters as it runs: give search_space= (suggest_* then "
+                "take their values from it), or leave the searcher out for random ones"
+            )
+        if isinstance(each, Grid):
+            raise StudyError("say how many trials to draw: n_trials=")
 
 
 def releasing(setup: Setup, backend: Any) -> list[Any]:

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.core.trial import Trial
 from shoal.train.data.data import Data
+from shoal.train.function.objective import called
+from shoal.train.function.talk import TrialContext
 from shoal.train.recipe.recipe import Recipe
 
 # Reports of a trial that ends when its function returns.
 UNLIMITED = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class TrialContext:
-    """What a function's trial knows of itself.
-
-    `chosen`: the configuration, to which an objective adds what it draws. `restored`: whether it
-    goes on from a checkpoint. `log`: where its output belongs; None: nowhere.
-    """
-
-    trial: Trial
-    seed: int
-    metric: str
-    chosen: dict[str, Any]
-    restored: bool
-    log: Path | None
 
 
 class FunctionRecipe(Recipe):
@@ -41,6 +25,8 @@ class FunctionRecipe(Recipe):
     """
 
     max_epochs = UNLIMITED
+    # whether trials draw their configurations themselves
+    draws = False
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -62,9 +48,44 @@ class FunctionRecipe(Recipe):
         """Raise ValueError if configurations of this space are not what the code needs."""
 
 
+class ObjectiveRecipe(FunctionRecipe):
+    """Trains by calling an objective as Optuna has them: a function of a trial."""
+
+    metric = "value"
+    draws = True
+
+    def run(self, context: TrialContext) -> Any:
+        """Call the objective; returns its value by name."""
+        return called(self.function, context)
+
+
+def nothing(config: Mapping[str, Any]) -> None:
+    """What a study trains that was created without a function.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(
+        "this study has no function: give it to optimize(), or ask and tell"
+    )
+
+
+def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
+    """The recipe of a function: an objective if its first argument is called `trial`."""
+    try:
+        arguments = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some functions in C have no signature
+        arguments = []
+    if function is nothing or arguments[:1] == ["trial"]:
+        return ObjectiveRecipe(function)
+    return FunctionRecipe(function)
+
+
 def name_of(function: Any) -> str:
     """The name of a function, or of the class of a callable object."""
     while isinstance(function, partial):
         function = function.func
+    if function is nothing:
+        return "study"
     name: str = getattr(function, "__name__", type(function).__name__)
     return name.strip("<>")

@@ -13,10 +13,18 @@ from typing import Any
 
 import torch
 
-from shoal.core.trial import Seconds, Value
+from shoal.core.trial import Seconds
 from shoal.train.function.keep import packed, unpacked
-from shoal.train.function.recipe import FunctionRecipe, TrialContext
-from shoal.train.function.talk import TrialStopped, Values, number, numbers, talking
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.talk import (
+    Pruned,
+    TrialContext,
+    TrialStopped,
+    Values,
+    number,
+    numbers,
+    talking,
+)
 from shoal.train.rng import Rng
 
 # Seconds that a function's `finally` blocks may take when its trial is stopped.
@@ -25,17 +33,12 @@ GRACE: Seconds = 20.0
 Kept = Mapping[str, Any]  # a durable state: "reports", "rng" and "checkpoint"
 
 
-class Pruned(Exception):  # noqa: N818
-    """An objective gave its trial up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """The function has reported, and waits."""
 
     values: Values
     checkpoint: dict[str, Any] | None  # packed
-    chosen: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,6 @@ class End:
 
     values: Values = field(default_factory=dict)
     pruned: bool = False
-    chosen: Mapping[str, Value] = field(default_factory=dict)
 
 
 class FunctionRun:
@@ -142,9 +144,9 @@ class FunctionRun:
             torch.cuda.set_device(self._device)
         try:
             result = self._recipe.run(self.context)
-            self._news = End(self._returned(result), chosen=dict(self.context.chosen))
+            self._news = End(self._returned(result))
         except (TrialStopped, Pruned):
-            self._news = End(pruned=True, chosen=dict(self.context.chosen))
+            self._news = End(pruned=True)
         except BaseException as error:  # noqa: BLE001 the slot raises it
             self._news = error
         self._came.release()
@@ -164,7 +166,7 @@ class FunctionRun:
         kept = None
         if checkpoint is not None:
             kept = packed(checkpoint)
-        self._news = Report(found, kept, dict(self.context.chosen))
+        self._news = Report(found, kept)
         self._came.release()
         self._go.acquire()
         if self._stopping:

@@ -10,10 +10,11 @@ from time import perf_counter
 import torch
 
 from shoal.core.check import PlanError
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds, TrialId, Value
 from shoal.train.data.columns import DataError
-from shoal.train.function.recipe import FunctionRecipe, TrialContext
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.run import End, FunctionRun, Kept, Report
+from shoal.train.function.talk import TrialContext
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
@@ -80,6 +81,7 @@ class FunctionStation:
             try:
                 yield unit.trial.id, self._made(unit)
             except TrialError as error:
+                error.config = self._chosen(unit)
                 self.forget(unit.trial.id)
                 yield unit.trial.id, error
 
@@ -102,9 +104,10 @@ class FunctionStation:
         opened = perf_counter()
         news = self._advanced(run)
         spent = {"switch": opened - begin, "train": perf_counter() - opened}
+        done = self._done(unit, run, news, spent)
         if isinstance(news, End):
             self._drop(trial)
-        return self._done(unit, run, news, spent)
+        return done
 
     def _done(
         self,
@@ -114,9 +117,7 @@ class FunctionStation:
         spent: dict[str, Seconds],
     ) -> Done | Returned:
         """What to say of the unit; a checkpoint becomes durable."""
-        chosen = None
-        if dict(news.chosen) != dict(unit.trial.config) and news.chosen:
-            chosen = dict(news.chosen)
+        chosen = self._chosen(unit)
         over = isinstance(news, End)
         if isinstance(news, End) and (news.pruned or not news.values):
             return Returned(news.pruned, chosen)
@@ -127,6 +128,13 @@ class FunctionStation:
             spent["save"] = perf_counter() - begin
         visit = unit.visit._replace(samples=1)
         return Done(visit, spent, dict(news.values), kept, over=over, config=chosen)
+
+    def _chosen(self, unit: Unit) -> dict[str, Value] | None:
+        """The trial's configuration, if its objective has drawn more of that."""
+        run = self._runs.get(unit.trial.id)
+        if run is None or run.context.chosen == dict(unit.trial.config):
+            return None
+        return dict(run.context.chosen)
 
     def _saved(self, trial: TrialId, run: FunctionRun, checkpoint: Tree) -> str:
         """Make a checkpoint durable; returns its name.

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import nan
+from pathlib import Path
 from typing import Any, Protocol
+
+from shoal.core.trial import Trial
 
 Values = dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class TrialContext:
+    """What a function's trial knows of itself.
+
+    `chosen`: the configuration, to which an objective adds what it draws. `restored`: whether it
+    goes on from a checkpoint. `log`: where its output belongs; None: nowhere.
+    """
+
+    trial: Trial
+    seed: int
+    metric: str
+    chosen: dict[str, Any]
+    restored: bool
+    log: Path | None
+
+
 class TrialStopped(BaseException):
     """The trial goes no further, here at least. `finally` blocks run; nothing else should."""
+
+
+class Pruned(Exception):  # noqa: N818
+    """An objective gave its trial up."""
 
 
 class Session(Protocol):

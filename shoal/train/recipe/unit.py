@@ -93,6 +93,8 @@ class TrialError(Exception):
         self.why = why  # one line
         self.text = text  # the traceback
         self.signature = signature  # the trial's, where it is known
+        # as of `Done`
+        self.config: Mapping[str, Value] | None = None
 
     def __str__(self) -> str:
         return self.why

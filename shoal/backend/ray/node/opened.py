@@ -21,6 +21,8 @@ from shoal.backend.ray.node.rounds import OnProgress, SlotRounds
 from shoal.backend.ray.node.setup import SlotSetup
 from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import limit_memory
 from shoal.train.recipe.bring import adopt, bring
@@ -33,11 +35,16 @@ from shoal.train.wide.gate import Meeting
 class OpenSlot:
     """A slot that is ready."""
 
-    station: Station
+    station: Station | FunctionStation
     rounds: SlotRounds
     checkpoints: Checkpoints
     meeting: Meeting  # of processes that train a wide lane, kept open as long as the slot is there
     hello: Hello
+
+    def close(self) -> None:
+        """End what runs here beside units."""
+        if isinstance(self.station, FunctionStation):
+            self.station.close()
 
 
 def open_slot(
@@ -70,9 +77,16 @@ def open_slot(
     station_setup = replace(_limited(setup, memory), device=device, pace=pace)
     node = ray.get_runtime_context().get_node_id()
     window = feed.find(setup.token, node, setup.feeders, setup.stream_samples)
-    station = Station(
-        recipe, data, checkpoints, station_setup, turn_of=turn_of, feed=window
-    )
+    station: Station | FunctionStation
+    if isinstance(recipe, FunctionRecipe):
+        logs = Path(setup.logs) if setup.logs else None
+        station = FunctionStation(
+            recipe, checkpoints, station_setup, logs=logs, turn_of=turn_of
+        )
+    else:
+        station = Station(
+            recipe, data, checkpoints, station_setup, turn_of=turn_of, feed=window
+        )
     rounds = SlotRounds(station, void, on_progress)
     meeting = Meeting(cluster.address())
     if device == "cpu" and setup.slot_memory_gb is not None:

@@ -7,7 +7,7 @@ from typing import Any
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
 from shoal.core.trial import TrialId
-from shoal.train.recipe.unit import Done, Made, Tree, TrialError
+from shoal.train.recipe.unit import Done, Made, Returned, Tree, TrialError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Broken:
 
 
 Parcel = tuple[Tree, Any]  # a state, and filling
-Outcome = Trained | Cut | Lost | TrialError
+Outcome = Trained | Cut | Lost | Returned | TrialError
 Outcomes = Mapping[TrialId, Outcome] | Broken  # of a round
 # What came of a process's part in a unit that several make.
 Share = Outcome | Made | Drifting | Broken

@@ -21,9 +21,11 @@ from shoal.backend.ray.node.outcomes import (
 from shoal.backend.ray.node.process import FILL, fetched
 from shoal.core.event import Sum
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
+from shoal.train.function.station import FunctionStation
 from shoal.train.lane.tree import size_of
 from shoal.train.recipe.seat import Orders, Seat
-from shoal.train.recipe.unit import Done, Made, Part, Tree, TrialError, Unit
+from shoal.train.recipe.unit import Done, Made, Part, Returned, Tree, TrialError, Unit
+from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.station import Station
 from shoal.train.wide.lane import Adrift, Halted
 
@@ -38,7 +40,7 @@ Visits = tuple[Visit, ...]
 Newest = tuple[
     Visits, Seconds
 ]  # a trial's visits, and its training since it was durable
-Parts = Iterator[tuple[TrialId, Part | Done | TrialError]]
+Parts = Iterator[tuple[TrialId, Part | Done | Returned | TrialError]]
 
 
 class _GoneError(Exception):
@@ -49,7 +51,7 @@ class _GoneError(Exception):
 class UnitResult:
     """What came of a unit, and the sums of its values where it was trained."""
 
-    news: Done | TrialError | Cut
+    news: Done | Returned | TrialError | Cut
     values: Sums
 
 
@@ -94,7 +96,10 @@ class SlotRounds:
     """
 
     def __init__(
-        self, station: Station, void: Set[int], on_progress: OnProgress
+        self,
+        station: Station | FunctionStation,
+        void: Set[int],
+        on_progress: OnProgress,
     ) -> None:
         self._station = station
         self._void = void
@@ -200,7 +205,7 @@ class SlotRounds:
             if step is None:
                 return made, True
             trial, news = step
-            if isinstance(news, TrialError):
+            if isinstance(news, Returned | TrialError):
                 made[trial] = UnitResult(news, {})
                 continue
             sums[trial].add_seconds(news.spent)
@@ -274,7 +279,7 @@ class SlotRounds:
             return Cut(), None
 
         on = partial(self._on_progress, number, unit.trial.id)
-        made = self._station.ranks.run(unit, seat, orders, joins=joins, on=on)
+        made = self._ranks().run(unit, seat, orders, joins=joins, on=on)
         if made is None:
             return Cut(), None
         if isinstance(made, Made):
@@ -282,6 +287,11 @@ class SlotRounds:
 
         done, values = made
         return self._trained(unit, done, values, fetched)
+
+    def _ranks(self) -> Ranks:
+        """What takes part in units of several slots."""
+        assert isinstance(self._station, Station), "a function has one slot"
+        return self._station.ranks
 
     def conclude(
         self,
@@ -292,7 +302,7 @@ class SlotRounds:
         last: bool,
     ) -> None:
         """Another process has reported a unit that was made here, too."""
-        if self._station.ranks.conclude(trial, visits, scores, last):
+        if self._ranks().conclude(trial, visits, scores, last):
             self._made[trial] = visits, age
 
 

@@ -176,6 +176,7 @@ class SlotActor:
         """Let `watch` return; `clear`: nobody needs this node's copy of the data any more."""
         if clear:
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._opened.close()
         self._left.set()
 
     def _print_of(self, trial: TrialId) -> None:

@@ -1,0 +1,180 @@
+"""Objectives as Optuna has them: a function of a trial, which draws its parameters as it runs."""
+
+from __future__ import annotations
+
+from math import exp, floor, log
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from shoal.core.trial import TrialId, Value
+from shoal.train.function.talk import (
+    Pruned,
+    TrialContext,
+    TrialStopped,
+    Values,
+    number,
+    report,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class ObjectiveTrial:
+    """The trial that an objective gets: Optuna's `Trial`, as far as Shoal has it.
+
+    A parameter that the configuration has already comes from there: a searcher or a person chose
+    it. Others are drawn at random from (seed, trial, name), and become part of the configuration.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        self._context = context
+        self._stopped = False
+        self.params: dict[str, Value] = {}
+        self.user_attrs: dict[str, Any] = {}
+        self.noted: Values = {}  # attributes that are numbers; they go with the next report
+
+    @property
+    def number(self) -> int:
+        """The trial's number, from 0."""
+        return numbered(self._context.trial.id)
+
+    def suggest_float(
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
+    ) -> float:
+        """A number from `low` to `high`: even, in steps, or even in its logarithm.
+
+        Raises:
+            ValueError: the bounds are none, or `log` comes with a step or a bound <= 0.
+        """
+        _check_bounds(name, low, high, step, log)
+
+        def draw(rng: np.random.Generator) -> float:
+            if step is not None:
+                count = floor((high - low) / step + 1e-9)
+                return low + step * int(rng.integers(count + 1))
+            return _uniform(rng, low, high, log)
+
+        return float(self._chosen(name, draw))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """A whole number from `low` to `high`, as `suggest_float` draws it.
+
+        Raises:
+            ValueError: as `suggest_float`.
+        """
+        _check_bounds(name, low, high, step if step != 1 else None, log)
+
+        def draw(rng: np.random.Generator) -> int:
+            if log:
+                drawn = _uniform(rng, low - 0.5, high + 0.5, log)
+                return min(high, max(low, round(drawn)))
+            return low + step * int(rng.integers((high - low) // step + 1))
+
+        return int(self._chosen(name, draw))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of the choices.
+
+        Raises:
+            ValueError: there are none, or one is no number, text, bool or None.
+        """
+        if not choices or not all(isinstance(each, _PLAIN) for each in choices):
+            raise ValueError(
+                f"{name}: choices are numbers, texts, True, False or None, one or more; "
+                f"got {list(choices)!r}: name larger things, and look them up by the name"
+            )
+        return self._chosen(name, lambda rng: choices[int(rng.integers(len(choices)))])
+
+    def report(self, value: float, step: int) -> None:
+        """Report an intermediate value. The trial's reports are its steps, in their order."""
+        if self._stopped:
+            raise TrialStopped
+        noted, self.noted = self.noted, {}
+        try:
+            report({self._context.metric: value, **noted})
+        except TrialStopped:
+            self._stopped = True
+
+    def should_prune(self) -> bool:
+        """Whether the trial was stopped at its last report: raise `optuna.TrialPruned` then."""
+        return self._stopped
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Note something of the trial. A number becomes a score of the next report."""
+        self.user_attrs[key] = value
+        found = number(value)
+        if found is not None:
+            self.noted[key] = found
+
+    def _chosen(self, name: str, draw: Callable[[np.random.Generator], Value]) -> Any:
+        """The configuration's value of that name, or one that is drawn and added to it."""
+        chosen = self._context.chosen
+        if name not in chosen:
+            trial = crc32(self._context.trial.id.encode())
+            seeds = [self._context.seed % 2**32, trial, crc32(name.encode())]
+            chosen[name] = draw(np.random.default_rng(seeds))
+        self.params[name] = chosen[name]
+        return chosen[name]
+
+
+def numbered(trial: TrialId) -> int:
+    """The number in a trial's name."""
+    digits = "".join(sign for sign in trial if sign.isdigit())
+    return int(digits or 0)
+
+
+def _check_bounds(
+    name: str, low: float, high: float, step: float | None, log: bool
+) -> None:
+    """Raise ValueError unless something can be drawn between these bounds."""
+    if not low <= high:
+        raise ValueError(f"{name}: low must be <= high; got {low!r} and {high!r}")
+    if log and (step is not None or low <= 0):
+        raise ValueError(
+            f"{name}: log=True needs low > 0 and no step; got low={low!r}, step={step!r}"
+        )
+    if step is not None and not step > 0:
+        raise ValueError(f"{name}: step must be > 0; got {step!r}")
+
+
+def _uniform(
+    rng: np.random.Generator, low: float, high: float, logarithmic: bool
+) -> float:
+    """A number between the bounds, even, or even in its logarithm."""
+    if not logarithmic:
+        return float(rng.uniform(low, high))
+    return float(min(high, max(low, exp(rng.uniform(log(low), log(high))))))
+
+
+def called(objective: Any, context: TrialContext) -> Values:
+    """Call the objective; returns its value by the metric's name.
+
+    Raises:
+        Pruned: it gave the trial up, by an exception that is called TrialPruned.
+        TypeError: it returned no number.
+    """
+    trial = ObjectiveTrial(context)
+    try:
+        result = objective(trial)
+    except Exception as error:
+        if any(kind.__name__ == "TrialPruned" for kind in type(error).__mro__):
+            raise Pruned from error
+        raise
+    value = number(result)
+    if value is None:
+        raise TypeError(f"an objective returns one number; got {result!r}")
+    return {context.metric: value, **trial.noted}

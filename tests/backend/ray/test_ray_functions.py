@@ -1,0 +1,58 @@
+"""Functions on slots of Ray."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+
+pytestmark = pytest.mark.slow
+
+
+def train(config: dict[str, Any]) -> None:
+    """Counts from its checkpoint; returns early where the configuration says so."""
+    state = shoal.restore()
+    count = 0
+    if state is not None:
+        count = state["count"]
+    while count < config.get("most", 100):
+        count += 1
+        kept = None
+        if count % config.get("every", 1) == 0:
+            kept = {"count": count}
+        print("count", count)  # noqa: T201
+        shoal.report({"loss": config["x"] / count}, checkpoint=kept)
+
+
+@pytest.mark.parametrize("every", [1, 2, 100])
+def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
+    """What changes slots goes on from its checkpoint, or from the beginning."""
+    space = {"x": shoal.uniform(0.0, 1.0), "every": every, "most": 7}
+    study = shoal.create_study(
+        train, storage=tmp_path / "s", metric="loss", search_space=space
+    )
+    study.optimize(
+        "asha", num_samples=9, max_epochs=9, backend="ray", slots=2, progress=False
+    )
+    assert {t.status for t in study.trials} == {"finished"}
+    assert max(t.epochs for t in study.trials) == 7.0
+    for trial in study.trials:
+        found = [values["loss"] for _, values in trial.scores]
+        assert found == [trial.config["x"] / (n + 1) for n in range(len(found))]
+        assert len(found) == trial.epochs
+    assert "count 1" in (tmp_path / "s" / "trials" / "t000" / "log.txt").read_text()
+
+
+def test_objectives_and_errors_on_ray(tmp_path: Path) -> None:
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("x", 0.0, 1.0)
+        if trial.number == 2:
+            raise RuntimeError("no luck")
+        return float(x)
+
+    study = shoal.create_study(storage=tmp_path / "s")
+    study.optimize(objective, n_trials=4, backend="ray", slots=2, progress=False)
+    how = [t.status for t in study.trials]
+    assert how.count("finished") == 3 and "no luck" in how[2]
+    assert all("x" in t.config for t in study.trials)
