@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.callbacks.callback import Callback as Callback
     from shoal.policy.fifo import Fifo as Fifo
     from shoal.policy.hop.hop import Hop as Hop
     from shoal.search.asha import ASHA as ASHA
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "shoal.callbacks.callback": ["Callback"],
     "shoal.tools.by_hand": ["pack"],
     "shoal.policy.fifo": ["Fifo"],
     "shoal.policy.hop.hop": ["Hop"],

@@ -24,6 +24,7 @@ from shoal.tools.arguments import (
     File,
     Fuse,
     IdleLog,
+    Loggers,
     Metric,
     Mode,
     MoreEpochs,
@@ -111,6 +112,7 @@ def run(
     validate_every: ValidateEvery = 1,
     profile: ProfileFile = None,
     optuna_log: OptunaLog = False,
+    loggers: Loggers = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:

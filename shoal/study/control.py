@@ -214,6 +214,8 @@ def _source(setup: Setup, state: State, trial: TrialId) -> Kept:
 
 def _check_there(setup: Setup, state: State, kept: Kept, remedy: str) -> None:
     """Raise StudyError if a checkpoint is gone. `remedy`: what to do then."""
+    if setup.folder.live is not None:
+        return  # it may be on its way; the run looks again when it reads the note
     try:
         Checkpoints(setup.folder.checkpoints, state.run).size(kept.name)
     except FileNotFoundError as error:
@@ -233,11 +235,14 @@ def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
 
     `said`: makes the note, given the names of the trials that there are.
     """
+    inbox = Inbox(setup.folder.path)
+    if setup.folder.live is not None:  # a callback asks, whose run has the study open
+        with inbox.writing():
+            return _leave(setup, inbox, said)
     if not setup.folder.lines():
         raise StudyError(
             f"the study in {setup.folder.path} has not begun: run optimize() first"
         )
-    inbox = Inbox(setup.folder.path)
     try:
         with setup.folder.lock(), inbox.writing():
             return _write_now(setup, said)
@@ -263,7 +268,7 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
     """Leave a note to the process that runs the study."""
     # The notes are read before the journal, which has what is no longer among them.
     waiting = inbox.read().values()
-    state = replay(setup.folder.lines())
+    state = setup.folder.live or replay(setup.folder.lines())
     for other in waiting:
         state = _after(setup, state, other)
     note = said(frozenset(state.known))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from shoal.core.event import Opened
+from shoal.core.state import State
 from shoal.engine.journal import Line, newest, read
 from shoal.train.data.columns import DataError
 from shoal.train.recipe import pickled
@@ -64,6 +65,8 @@ class Folder:
         self.log = self.path / "log.txt"
         # The place of the weights, if they are not in the folder itself.
         self.elsewhere: str | None = None
+        # The study's state while its run calls a callback here; None: no callback is called.
+        self.live: State | None = None
         if checkpoints:
             self.elsewhere = _whole(checkpoints)
 

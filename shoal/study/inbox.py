@@ -144,9 +144,13 @@ class Reachable:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY):
-            if not self._looks and self._inbox:
-                self._looks = True
-                self._backend.tell(LOOK)
+            self.look()
+
+    def look(self) -> None:
+        """Have the run read its notes at the next moment, if there are any."""
+        if not self._looks and self._inbox:
+            self._looks = True
+            self._backend.tell(LOOK)
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         self._state = state

@@ -3,25 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.study import results
 from shoal.study.folder import StudyError, code_name, function_in
 from shoal.study.results import TrialResult
-from shoal.study.setup import Setup, as_recipe
+from shoal.study.setup import as_recipe
+from shoal.study.stored import StoredStudy
 from shoal.train.function.recipe import nothing
 
 
-class OwnCode:
+class OwnCode(StoredStudy):
     """The part of a `Study` that is for functions and for loops of one's own."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-
-    @property
-    def state(self) -> State:
-        """What the journal says now."""
-        raise NotImplementedError
 
     def without_function(self, searcher: Any) -> Any:
         """The searcher that `optimize` was given; a function becomes what is trained.

@@ -61,22 +61,23 @@ class TrialResult:
 
 def results_of(setup: Setup, state: State) -> list[TrialResult]:
     """What came of each trial, in the order of their submission."""
-    return [_result(setup, state, trial) for trial in state.known.values()]
+    return [result_of(setup, state, trial) for trial in state.known.values()]
 
 
-def _result(setup: Setup, state: State, trial: Trial) -> TrialResult:
+def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
+    """What came of this trial; the caller may change what it holds."""
     name = trial.id
     scores = state.scores[name]
     last, best = _values(setup, scores)
     return TrialResult(
         id=name,
-        config=trial.config,
+        config=dict(trial.config),
         status=state.ended.get(name, "running"),
         epochs=len(state.visits[name]) / max(len(trial.shards), 1),
         samples=state.done[name],
         value=last,
         best_value=best,
-        scores=scores,
+        scores=tuple((epoch, dict(found)) for epoch, found in scores),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.callbacks.named import listed, loggers_of
 from shoal.core.event import Entry, Remembered, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy, Searcher
@@ -18,6 +19,7 @@ from shoal.engine.run import reopened, run
 from shoal.profile.given import Given
 from shoal.search.named import nested
 from shoal.study import control
+from shoal.study.called import Called, checked
 from shoal.study.folder import Folder, TrialsFailed, last_head, pausing
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
@@ -60,6 +62,9 @@ class Request:
     profile: Profile | str | Path | None
     progress: bool = True
     optuna_log: bool | str | Path = False
+    study: Any = None  # what callbacks are given
+    callbacks: Sequence[Any] = ()
+    loggers: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class _Ready:
     lines: list[Line]
     start: Start
     logs: list[Any]  # watchers that write the study down in other forms
+    opening: list[Entry]  # with which the run begins
+    callbacks: tuple[Any, ...]
 
 
 def train(setup: Setup, asked: Request) -> None:
@@ -86,6 +93,7 @@ def train(setup: Setup, asked: Request) -> None:
 
 def _prepare(setup: Setup, asked: Request) -> _Ready:
     """Check everything, then write down that a run begins."""
+    callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     data = data_of(setup.recipe)
     rule = _rule(setup, asked.deciders)
     given = profile_of(asked.profile)
@@ -96,7 +104,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     state = replay(lines)
     before = last_head(lines)
     deciders = _deciders(setup, asked.deciders, rule, data, before, state)
-    now = {**head(setup, data, deciders, before), **_head_of(asked.profile, given)}
+    now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
     check_same(before, now, state)
     check_place(setup, state)
     if not state.known or before["space"] != now["space"]:
@@ -113,7 +121,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     since = _end_of(lines)
     _write(setup.folder, since, entries)
     start = Start(data, fold(state, entries), since, _whole(given))
-    return _Ready(deciders, rule, given, lines, start, logs)
+    return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
 def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
@@ -194,14 +202,13 @@ def _whole(given: Profile | Given | None) -> Profile | None:
     return given
 
 
-def _head_of(
-    profile: Profile | str | Path | None, given: Profile | Given | None
-) -> Head:
-    """What the head says of given speeds."""
+def _head_of(asked: Request, given: Profile | Given | None) -> Head:
+    """What the head says of given speeds, and of loggers by name."""
     file = None
-    if isinstance(profile, (str, Path)):
-        file = str(profile)
-    return {"profile": file, "given": given_rows(given)}
+    if isinstance(asked.profile, (str, Path)):
+        file = str(asked.profile)
+    loggers = [each for each in listed(asked.loggers) if isinstance(each, str)]
+    return {"profile": file, "given": given_rows(given), "loggers": loggers}
 
 
 def _write(folder: Folder, since: float, entries: Sequence[Entry]) -> None:
@@ -233,6 +240,11 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         ready.start.state,
     )
     watchers.append(open_.enter_context(reached))
+    if ready.callbacks:
+        called = Called(asked.study, ready.callbacks, reached.look)
+        open_.callback(called.close)
+        called.start(ready.opening, ready.start.state)
+        watchers.append(called)
     return run(
         ready.deciders.searcher,
         ready.rule,

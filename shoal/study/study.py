@@ -4,19 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal import reporting
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
-from shoal.core.state import State
 from shoal.core.trial import TrialId
-from shoal.engine.journal import Line, replay
-from shoal.study import control, results
+from shoal.study import control
 from shoal.study.folder import Folder, StudyError, code_name
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.options import Options, check_timeout, check_widths
 from shoal.study.own import OwnCode
 from shoal.study.parts.asked import Wishes, searcher_of
-from shoal.study.results import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
@@ -26,8 +22,6 @@ from shoal.study.setup import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from shoal.train.recipe.recipe import Recipe
 
 
@@ -36,26 +30,6 @@ class Study(OwnCode):
 
     Made by `create_study` or `load_study`.
     """
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        # The journal's size in bytes, and what it says.
-        self._state: tuple[int, State] | None = None
-
-    @property
-    def recipe(self) -> "Recipe":
-        """What is trained."""
-        return self.setup.recipe
-
-    @property
-    def folder(self) -> Folder:
-        """Where the study is stored."""
-        return self.setup.folder
-
-    @property
-    def metric(self) -> str | None:
-        """The name of the validation value to rank by."""
-        return self.setup.metric
 
     def optimize(
         self,
@@ -72,6 +46,8 @@ class Study(OwnCode):
         profile: Profile | str | Path | None = None,
         progress: bool = True,
         optuna_log: bool | str | Path = False,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] = (),
         **options: Any,
     ) -> None:
         """Train until every trial is done, going on where a former call or process stopped.
@@ -86,7 +62,10 @@ class Study(OwnCode):
         `timeout`: seconds, after which the study stops at the end of the units under way; call
         again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
         open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
-        study's folder. `options`: the fields of `shoal.study.options.Options`.
+        study's folder. `callbacks`: objects with some methods of `shoal.Callback`, or functions
+        f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
+        "wandb"), perhaps with a place as "csv:logs", or objects. `options`: the fields of
+        `shoal.study.options.Options`.
 
         Raises:
             StudyError: the study is open elsewhere, its data changed, an argument or the recipe is
@@ -111,10 +90,30 @@ class Study(OwnCode):
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
         deciders = Deciders(search, policy, chosen)
-        train(self.setup, Request(deciders, timeout, profile, progress, optuna_log))
+        request = Request(
+            deciders,
+            timeout,
+            profile,
+            progress,
+            optuna_log,
+            self,
+            callbacks,
+            loggers,
+        )
+        train(self.setup, request)
 
-    def resume(self, *, timeout: float | None = None, progress: bool = True) -> None:
+    def resume(
+        self,
+        *,
+        timeout: float | None = None,
+        progress: bool = True,
+        callbacks: Sequence[Any] = (),
+        loggers: Sequence[Any] | None = None,
+    ) -> None:
         """Go on as the last run was set up: same searcher, policy, backend and options.
+
+        Callbacks are not kept: give them again. `loggers`: None: those that the last run had by
+        name.
 
         Raises:
             StudyError: nothing was run yet, or it was set up with the user's own searcher or
@@ -126,10 +125,18 @@ class Study(OwnCode):
                 f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
             )
         check_timeout(timeout)
-        train(
-            self.setup,
-            Request(rebuild(former), timeout, former.get("profile"), progress),
+        if loggers is None:
+            loggers = former.get("loggers") or ()
+        request = Request(
+            rebuild(former),
+            timeout,
+            former.get("profile"),
+            progress,
+            study=self,
+            callbacks=callbacks,
+            loggers=loggers,
         )
+        train(self.setup, request)
 
     # -- beside the searcher -------------------------------------------------------------------
 
@@ -191,96 +198,6 @@ class Study(OwnCode):
             StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
         """
         control.stop(self.setup, trial)
-
-    # -- what came out -------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """What the journal says now."""
-        size = 0
-        if self.folder.journal.exists():
-            size = self.folder.journal.stat().st_size
-        if self._state is None or self._state[0] != size:
-            self._state = size, replay(self.lines())
-        return self._state[1]
-
-    @property
-    def trials(self) -> list[TrialResult]:
-        """All trials, in the order of their submission."""
-        return results.results_of(self.setup, self.state)
-
-    @property
-    def best_trial(self) -> TrialResult:
-        """The trial with the best last score; of equal ones the first.
-
-        Raises:
-            StudyError: no metric was named, or no trial has a score yet.
-        """
-        return results.ranked(self.setup, self.state)[0]
-
-    def best_model(self) -> "nn.Module":
-        """The best trial's model with its newest durable weights, in evaluation mode."""
-        return self.load_model(self.best_trial)
-
-    def models(self, top: int) -> list["nn.Module"]:
-        """The models of the best `top` trials, best first."""
-        best = results.ranked(self.setup, self.state)[:top]
-        return [self.load_model(trial) for trial in best]
-
-    def load_model(
-        self, trial: TrialResult | TrialId | str, which: str = "last"
-    ) -> "nn.Module":
-        """A trial's model in evaluation mode, with its newest durable weights.
-
-        `which`: "best" takes the best of the weights that were kept instead.
-
-        Raises:
-            StudyError: there is no such trial, or nothing durable of it.
-        """
-        if isinstance(trial, TrialResult):
-            trial = trial.id
-        return results.load_model(self.setup, self.state, TrialId(trial), which)
-
-    def trials_dataframe(self) -> Any:
-        """One row a trial.
-
-        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
-        last.<name> for each metric.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise StudyError(
-                "trials_dataframe() needs pandas: pip install pandas"
-            ) from error
-        return pandas.DataFrame([results.row_of(trial) for trial in self.trials])
-
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML file made from the journal alone; returns its path.
-
-        By default it goes into the study's folder.
-        """
-        return reporting.write(self.folder.journal, Path(path or self.folder.report))
-
-    def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Train trials again, alone, over their recorded visits, and compare with what was kept.
-
-        `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
-        equal (bit for bit), difference (the largest absolute one), fused (trained in a fused pack,
-        which rounds otherwise than training alone), random (with `fuse_random` it may also have
-        drawn other numbers), wide (it had several slots, which rounds otherwise, too), agrees
-        (equal; or fused or wide, and as near as rounding leaves it).
-
-        Raises:
-            StudyError: there is nothing durable of a trial.
-        """
-        return results.replayed(
-            self.setup, self.state, [TrialId(name) for name in trials or ()]
-        )
-
-    def lines(self) -> list[Line]:
-        """The journal."""
-        return self.folder.lines()
 
 
 def create_study(

@@ -120,6 +120,13 @@ OptunaLog = Annotated[
     bool,
     typer.Option("--optuna-log", help="write optuna.log, too, for optuna-dashboard"),
 ]
+Loggers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logger",
+        help="csv, tensorboard, mlflow or wandb, perhaps with a place as csv:FOLDER; repeat",
+    ),
+]
 
 # Of `add`, `extend` and `stop`.
 Extended = Annotated[str, typer.Argument(metavar="TRIAL", help="the trial")]

@@ -42,6 +42,7 @@ def run(
     for name in ("workers", "feeders"):
         if options[name].isdecimal():
             options[name] = int(options[name])
+    options["loggers"] = options["loggers"] or ()
     with concluded(study, as_json):
         study.optimize(progress=not as_json, **options)
 

@@ -1,0 +1,1 @@
+"""What is called while a study runs: your own code, and loggers for other tools."""

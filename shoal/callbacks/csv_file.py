@@ -1,0 +1,67 @@
+"""A table of all trials' scores, one row an evaluation: scores.csv."""
+
+import csv
+import io
+from math import inf
+from pathlib import Path
+from typing import Any
+
+FIRST = ("trial", "epoch")
+
+
+class CsvFile:
+    """The file `scores.csv`: trial, epoch, config.<name> and each metric.
+
+    A column that comes later makes the file anew.
+    """
+
+    def open(self, study: Any, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "scores.csv"
+        self._columns: list[str] = []
+        self._epochs: dict[str, float] = {}
+        rows: list[dict[str, Any]] = []
+        if self._path.exists():
+            rows = _whole_rows(self._path)
+        for row in rows:
+            self._epochs[row["trial"]] = float(row["epoch"])
+        if rows:
+            self._begin(list(rows[0]), rows)
+
+    def logged(self, trial: Any) -> float:
+        return self._epochs.get(trial.id, -inf)
+
+    def write(self, trial: Any, epoch: float, values: Any) -> None:
+        row: dict[str, Any] = {"trial": trial.id, "epoch": epoch}
+        row |= {f"config.{name}": value for name, value in trial.config.items()}
+        row |= values
+        more = [name for name in row if name not in self._columns]
+        if more:
+            rows = _whole_rows(self._path) if self._columns else []
+            self._begin([*self._columns, *more], rows)
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+
+    def _begin(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        """Write the file anew, with these columns."""
+        self._columns = columns
+        beside = self._path.with_suffix(".part")
+        with beside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        beside.replace(self._path)
+
+    def end(self, trial: Any) -> None:
+        """Nothing is to be done."""
+
+    def close(self) -> None:
+        """Nothing is to be done: each row is written at once."""
+
+
+def _whole_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of the file; a last line that a crash cut short is left out."""
+    text = path.read_bytes().decode(errors="replace")
+    whole = text[: text.rfind("\n") + 1]
+    rows = csv.DictReader(io.StringIO(whole, newline=""))
+    return [row for row in rows if all(row.get(name) for name in FIRST)]

@@ -1,0 +1,100 @@
+"""Loggers by what a user says: a name, perhaps with a place, or an object."""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from shoal.callbacks.callback import Callback
+from shoal.callbacks.csv_file import CsvFile
+from shoal.callbacks.logger import Logger, Sink
+
+# The module of each logger's library, and what to install for it.
+NEEDS = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "wandb": ("wandb", "wandb"),
+}
+NAMES = ("csv", *NEEDS)
+ONLINE = "online"
+
+
+def loggers_of(given: str | Iterable[str | Callback]) -> list[Callback]:
+    """The loggers that these names, or objects, stand for.
+
+    A place may follow a name: "csv:logs/digits"; for mlflow a folder or the URI of a tracking
+    store; for wandb a folder or "online".
+
+    Raises:
+        ValueError: no logger has that name, or its library is not installed.
+    """
+    made: list[Callback] = []
+    for each in listed(given):
+        if isinstance(each, str):
+            made.append(_named(each))
+        else:
+            made.append(each)
+    return made
+
+
+def listed(given: str | Iterable[str | Callback]) -> list[str | Callback]:
+    """The loggers as a list; one name stands for itself."""
+    if isinstance(given, str):
+        return [given]
+    return list(given)
+
+
+def _named(text: str) -> Logger:
+    name, _, place = text.partition(":")
+    if name not in NAMES:
+        raise ValueError(
+            f"no logger is named {name!r}: there are {', '.join(NAMES)}; a folder may follow, "
+            f"as in {NAMES[0]}:FOLDER"
+        )
+    if name in NEEDS:
+        _check_there(name)
+    sink, folder = _SINKS[name](place)
+    return Logger(name, sink, folder)
+
+
+def _check_there(name: str) -> None:
+    """Raise ValueError unless the logger's library can be imported."""
+    module, package = NEEDS[name]
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"the logger {name!r} needs {module}: pip install {package}"
+        ) from error
+
+
+def _folder(place: str) -> Path | None:
+    if not place:
+        return None
+    return Path(place)
+
+
+def _csv(place: str) -> tuple[Sink, Path | None]:
+    return CsvFile(), _folder(place)
+
+
+def _tensorboard(place: str) -> tuple[Sink, Path | None]:
+    made: Callable[[], Sink] = import_module("shoal.callbacks.tensorboard").TensorBoard
+    return made(), _folder(place)
+
+
+def _mlflow(place: str) -> tuple[Sink, Path | None]:
+    made: Any = import_module("shoal.callbacks.mlflow").MLflow
+    if "://" in place:
+        return made(place), None
+    return made(), _folder(place)
+
+
+def _wandb(place: str) -> tuple[Sink, Path | None]:
+    made: Any = import_module("shoal.callbacks.wandb").WeightsAndBiases
+    if place == ONLINE:
+        return made(online=True), None
+    return made(), _folder(place)
+
+
+_SINKS = {"csv": _csv, "tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}

@@ -1,0 +1,152 @@
+"""Callbacks of a run: called after each moment, and never able to disturb it."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from shoal.callbacks.callback import METHODS, Callback
+from shoal.core.event import Entry, Evaluated, Failed, Finished, Planned, Retired
+from shoal.core.state import State
+from shoal.core.trial import Seconds, TrialId
+from shoal.study.folder import StudyError
+from shoal.study.results import result_of
+
+
+def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:
+    """The callbacks.
+
+    Raises:
+        StudyError: one is a class, has none of the methods, or one whose name is misspelt.
+    """
+    if callable(callbacks) or any(hasattr(callbacks, name) for name in METHODS):
+        raise StudyError(
+            f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]"
+        )
+    found = tuple(callbacks)
+    for each in found:
+        _check(each)
+    return found
+
+
+def _name(callback: Any) -> str:
+    return getattr(callback, "__name__", type(callback).__name__)
+
+
+def _check(callback: Any) -> None:
+    if isinstance(callback, type):
+        raise StudyError(
+            f"give an instance as a callback: {callback.__name__}(), not {callback.__name__}"
+        )
+    methods = [name for name in dir(callback) if name.startswith("on_")]
+    for name in methods:
+        if name not in METHODS:
+            near = get_close_matches(name, METHODS, 1)
+            hint = "".join(f"; did you mean {each}?" for each in near)
+            raise StudyError(
+                f"the callback {_name(callback)} has {name}, which is never called: "
+                f"there are {', '.join(METHODS)}{hint}"
+            )
+    if not methods and not callable(callback):
+        raise StudyError(
+            f"a callback has one of {', '.join(METHODS)}, or is called as f(study, trial) when a "
+            f"trial ends; got {callback!r}"
+        )
+
+
+class Called:
+    """Calls the callbacks. `after`: called when some of them were."""
+
+    def __init__(
+        self, study: Any, callbacks: Sequence[Any], after: Callable[[], None]
+    ) -> None:
+        self._study = study
+        self._callbacks = callbacks
+        self._after = after
+        # What raised an error before, by the callback's place in the list and the method.
+        self._broken: set[tuple[int, str]] = set()
+        self._begun: set[TrialId] = set()
+        self._state = State()
+
+    def start(self, entries: Sequence[Entry], state: State) -> None:
+        """The run begins with these entries."""
+        self._state = state
+        self._call("on_start")
+        self._tell_all(entries)
+
+    def close(self) -> None:
+        """The run is over."""
+        self._call("on_end")
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        self._state = state
+        self._tell_all(entries)
+
+    def _tell_all(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._tell(entry)
+
+    def _tell(self, entry: Entry) -> None:
+        match entry:
+            case Planned(_, start):
+                for gang in start:
+                    for trial in gang.trials:
+                        if trial not in self._begun:
+                            self._begun.add(trial)
+                            self._call("on_trial_start", trial)
+            case Evaluated(trial, epoch, values):
+                self._call("on_epoch", trial, epoch, values)
+            case Finished(trial) | Retired(trial) | Failed(trial, _):
+                self._begun.discard(trial)
+                self._call("on_trial_end", trial)
+
+    def _call(self, method: str, trial: TrialId | None = None, *more: Any) -> None:
+        for place, callback in enumerate(self._callbacks):
+            function = _function(callback, method)
+            if function is None or (place, method) in self._broken:
+                continue
+            given = [*self._given(trial), *map(_copy, more)]
+            self._study.folder.live = self._state
+            try:
+                function(*given)
+            except Exception as error:  # noqa: BLE001 - it must not disturb the trials
+                self._broken.add((place, method))
+                _warn(callback, method, error)
+            finally:
+                self._study.folder.live = None
+        self._after()
+
+    def _given(self, trial: TrialId | None) -> list[Any]:
+        """What a method is given: the study, and the trial as it stands, if it is about one."""
+        if trial is None:
+            return [self._study]
+        known = self._state.known[trial]
+        return [self._study, result_of(self._study.setup, self._state, known)]
+
+
+def _function(callback: Any, method: str) -> Callable[..., None] | None:
+    """What to call; a plain function, as Optuna's callbacks are, is called when a trial ends."""
+    if getattr(type(callback), method, None) is getattr(Callback, method):
+        return None  # nothing of the user's
+    found: Callable[..., None] | None = getattr(callback, method, None)
+    if found is None and method == "on_trial_end" and callable(callback):
+        return callback  # type: ignore[no-any-return]
+    return found
+
+
+def _copy(value: Any) -> Any:
+    """The value; of a mapping a copy, which a callback may change."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value
+
+
+def _warn(callback: Any, method: str, error: Exception) -> None:
+    text = (
+        f"{method} of the callback {_name(callback)} raised {type(error).__name__}: {error}; "
+        "it is not called again, and the trials go on"
+    )
+    try:
+        warnings.warn(text, stacklevel=2)
+    except Warning:  # where warnings are errors; a callback ends no run
+        return

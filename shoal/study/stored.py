@@ -1,0 +1,137 @@
+"""What a study's folder tells: its trials, the best of them, their models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal import reporting
+from shoal.core.state import State
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line, replay
+from shoal.study import results
+from shoal.study.folder import Folder, StudyError
+from shoal.study.results import TrialResult
+from shoal.study.setup import Setup
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from shoal.train.recipe.recipe import Recipe
+
+
+class StoredStudy:
+    """A study as it is stored: what can be read of it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        # The journal's size in bytes, and what it says.
+        self._state: tuple[int, State] | None = None
+
+    @property
+    def recipe(self) -> "Recipe":
+        """What is trained."""
+        return self.setup.recipe
+
+    @property
+    def folder(self) -> Folder:
+        """Where the study is stored."""
+        return self.setup.folder
+
+    @property
+    def metric(self) -> str | None:
+        """The name of the validation value to rank by."""
+        return self.setup.metric
+
+    # -- what came out -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the journal says now."""
+        if self.folder.live is not None:
+            return self.folder.live
+        size = 0
+        if self.folder.journal.exists():
+            size = self.folder.journal.stat().st_size
+        if self._state is None or self._state[0] != size:
+            self._state = size, replay(self.lines())
+        return self._state[1]
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, in the order of their submission."""
+        return results.results_of(self.setup, self.state)
+
+    @property
+    def best_trial(self) -> TrialResult:
+        """The trial with the best last score; of equal ones the first.
+
+        Raises:
+            StudyError: no metric was named, or no trial has a score yet.
+        """
+        return results.ranked(self.setup, self.state)[0]
+
+    def best_model(self) -> "nn.Module":
+        """The best trial's model with its newest durable weights, in evaluation mode."""
+        return self.load_model(self.best_trial)
+
+    def models(self, top: int) -> list["nn.Module"]:
+        """The models of the best `top` trials, best first."""
+        return [
+            self.load_model(trial)
+            for trial in results.ranked(self.setup, self.state)[:top]
+        ]
+
+    def load_model(
+        self, trial: TrialResult | TrialId | str, which: str = "last"
+    ) -> "nn.Module":
+        """A trial's model in evaluation mode, with its newest durable weights.
+
+        `which`: "best" takes the best of the weights that were kept instead.
+
+        Raises:
+            StudyError: there is no such trial, or nothing durable of it.
+        """
+        if isinstance(trial, TrialResult):
+            trial = trial.id
+        return results.load_model(self.setup, self.state, TrialId(trial), which)
+
+    def trials_dataframe(self) -> Any:
+        """One row a trial.
+
+        Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
+        last.<name> for each metric.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise StudyError(
+                "trials_dataframe() needs pandas: pip install pandas"
+            ) from error
+        return pandas.DataFrame([results.row_of(trial) for trial in self.trials])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one HTML file made from the journal alone; returns its path.
+
+        By default it goes into the study's folder.
+        """
+        return reporting.write(self.folder.journal, Path(path or self.folder.report))
+
+    def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Train trials again, alone, over their recorded visits, and compare with what was kept.
+
+        `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
+        equal (bit for bit), difference (the largest absolute one), fused (trained in a fused pack,
+        which rounds otherwise than training alone), random (with `fuse_random` it may also have
+        drawn other numbers), wide (it had several slots, which rounds otherwise, too), agrees
+        (equal; or fused or wide, and as near as rounding leaves it).
+
+        Raises:
+            StudyError: there is nothing durable of a trial.
+        """
+        return results.replayed(
+            self.setup, self.state, [TrialId(name) for name in trials or ()]
+        )
+
+    def lines(self) -> list[Line]:
+        """The journal."""
+        return self.folder.lines()

@@ -1,0 +1,220 @@
+"""Each logger's files, read back by that tool's own reader where it has one."""
+
+import csv
+import glob
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.callbacks.logger import Logger
+
+SPACE = {"width": 4, "lr": shoal.grid([1e-2, 1e-3])}
+Logged = dict[str, list[tuple[float, float]]]
+
+
+def opened(folder: Path, blobs: Any) -> shoal.Study:
+    return shoal.create_study(
+        blobs(), storage=folder, search_space=SPACE, load_if_exists=True
+    )
+
+
+def in_journal(study: shoal.Study) -> Logged:
+    return {
+        trial.id: [(epoch, values["accuracy"]) for epoch, values in trial.scores]
+        for trial in study.trials
+    }
+
+
+def in_csv(folder: Path) -> Logged:
+    found: Logged = {}
+    with (folder / "csv" / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            score = float(row["epoch"]), float(row["accuracy"])
+            found.setdefault(row["trial"], []).append(score)
+            assert float(row["config.lr"]) in (1e-2, 1e-3)
+    return found
+
+
+def in_tensorboard(folder: Path) -> Logged:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
+    )
+    from tensorboard.plugins.hparams import metadata
+
+    found: Logged = {}
+    for place in sorted((folder / "tensorboard").iterdir()):
+        events = accumulator.EventAccumulator(str(place)).Reload()
+        scalars = events.Scalars("accuracy")
+        found[place.name] = [(each.step, each.value) for each in scalars]
+        given = events.PluginTagToContent(metadata.PLUGIN_NAME)
+        began = metadata.parse_session_start_info_plugin_data(
+            given[metadata.SESSION_START_INFO_TAG]
+        )
+        assert began.group_name == place.name
+        assert began.hparams["lr"].number_value in (1e-2, 1e-3)
+        over = metadata.parse_session_end_info_plugin_data(
+            given[metadata.SESSION_END_INFO_TAG]
+        )
+        assert over.status == 1  # success
+    return found
+
+
+def in_mlflow(folder: Path) -> Logged:
+    tracking = pytest.importorskip("mlflow.tracking", reason="mlflow is not installed")
+    client = tracking.MlflowClient(f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(folder.name)
+    found: Logged = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        assert run.info.status == "FINISHED"
+        assert float(run.data.params["lr"]) in (1e-2, 1e-3)
+        history = client.get_metric_history(run.info.run_id, "accuracy")
+        scores = sorted((each.step, each.value) for each in history)
+        found[run.info.run_name] = scores
+    return dict(sorted(found.items()))
+
+
+def wandb_records(path: str) -> Iterator[bytes]:
+    """The records of a .wandb file, which is a LevelDB log behind seven bytes."""
+    data = Path(path).read_bytes()
+    assert data[:4] == b":W&B"
+    at = 7
+    parts = b""
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+def in_wandb(folder: Path) -> Logged:
+    pb = pytest.importorskip(
+        "wandb.proto.wandb_internal_pb2", reason="wandb is not installed"
+    )
+    found: Logged = {}
+    paths = glob.glob(f"{folder}/wandb/wandb/offline-run-*/*.wandb")
+    for path in sorted(paths):
+        name = ""
+        for data in wandb_records(path):
+            record = pb.Record.FromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind == "run" and not name:
+                name = record.run.display_name
+                assert record.run.project == folder.name
+                config = {
+                    each.key: each.value_json for each in record.run.config.update
+                }
+                assert float(config["lr"]) in (1e-2, 1e-3)
+            if kind == "history":
+                items = {
+                    (each.key or each.nested_key[0]): float(each.value_json)
+                    for each in record.history.item
+                }
+                score = items["epoch"], items["accuracy"]
+                found.setdefault(name, []).append(score)
+    return {trial: sorted(scores) for trial, scores in sorted(found.items())}
+
+
+READERS = {
+    "csv": in_csv,
+    "tensorboard": in_tensorboard,
+    "mlflow": in_mlflow,
+    "wandb": in_wandb,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_its_files_say_what_the_journal_says_once_however_the_study_goes_on(
+    tmp_path: Path, blobs: Any, name: str
+) -> None:
+    read_back = READERS[name]
+    if name != "csv":
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    study = opened(tmp_path / "s", blobs)
+    study.optimize(policy="fifo", loggers=[name], timeout=0.0, progress=False)
+    study.resume(progress=False)
+    study.optimize(policy="fifo", max_epochs=3, loggers=name, progress=False)
+    study.resume(progress=False)
+    found = {
+        trial: [(epoch, pytest.approx(value)) for epoch, value in scores]
+        for trial, scores in in_journal(study).items()
+    }
+    assert [len(scores) for scores in found.values()] == [3, 3]
+    assert read_back(tmp_path / "s") == found
+
+
+def test_what_a_killed_run_did_not_log_is_added(tmp_path: Path, blobs: Any) -> None:
+    study = opened(tmp_path / "s", blobs)
+    study.optimize(policy="fifo", progress=False)
+    assert not (tmp_path / "s" / "csv").exists()
+    study.optimize(policy="fifo", loggers=["csv"], progress=False)
+    file = tmp_path / "s" / "csv" / "scores.csv"
+    whole = file.read_bytes()
+    assert in_csv(tmp_path / "s") == in_journal(study)
+    file.write_bytes(whole[:-9])  # cut short within the last line
+    study.resume(progress=False)
+    assert file.read_bytes() == whole
+
+
+def test_a_place_of_ones_own_and_an_object(tmp_path: Path, blobs: Any) -> None:
+    from shoal.callbacks.csv_file import CsvFile
+
+    study = opened(tmp_path / "s", blobs)
+    mine = Logger("mine", CsvFile(), tmp_path / "mine")
+    place = f"csv:{tmp_path / 'there'}"
+    study.optimize(policy="fifo", loggers=[place, mine], progress=False)
+    texts = [(tmp_path / name / "scores.csv").read_text() for name in ("there", "mine")]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("trial,epoch,config.width,config.lr,accuracy")
+    assert not (tmp_path / "s" / "csv").exists()
+
+
+def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from shoal.callbacks.csv_file import CsvFile
+
+    sink = CsvFile()
+    sink.open(None, tmp_path)
+    trial = SimpleNamespace(id="t000", config={"text": 'a, "b"\nc'})
+    sink.write(trial, 1.0, {"loss": 0.5})
+    sink.write(trial, 2.0, {"loss": 0.25, "accuracy": 1.0})
+    sink = CsvFile()
+    sink.open(None, tmp_path)
+    assert sink.logged(trial) == 2
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["accuracy"] for row in rows] == ["", "1.0"]
+    assert {row["config.text"] for row in rows} == {'a, "b"\nc'}
+
+
+@pytest.mark.parametrize(
+    ("logger", "says"),
+    [
+        ("tensorbord", "no logger is named 'tensorbord': there are csv, tensorboard"),
+        ("mlflow", "the logger 'mlflow' needs mlflow: pip install mlflow-skinny"),
+    ],
+)
+def test_a_missing_logger_is_one_error_before_any_work(
+    tmp_path: Path,
+    blobs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    logger: str,
+    says: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    study = opened(tmp_path / "s", blobs)
+    with pytest.raises(ValueError, match=says):
+        study.optimize(loggers=[logger], progress=False)
+    assert not study.folder.journal.exists()
