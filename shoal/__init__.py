@@ -8,6 +8,7 @@
 Names are imported when first used, so that `import shoal` costs nothing.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,36 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)  # noqa: PLE0605
 
 
+# What users of other tools look for, and what to use here.
+_MEANT = {
+    **dict.fromkeys(
+        ("tune", "run", "fit", "Tuner", "optimize"), "create_study(…).optimize()"
+    ),
+    "Trainer": "Recipe",
+    "load": "load_study",
+    "Dataset": "Data",
+    "DataLoader": "Data",
+    "TPESampler": "Optuna",
+    "ASHAScheduler": "ASHA",
+    "PopulationBasedTraining": "PBT",
+    "grid_search": "grid",
+    "suggest_float": "uniform or loguniform",
+}
+
+
+def _hint(name: str) -> str:
+    """What the user may have meant by that name."""
+    meant = _MEANT.get(name) or " or ".join(get_close_matches(name, __all__, 2))
+    if not meant or name.startswith("_"):
+        return ""
+    return f": did you mean {meant}?"
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(
-            f"module 'shoal' has no attribute {name!r}; it offers {', '.join(__all__)}"
+            f"module 'shoal' has no attribute {name!r}{_hint(name)}; "
+            f"it offers {', '.join(__all__)}"
         )
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value

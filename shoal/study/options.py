@@ -1,8 +1,9 @@
 """How a study runs: the options that `optimize` takes, and the speeds that a user may give."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,44 @@ MOST_EACH = 4
 OF_THE_STUDY = frozenset(
     {"storage", "study_name", "metric", "mode", "search_space", "seed", "checkpoints"}
 )
+# Other arguments of `optimize`, and what users of other tools look for.
+OF_OPTIMIZE = (
+    "searcher",
+    "policy",
+    "num_samples",
+    "n_trials",
+    "max_epochs",
+    "max_concurrent",
+    "widths",
+    "priority",
+    "timeout",
+    "profile",
+    "progress",
+    "callbacks",
+    "loggers",
+)
+MEANT = {
+    "n_jobs": "backend='ray' with slots=N, for N slots; on one slot trials are packed",
+    "num_workers": "workers=",
+    "epochs": "max_epochs=",
+    "num_epochs": "max_epochs=",
+    "max_t": "max_epochs=",
+    "scheduler": "searcher='asha'",
+    "search_alg": "searcher=",
+    "sampler": "searcher='optuna'",
+    "pruner": "searcher='median'",
+    "direction": "create_study(direction=)",
+    "config": "create_study(search_space=)",
+    "param_space": "create_study(search_space=)",
+    "space": "create_study(search_space=)",
+    "local_dir": "create_study(storage=)",
+    "name": "create_study(study_name=)",
+    "resources_per_trial": "widths=, slots= and threads=",
+    "max_concurrent_trials": "max_concurrent=",
+    "time_budget_s": "timeout=",
+    "show_progress_bar": "progress=",
+    "verbose": "progress=",
+}
 LEAST = {
     "threads": 1,
     "copies": 1,
@@ -94,8 +133,9 @@ class Options:
                 f"{', '.join(elsewhere)}: give it to create_study, not to optimize"
             )
         if wrong:
+            hints = "".join(_hint(name, known) for name in wrong)
             raise StudyError(
-                f"unknown option {', '.join(wrong)}; known: {', '.join(known)}"
+                f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}"
             )
         return cls(**given)
 
@@ -152,6 +192,16 @@ class Options:
     def slots_on_this_machine(self) -> int:
         """How many slots there will be when the study runs on this machine alone."""
         return self.known_slots or slots_here(self.threads)
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """What the user may have meant by an option of that name."""
+    meant = MEANT.get(name)
+    if meant is None:
+        meant = " or ".join(get_close_matches(name, [*known, *OF_OPTIMIZE], 2))
+    if not meant:
+        return ""
+    return f" (did you mean {meant}?)"
 
 
 def check_widths(widths: tuple[int, int] | None, options: Options) -> None:

@@ -58,6 +58,18 @@ class TrialResult:
     best_value: float
     scores: tuple[Score, ...]
 
+    @property
+    def params(self) -> Mapping[str, Value]:
+        """`config`, as Optuna calls it."""
+        return self.config
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last scores by name, as Ray Tune calls it; empty without a score."""
+        if not self.scores:
+            return {}
+        return self.scores[-1][1]
+
 
 def results_of(setup: Setup, state: State) -> list[TrialResult]:
     """What came of each trial, in the order of their submission."""

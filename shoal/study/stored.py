@@ -1,6 +1,7 @@
 """What a study's folder tells: its trials, the best of them, their models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,31 @@ if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
 
 
+# What users of other tools look for, and what to use here.
+MEANT = {
+    "fit": "optimize()",
+    "run": "optimize()",
+    "train": "optimize()",
+    "tune": "optimize()",
+    "results": "trials, or trials_dataframe()",
+    "get_results": "trials, or trials_dataframe()",
+    "get_dataframe": "trials_dataframe()",
+    "best_result": "best_trial",
+    "get_best_result": "best_trial",
+    "get_best_trial": "best_trial",
+    "get_best_config": "best_config",
+    "best_estimator_": "best_model()",
+    "best_checkpoint": "best_model()",
+    "get_best_model": "best_model()",
+    "enqueue_trial": "enqueue(config)",
+    "add_trial": "enqueue(config)",
+    "direction": "setup.mode",
+    "name": "folder.path.name",
+    "study_name": "folder.path.name",
+    "plot": "report()",
+}
+
+
 class StoredStudy:
     """A study as it is stored: what can be read of it."""
 
@@ -26,6 +52,16 @@ class StoredStudy:
         self.setup = setup
         # The journal's size in bytes, and what it says.
         self._state: tuple[int, State] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        meant = MEANT.get(name)
+        if meant is None:
+            offered = [each for each in dir(self) if not each.startswith("_")]
+            meant = " or ".join(get_close_matches(name, offered, 2))
+        hint = ""
+        if meant and not name.startswith("_"):
+            hint = f": did you mean {meant}?"
+        raise AttributeError(f"a study has no {name!r}{hint}")
 
     @property
     def recipe(self) -> "Recipe":
@@ -70,9 +106,28 @@ class StoredStudy:
         """
         return results.ranked(self.setup, self.state)[0]
 
-    def best_model(self) -> "nn.Module":
-        """The best trial's model with its newest durable weights, in evaluation mode."""
-        return self.load_model(self.best_trial)
+    @property
+    def best_config(self) -> Mapping[str, Any]:
+        """The configuration of `best_trial`."""
+        return self.best_trial.config
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """`best_config`, as Optuna calls it."""
+        return self.best_config
+
+    @property
+    def best_value(self) -> float:
+        """The last score of `best_trial`."""
+        return self.best_trial.value
+
+    def get_trials(self) -> list[TrialResult]:
+        """`trials`, as Optuna calls it."""
+        return self.trials
+
+    def best_model(self, which: str = "last") -> "nn.Module":
+        """The best trial's model in evaluation mode; `which`: as of `load_model`."""
+        return self.load_model(self.best_trial, which)
 
     def models(self, top: int) -> list["nn.Module"]:
         """The models of the best `top` trials, best first."""

@@ -24,6 +24,8 @@ from shoal.study.setup import (
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
 
+DIRECTIONS = {"minimize": "min", "maximize": "max"}
+
 
 class Study(OwnCode):
     """A search: a recipe, where it is stored, and what is to be optimized.
@@ -207,6 +209,7 @@ def create_study(
     study_name: str | None = None,
     metric: str | None = None,
     mode: str | None = None,
+    direction: str | None = None,
     search_space: Mapping[str, Any] | None = None,
     checkpoints: str | None = None,
     load_if_exists: bool = False,
@@ -219,15 +222,14 @@ def create_study(
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
-    and `search_space`: by default the recipe's attributes.
+    and `search_space`: by default the recipe's attributes. `direction` is another name of `mode`,
+    and "minimize" and "maximize" other words for its values, as Optuna has them.
 
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
     """
     recipe = as_recipe(recipe)
-    mode = mode or recipe.mode or "min"
-    if mode not in ("min", "max"):
-        raise StudyError(f'mode must be "min" or "max"; got {mode!r}')
+    mode = _mode(mode, direction) or recipe.mode or "min"
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:
@@ -264,6 +266,21 @@ def load_study(storage: str | Path) -> Study:
             seed=int(former.get("seed", 0)),
         )
     )
+
+
+def _mode(mode: str | None, direction: str | None) -> str | None:
+    """The mode under either name, as "min" or "max"; None: neither was given."""
+    found = {DIRECTIONS.get(each, each) for each in (mode, direction) if each}
+    if not found:
+        return None
+    if len(found) > 1:
+        raise StudyError(
+            f"mode={mode!r} and direction={direction!r} are two names of one thing: give one"
+        )
+    (chosen,) = found
+    if chosen not in DIRECTIONS.values():
+        raise StudyError(f'mode must be "min" or "max"; got {chosen!r}')
+    return chosen
 
 
 def _either(num_samples: int | None, n_trials: int | None) -> int | None:

@@ -1,0 +1,132 @@
+"""Names that people try, from Optuna, Ray Tune, Lightning and scikit-learn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shoal
+from shoal.study.folder import StudyError
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
+    from conftest import Blobs
+
+    folder = tmp_path_factory.mktemp("names")
+    made = shoal.create_study(Blobs(), storage=folder / "s", direction="maximize")
+    made.optimize(policy="fifo", max_epochs=3, checkpoint_every=0, progress=False)
+    return made
+
+
+def test_what_came_out_under_other_names(study: shoal.Study) -> None:
+    best = study.best_trial
+    assert study.best_config == study.best_params == best.config == best.params
+    assert study.best_value == best.value == max(t.value for t in study.trials)
+    assert study.get_trials() == study.trials
+    assert best.metrics == best.scores[-1][1]
+    columns = ["id", "status", "value", "best_value", "epochs", "samples"]
+    found = list(study.trials_dataframe().columns)
+    assert found[:6] == columns
+    assert set(found[6:]) == {"config.width", "config.lr", "last.accuracy"}
+
+
+def test_the_best_weights_of_the_best_trial(study: shoal.Study) -> None:
+    for which in ("last", "best"):
+        model = study.best_model(which=which).state_dict()
+        same = study.load_model(study.best_trial, which).state_dict()
+        assert all(torch.equal(model[name], same[name]) for name in model)
+    with pytest.raises(StudyError, match='which must be "last" or "best"'):
+        study.best_model(which="first")
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({"direction": "minimize"}, "min"),
+        ({"direction": "max"}, "max"),
+        ({"mode": "maximize"}, "max"),
+        ({"mode": "min", "direction": "minimize"}, "min"),
+        ({}, "max"),
+    ],
+)
+def test_direction_is_mode(
+    tmp_path: Path, blobs: Any, given: dict[str, str], mode: str
+) -> None:
+    assert shoal.create_study(blobs(), storage=tmp_path, **given).setup.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mode": "min", "direction": "maximize"}, "are two names of one thing"),
+        ({"direction": "up"}, 'mode must be "min" or "max"; got \'up\''),
+    ],
+)
+def test_wrong_directions_are_refused(
+    tmp_path: Path, blobs: Any, given: dict[str, str], says: str
+) -> None:
+    with pytest.raises(StudyError, match=says):
+        shoal.create_study(blobs(), storage=tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("fit", "optimize()"),
+        ("run", "optimize()"),
+        ("results", "trials, or trials_dataframe()"),
+        ("best_result", "best_trial"),
+        ("enqueue_trial", "enqueue(config)"),
+        ("best_trail", "best_trial or"),
+        ("trials_datframe", "trials_dataframe"),
+    ],
+)
+def test_misnomers_of_a_study(study: shoal.Study, name: str, meant: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(study, name)
+    assert f"a study has no {name!r}: did you mean {meant}" in str(caught.value)
+
+
+def test_names_like_nothing_have_no_hint(study: shoal.Study) -> None:
+    assert not hasattr(study, "__array__")
+    with pytest.raises(AttributeError, match="a study has no 'qqq'$"):
+        study.qqq
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("n_jobs", "unknown option n_jobs (did you mean backend='ray' with slots=N"),
+        ("epochs", "did you mean max_epochs=?"),
+        ("max_epoch", "did you mean max_epochs"),
+        ("scheduler", "did you mean searcher='asha'?"),
+        ("direction", "did you mean create_study(direction=)?"),
+        ("thread", "did you mean threads"),
+    ],
+)
+def test_misnomers_of_arguments(
+    tmp_path: Path, blobs: Any, name: str, says: str
+) -> None:
+    made = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(StudyError) as caught:
+        made.optimize(**{name: 2})
+    assert says in str(caught.value)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tune", "create_study(…).optimize()"),
+        ("fit", "create_study(…).optimize()"),
+        ("ASHAScheduler", "ASHA"),
+        ("grid_search", "grid"),
+        ("loguniforms", "loguniform"),
+    ],
+)
+def test_misnomers_of_the_package(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(shoal, name)
+    assert f"no attribute {name!r}: did you mean {meant}" in str(caught.value)
