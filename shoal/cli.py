@@ -51,6 +51,7 @@ from shoal.tools.arguments import (
     Specs,
     StopTrial,
     Storage,
+    StoredIn,
     Target,
     Threads,
     Timeout,
@@ -65,7 +66,6 @@ app = typer.Typer(
     name="shoal",
     help="Train many models as one job: searches and ensembles on one GPU, a few, or a cluster.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts hold [brackets]
 )
@@ -227,6 +227,12 @@ def report(directory: Dir, out: ReportFile = None, as_json: AsJson = False) -> N
 def ui(directory: UiDir, port: Port = None) -> None:
     """Serve the live page of a study, or of a folder of studies, to a browser of this machine."""
     _commands().ui(directory, port)
+
+
+@app.command()
+def doctor(directory: StoredIn = Path("runs"), as_json: AsJson = False) -> None:
+    """Say what this machine has: versions, devices, memory, disk, Ray, Slurm; what is missing."""
+    _commands().doctor(directory, as_json)
 
 
 @app.command(epilog=POLICIES)

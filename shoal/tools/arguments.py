@@ -13,6 +13,9 @@ File = Annotated[
 ]
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="the study's folder")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+StoredIn = Annotated[
+    Path, typer.Argument(metavar="DIR", help="where studies are to be stored")
+]
 Storage = Annotated[
     Path | None, typer.Option(help="the study's folder [default: runs/<recipe>]")
 ]

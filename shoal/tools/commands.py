@@ -283,6 +283,14 @@ def ui(directory: Path, port: int | None) -> None:
     serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
 
 
+@errors()
+def doctor(directory: Path, as_json: bool) -> None:
+    """Say what this machine has, and what is missing."""
+    from shoal.tools.doctor.doctor import examined, lines
+
+    show(examined(directory), as_json, lines)
+
+
 def _simulations() -> ModuleType:
     """What needs NumPy and the simulator; imported when it is used."""
     from shoal.simulate import command

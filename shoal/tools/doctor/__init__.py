@@ -1,0 +1,1 @@
+"""What this machine has for Shoal, and what is missing."""

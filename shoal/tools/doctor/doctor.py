@@ -1,0 +1,180 @@
+"""What is here, what is missing, and how to get it."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from shoal.tools.doctor.disk import disk
+from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
+from shoal.train.slot.setup import cpus_here, machine_memory
+
+NEEDED = ("shoal", "torch", "numpy", "scipy")
+# What each optional package is for.
+OPTIONAL = {
+    "ray": 'several slots: backend="ray"',
+    "optuna": 'searcher="optuna"',
+    "pandas": "trials_dataframe()",
+    "pyarrow": "Parquet and Arrow files",
+    "lightning": "LightningModules",
+    "transformers": "Hugging Face models",
+    "datasets": "Hugging Face datasets",
+    "h5py": "HDF5 files",
+    "tensorboard": "the logger tensorboard",
+    "mlflow-skinny": "the logger mlflow",
+    "wandb": "the logger wandb",
+    "starlette": "shoal ui",
+    "uvicorn": "shoal ui",
+}
+SLURM = ("sbatch", "srun", "squeue", "sinfo", "sacct")
+RAY_RUNS = Path(
+    "/tmp/ray/ray_current_cluster"
+)  # Ray's own note of a cluster on this machine
+# Slower disks than these make a study wait.
+SLOW_SYNC = 50.0  # ms
+LITTLE_SPACE = 1.0  # GiB
+
+
+def examined(folder: Path) -> dict[str, Any]:
+    """All that is found, JSON-able, with `missing`: what is not there, and how to get it.
+
+    `folder`: where studies are to be stored.
+    """
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": {name: _version(name) for name in NEEDED},
+        "optional": {name: _version(name) for name in OPTIONAL},
+        "device": device_of(),
+        "gpus": [_gpu(number) for number in range(gpus())],
+        "cpus": cpus_here(),
+        "memory_gib": _memory(),
+        "disk": _disk(folder),
+        "ray": _ray(),
+        "slurm": {name: shutil.which(name) for name in SLURM},
+    }
+    found["missing"] = list(_missing(found))
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _gpu(number: int) -> dict[str, Any]:
+    device = f"cuda:{number}"
+    return {
+        "name": kind_of(use(device)),
+        "memory_gib": memory_of(device),
+    }
+
+
+def _memory() -> float | None:
+    """GiB of main memory; None where the system does not say."""
+    try:
+        return machine_memory()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _disk(folder: Path) -> dict[str, Any]:
+    try:
+        return disk(folder)
+    except OSError as error:
+        return {"folder": str(folder), "error": str(error)}
+
+
+def _ray() -> dict[str, Any]:
+    """Ray's version, and the address of a cluster that this machine knows of."""
+    address = os.environ.get("RAY_ADDRESS")
+    if address is None and RAY_RUNS.is_file():
+        address = RAY_RUNS.read_text().strip() or None
+    return {"version": _version("ray"), "address": address}
+
+
+def _missing(found: Mapping[str, Any]) -> Iterator[str]:
+    """What is not there, or not well, and what to do about it."""
+    for name, there in found["optional"].items():
+        if there is None:
+            yield f"{name}, for {OPTIONAL[name]}: pip install {name}"
+    if found["device"] == "cpu":
+        yield (
+            "a GPU: torch sees none, so trials train on the CPU; if there is one, see that its "
+            "driver works (nvidia-smi) and torch is built for it (torch.version.cuda)"
+        )
+    place = found["disk"]
+    if "error" in place:
+        yield f"a folder for studies: {place['error']}; give another one: shoal doctor DIR"
+        return
+    if place["free_gib"] < LITTLE_SPACE:
+        yield f"space on the disk of {place['folder']}: {place['free_gib']:.2f} GiB are free"
+    if place["fsync_ms"] > SLOW_SYNC:
+        yield (
+            f"a quicker disk than that of {place['folder']}: a durable line takes "
+            f"{place['fsync_ms']:.0f} ms; store studies on a local disk"
+        )
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The same for people."""
+    rows = {
+        "python": f"{found['python']} on {found['system']}",
+        "packages": _listed(found["versions"]),
+        "optional": _listed(found["optional"]),
+        "device": found["device"],
+        "gpus": _gpus(found["gpus"]),
+        "cpus": str(found["cpus"]),
+        "memory": _gib(found["memory_gib"]),
+        "disk": _place(found["disk"]),
+        "ray": _cluster(found["ray"]),
+        "slurm": _commands(found["slurm"]),
+    }
+    shown = [f"{name:<9} {text}" for name, text in rows.items()]
+    if found["missing"]:
+        shown += ["", "missing, if you need it:"]
+        shown += [f"  {each}" for each in found["missing"]]
+    return shown
+
+
+def _listed(versions: Mapping[str, str | None]) -> str:
+    there = [f"{name} {number}" for name, number in versions.items() if number]
+    return ", ".join(there) or "none"
+
+
+def _gpus(found: list[dict[str, Any]]) -> str:
+    each = [f"{gpu['name']} ({gpu['memory_gib']:.0f} GiB)" for gpu in found]
+    return ", ".join(each) or "none"
+
+
+def _gib(memory: float | None) -> str:
+    if memory is None:
+        return "unknown"
+    return f"{memory:.1f} GiB"
+
+
+def _place(found: Mapping[str, Any]) -> str:
+    if "error" in found:
+        return f"{found['folder']}: {found['error']}"
+    return (
+        f"{found['folder']}: {found['free_gib']:.1f} GiB free, "
+        f"{found['write_mib_s']:.0f} MiB/s, {found['fsync_ms']:.1f} ms for a durable line"
+    )
+
+
+def _cluster(found: Mapping[str, Any]) -> str:
+    if found["version"] is None:
+        return "not installed"
+    if found["address"] is None:
+        return f"{found['version']}, no cluster runs here"
+    return f"{found['version']}, a cluster at {found['address']}"
+
+
+def _commands(found: Mapping[str, str | None]) -> str:
+    there = [name for name, path in found.items() if path]
+    return ", ".join(there) or "no commands of it here"
