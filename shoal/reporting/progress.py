@@ -1,4 +1,4 @@
-"""Live progress of a run: a display on a terminal, a few plain lines elsewhere.
+"""Live progress of a run: a display on a terminal or in a notebook, plain lines elsewhere.
 
 It subscribes to the engine's moments.
 """
@@ -17,6 +17,7 @@ from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.reporting.facts.bars import natural
 from shoal.reporting.facts.format import DASH, config, count, duration, score
+from shoal.reporting.notebook import NotebookDisplay, in_notebook
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,7 +34,8 @@ WINDOW = 60.0  # seconds of the study over which throughput is taken
 class Progress:
     """Pass it to `engine.run.run` as a watcher, and close it at the end (or use it in a `with`).
 
-    `stream`: where to write (standard output); a display if that is a terminal. `every`: least
+    `stream`: where to write (standard output); a display if that is a terminal; without a stream
+    the display of a notebook, in its kernel. `every`: least
     seconds between two plain lines, but for trials that finish or fail, which have a line each.
     """
 
@@ -56,6 +58,10 @@ class Progress:
         self._live: Live | None = None
         self._last: tuple[Seconds, State] | None = None
         self._terminal = bool(getattr(self.stream, "isatty", lambda: False)())
+        self._notebook: NotebookDisplay | None = None
+        if stream is None and in_notebook():
+            self._notebook = NotebookDisplay()
+            self._terminal = True
 
     def __call__(self, now: Seconds, entries: Entries, state: State) -> None:
         """Show what a moment of the engine brought."""
@@ -180,6 +186,9 @@ class Progress:
 
         self._shown = monotonic()
         picture = self.picture(now, state)
+        if self._notebook is not None:
+            self._notebook.show(picture)
+            return
         if self._live is None:
             console = Console(file=self.stream)
             self._live = Live(picture, console=console, auto_refresh=False)

@@ -1,5 +1,6 @@
-"""A file that says what happens to the trials."""
+"""What happens to the trials, in a file and for Python's logging."""
 
+import logging
 from pathlib import Path
 
 from shoal.core.event import (
@@ -14,12 +15,19 @@ from shoal.core.event import (
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 
+# Silent unless the user's program sets logging up.
+LOGGER = logging.getLogger("shoal")
+LOGGER.addHandler(logging.NullHandler())
+
 # Seconds whose lines the log gets at once: opening a file takes longer than to write to it.
 TOGETHER: Seconds = 1.0
 
 
 class Log:
-    """Appends what happens to the trials to a file, within about a second.
+    """Appends what happens to the trials to a file, within about a second, and logs it.
+
+    The logger "shoal" gets failures as warnings, durable states for debugging, the rest as
+    information.
 
     One file for all: with a file a trial, making files takes a fifth of a tiny trial's time.
     """
@@ -37,6 +45,7 @@ class Log:
             if line is not None:
                 trial, text = line
                 self._waiting.append(f"{now:10.2f} s  {trial}  {text}\n")
+                LOGGER.log(_level(entry), "%s: %s", trial, text)
         if now - self._since >= TOGETHER or not state.gangs:
             self.close()
 
@@ -46,6 +55,15 @@ class Log:
             with self.file.open("a") as log:
                 log.writelines(self._waiting)
         self._waiting = []
+
+
+def _level(entry: Entry) -> int:
+    """How much the entry matters to somebody who follows the log."""
+    if isinstance(entry, Failed):
+        return logging.WARNING
+    if isinstance(entry, Kept):
+        return logging.DEBUG
+    return logging.INFO
 
 
 def _line(entry: Entry) -> tuple[TrialId, str] | None:
