@@ -278,3 +278,27 @@ def test_trials_whose_weights_are_gone_cannot_go_on(tmp_path: Path, blobs: Any) 
         StudyError, match="4 trials cannot go on, .*checkpoints are gone"
     ):
         study.optimize(max_epochs=3, progress=False)
+
+
+def counts(config: dict[str, Any]) -> None:
+    """Counts from its checkpoint, up to what the configuration says."""
+    count = (shoal.restore() or {"count": 0})["count"]
+    while count < config["most"]:
+        count += 1
+        shoal.report({"loss": 1 / count}, checkpoint={"count": count})
+
+
+def test_functions_that_returned_are_done_and_others_go_on(tmp_path: Path) -> None:
+    study = shoal.create_study(
+        counts,
+        storage=tmp_path / "s",
+        metric="loss",
+        search_space={"most": shoal.grid([2, 9])},
+    )
+    study.optimize(max_epochs=4, progress=False)
+    assert [trial.epochs for trial in study.trials] == [2, 4]
+    study.optimize(max_epochs=6, progress=False)
+    assert [trial.epochs for trial in study.trials] == [2, 6]
+    assert [values["loss"] for _, values in study.trials[1].scores] == [
+        1 / (n + 1) for n in range(6)
+    ]

@@ -203,11 +203,21 @@ def longer(
     for end in _ends(lines):
         stop = _next_stop(last, end)
         for trial in _numbered(state):
-            going_on = state.ended.get(trial.id, "finished") == "finished"
             short = trial.samples < stop * epoch - EPS
-            if short and going_on and _ends_there(last, trial, end * epoch):
+            if (
+                short
+                and _goes_on(state, trial)
+                and _ends_there(last, trial, end * epoch)
+            ):
                 found[trial.id] = replace(trial, samples=stop * epoch)
     return tuple(found.values())
+
+
+def _goes_on(state: State, trial: Trial) -> bool:
+    """Whether the trial has work left, or came to its end; a function may return before."""
+    how = state.ended.get(trial.id)
+    came = state.done[trial.id] >= trial.samples - EPS
+    return how is None or (how == "finished" and came)
 
 
 def _ends_there(searcher: Any, trial: Trial, samples: float) -> bool:
