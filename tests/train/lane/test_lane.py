@@ -370,7 +370,7 @@ def test_a_wrong_loss_is_told(outcome: Any, rule: str) -> None:
     [
         ({"batch_size": 0}, 'batch_size must be a whole number >= 1, or "max"; got 0'),
         ({"batch_size": 1.5}, "batch_size must be a whole number"),
-        ({"shuffle": "always"}, 'shuffle must be "once" or "each"'),
+        ({"shuffle": "always"}, 'shuffle must be "once", "each" or "sequential"'),
         ({"precision": "16"}, 'precision must be "32" or "bf16"'),
         ({"gradient_clip_val": -1.0}, "gradient_clip_val must be > 0"),
         ({"accumulate_grad_batches": 0}, "accumulate_grad_batches must be"),
