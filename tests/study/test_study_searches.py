@@ -195,7 +195,10 @@ def test_what_trials_are_compared_by_must_be_there(tmp_path: Path, blobs: Any) -
                 x=x, y=y, validation={"x": x, "y": y} if self.validation else None
             )
 
-        configure_model = configure_optimizers = training_step = None  # type: ignore[assignment]  # not asked for
+        configure_model = configure_optimizers = None  # type: ignore[assignment]  # not asked for
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            raise AssertionError("it is not asked for")
 
     for validation, lacks in (
         (False, "its data have no validation part"),
