@@ -107,8 +107,10 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
 
 def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
     """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
+    if widths is None or widths[1] <= 1:
+        return
     why = why_one_slot(recipe)
-    if widths is not None and widths[1] > 1 and why is not None:
+    if why is not None:
         raise StudyError(f"{why}; got widths={widths!r}")
 
 
