@@ -116,7 +116,9 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", DOCS / "extending.md"], ids=lambda page: page.name
+    "page",
+    [ROOT / "README.md", DOCS / "extending.md", DOCS / "functions.md"],
+    ids=lambda page: page.name,
 )
 def test_python_shown_runs(page: Path, tmp_path: Path) -> None:
     """All blocks of a page are one script; what the page shows as its output is what it prints."""

@@ -40,7 +40,7 @@ def check_recipe_type(recipe: Any) -> None:
 def as_recipe(recipe: Any) -> Recipe:
     """The recipe; a function of the configuration, or an objective, as one.
 
-    None is a study whose function comes later, or that is asked and told.
+    None is a study whose function comes later.
 
     Raises:
         StudyError: it is neither an instance of a recipe nor a function.

@@ -218,7 +218,7 @@ def create_study(
     """A study of this recipe or function, in a new folder.
 
     With `load_if_exists` it goes on in a folder that holds one. Without a recipe, `optimize` gets
-    a function or an objective, or trials are asked for and told.
+    a function or an objective.
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")

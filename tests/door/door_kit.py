@@ -96,8 +96,15 @@ def kill_once_kept(folder: Path, *args: str) -> None:
 
     The study must not be over then: take more epochs if it is.
     """
+    kill_process_once_kept(folder, shoal_command(*args))
+
+
+def kill_process_once_kept(
+    folder: Path, command: list[str], cwd: Path | None = None
+) -> None:
+    """As `kill_once_kept`, of any command that trains the folder's study."""
     process = subprocess.Popen(
-        shoal_command(*args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     journal = folder / "journal.jsonl"
     deadline = time.monotonic() + PATIENCE

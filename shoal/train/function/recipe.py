@@ -65,9 +65,7 @@ def nothing(config: Mapping[str, Any]) -> None:
     Raises:
         RuntimeError: always.
     """
-    raise RuntimeError(
-        "this study has no function: give it to optimize(), or ask and tell"
-    )
+    raise RuntimeError("this study has no function: give it to optimize()")
 
 
 def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
