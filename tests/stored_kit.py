@@ -20,6 +20,7 @@ import torch
 
 import shoal
 from shoal import reporting
+from shoal.core.event import Evaluated
 
 STORED = Path(__file__).parent / "stored"
 NEAR = 1e-6  # relative difference of two figures that count as the same
@@ -118,6 +119,12 @@ def story(study: shoal.Study) -> dict[str, Any]:
     whenever it is trained.
     """
     found = {}
+    trained = {
+        name
+        for _, entry in study.lines()
+        if isinstance(entry, Evaluated)
+        for name in entry.trained
+    }
     for trial in study.trials:
         known = study.state.known[trial.id]
         found[trial.id] = {
@@ -129,7 +136,10 @@ def story(study: shoal.Study) -> dict[str, Any]:
             "shards": sorted(known.shards),
             "start": known.start,
             "priority": known.priority,
-            "scores": trial.scores,
+            "scores": [
+                (epoch, {name: values[name] for name in values if name not in trained})
+                for epoch, values in trial.scores
+            ],
             "value": [trial.value, trial.best_value],
             "visits": study.state.visits[trial.id],
         }

@@ -292,9 +292,9 @@ class Positions:
         if figures or done.signature != at.signature:
             at.signature = done.signature
             events.append(Measured(trial, done.signature, figures))
-        if done.scores is not None:
-            shards = len(at.trial.shards or self.sizes)
-            events.append(Evaluated(trial, len(at.visits) / shards, done.scores))
+        if done.scored:
+            epoch = len(at.visits) / len(at.trial.shards or self.sizes)
+            events.append(Evaluated(trial, epoch, *done.by_name()))
         if done.kept is not None:
             events.append(self.keep(trial, done.kept))
         return events

@@ -80,11 +80,16 @@ class Fell:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The metrics of the trial after so many epochs, which may be a fraction."""
+    """The scores of the trial after so many epochs, which may be a fraction.
+
+    `trained`: the names of those that are means over the training samples of the epoch so far. The
+    others are of validation.
+    """
 
     trial: TrialId
     epoch: float
     values: Mapping[str, float]
+    trained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

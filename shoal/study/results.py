@@ -286,10 +286,10 @@ class _Again:
         kept = self._state.kept[trial]
         vault = Checkpoints(self._setup.folder.checkpoints, self._state.run)
         saved = vault.load(kept.name)
-        again = {**self._trained(trial, kept.visits), "found": saved.get("found")}
+        again = self._trained(trial, kept.visits)
         equal, difference = compare(
-            {"found": None, "scheduled": again["scheduled"], **saved},
-            again,
+            {**again, **saved},  # states of earlier versions lack some
+            {**again, "found": saved.get("found")},
         )
         fused = trial in self._fused
         wide = trial in self._wide

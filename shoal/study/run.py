@@ -24,11 +24,7 @@ from shoal.study.folder import Folder, TrialsFailed, last_head, pausing
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
-from shoal.study.parts.asked import (
-    check_metric,
-    check_scores,
-    per_slot,
-)
+from shoal.study.parts.asked import check_metric, per_slot
 from shoal.study.parts.auto import is_auto, policy_of, with_levels
 from shoal.study.parts.backends import Start, WiredBackend, backend, check_place
 from shoal.study.parts.functions import (
@@ -98,7 +94,8 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     rule = _rule(setup, asked.deciders)
     given = profile_of(asked.profile)
     check_slots(asked.deciders.options)
-    check_metric(setup.metric, setup.recipe, data)
+    space = _space_of(asked.deciders.searcher)
+    check_metric(setup, data, space)
 
     lines = setup.folder.lines()
     state = replay(lines)
@@ -143,7 +140,6 @@ def _deciders(
     state: State,
 ) -> Deciders:
     """The searcher and the policy as the journal is to describe them."""
-    check_scores(asked.searcher, setup.recipe, data)
     said: Policy[Any] | str = rule
     if is_auto(asked.policy):
         said = asked.policy

@@ -11,6 +11,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.journal import Line, replay
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
+from shoal.study.parts.curves import curve_rows
 from shoal.study.results import TrialResult
 from shoal.study.setup import Setup
 
@@ -156,13 +157,16 @@ class StoredStudy:
         Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
         last.<name> for each metric.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise StudyError(
-                "trials_dataframe() needs pandas: pip install pandas"
-            ) from error
-        return pandas.DataFrame([results.row_of(trial) for trial in self.trials])
+        rows = [results.row_of(trial) for trial in self.trials]
+        return _frame(rows, "trials_dataframe")
+
+    def learning_curves(self) -> Any:
+        """One row for each value of each trial and epoch, read from the journal alone.
+
+        Its columns: trial, epoch, name, value, and split: "train" for means over the epoch's
+        training samples, "validation" for scores.
+        """
+        return _frame(curve_rows(self.lines()), "learning_curves")
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one HTML file made from the journal alone; returns its path.
@@ -190,3 +194,12 @@ class StoredStudy:
     def lines(self) -> list[Line]:
         """The journal."""
         return self.folder.lines()
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], method: str) -> Any:
+    """The rows as a dataframe, for that method."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise StudyError(f"{method}() needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows)

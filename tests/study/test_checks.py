@@ -114,7 +114,7 @@ def test_a_misspelt_metric_to_foretell_by_is_an_error_at_the_first_score(
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     with pytest.raises(
         ValueError,
-        match="got 'los', evaluations give accuracy: say foretell='accuracy'",
+        match="got 'los', evaluations give accuracy, loss: say foretell='accuracy'",
     ):
         study.optimize(policy="doubling(foretell='los')", max_epochs=3, progress=False)
     assert all(len(trial.scores) <= 1 for trial in study.trials)

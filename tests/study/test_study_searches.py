@@ -184,43 +184,6 @@ def test_a_searcher_of_ones_own_gets_what_it_leaves_open(
     assert "Mine" in head["searcher"]["own"]
 
 
-def test_what_trials_are_compared_by_must_be_there(tmp_path: Path, blobs: Any) -> None:
-    class Unscored(shoal.Recipe):
-        def __init__(self, validation: bool) -> None:
-            self.validation = validation
-
-        def data(self) -> shoal.Data:
-            x, y = np.ones((8, 2), np.float32), np.zeros(8, np.int64)
-            return shoal.Data.arrays(
-                x=x, y=y, validation={"x": x, "y": y} if self.validation else None
-            )
-
-        configure_model = configure_optimizers = None  # type: ignore[assignment]  # not asked for
-
-        def training_step(self, model: Any, batch: Any) -> Any:
-            raise AssertionError("it is not asked for")
-
-    for validation, lacks in (
-        (False, "its data have no validation part"),
-        (True, "it has no validation_step"),
-    ):
-        study = shoal.create_study(
-            Unscored(validation),
-            storage=tmp_path / f"u{validation}",
-            search_space=SPACE,
-        )
-        with pytest.raises(
-            shoal.StudyError,
-            match=f"compares trials by their scores, and Unscored gives none: {lacks}",
-        ):
-            study.optimize(
-                "patience(inner='asha')" if validation else "asha",
-                num_samples=2,
-                max_epochs=2,
-                progress=False,
-            )
-
-
 def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
     tmp_path: Path, blobs: Any
 ) -> None:

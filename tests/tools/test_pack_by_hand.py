@@ -38,7 +38,7 @@ def test_each_learns_what_it_learns_in_a_study(tmp_path: Path, blobs: Any) -> No
     assert all(0 < values[name]["loss"] < 3 for name in packed.names)
     scores = packed.evaluate()
     for name, trial in zip(packed.names, study.trials, strict=True):
-        assert scores[name] == trial.scores[-1][1]
+        assert scores[name]["accuracy"] == trial.scores[-1][1]["accuracy"]
         assert str(packed.model(name).state_dict()) == str(
             study.load_model(trial).state_dict()
         )

@@ -166,6 +166,8 @@ class TrialTally:
         """A point of each metric; one of the same epoch gives way."""
         self.close_epoch(time)
         for name, value in entry.values.items():
+            if name in entry.trained:  # its curve is that of the reports while training
+                continue
             self._set_point(name, Point(entry.epoch, time, value))
 
     def _set_point(self, name: str, point: Point) -> None:

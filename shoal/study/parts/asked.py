@@ -12,7 +12,6 @@ from shoal.search import (
     Grid,
     Hyperband,
     Random,
-    compares,
     completed,
     nested,
     parse,
@@ -23,11 +22,12 @@ from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.auto import check_methods
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, first_config
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe, is_scored
+from shoal.train.tools.check import trained_names
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
@@ -170,28 +170,29 @@ def _count_hyperband(searcher: Hyperband) -> int | None:
     return sum(bracket[0].trials for bracket in brackets)
 
 
-def check_scores(searcher: Searcher[Any], recipe: Recipe, data: Data) -> None:
-    """Raise StudyError if trials are to be compared by scores and the recipe gives none."""
-    lack = _lack(recipe, data)
-    if lack is None:
+def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:
+    """Raise StudyError if there is a metric to rank by, and nothing that gives it.
+
+    Without validation it is a value that the training step returns: the loss always is one, and
+    for another name a step is tried. `space`: where configurations come from.
+    """
+    lack = _lack(setup.recipe, data)
+    metric = setup.metric
+    if metric is None or lack is None:
         return
-    for each in nested(searcher):
-        if compares(each):
-            raise StudyError(
-                f"{type(each).__name__} compares trials by their scores, and "
-                f"{type(recipe).__name__} gives none: {lack}; "
-                "see docs/recipe.md, or search with grid or random"
-            )
-
-
-def check_metric(metric: str | None, recipe: Recipe, data: Data) -> None:
-    """Raise StudyError if there is a metric to rank by, and nothing that could give it."""
-    lack = _lack(recipe, data)
-    if metric is not None and lack is not None:
-        raise StudyError(
-            f"trials are to be ranked by {metric!r}, and {type(recipe).__name__} gives no scores: "
-            f"{lack}; see docs/recipe.md, or leave out metric="
-        )
+    also = ""
+    if not isinstance(setup.recipe, ShardRecipe):
+        if metric == "loss" or space is None:
+            return
+        config = first_config(space)
+        names = trained_names(setup.recipe, data, config, setup.seed)
+        if names is None or metric in names:
+            return
+        also = f", and training_step returns {', '.join(sorted(names))}"
+    raise StudyError(
+        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
+        f"scores: {lack}{also}; see docs/recipe.md, or leave out metric="
+    )
 
 
 def _lack(recipe: Recipe, data: Data) -> str | None:

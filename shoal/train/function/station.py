@@ -127,7 +127,9 @@ class FunctionStation:
             kept = self._saved(unit.trial.id, run, news.checkpoint)
             spent["save"] = perf_counter() - begin
         visit = unit.visit._replace(samples=1)
-        return Done(visit, spent, dict(news.values), kept, over=over, config=chosen)
+        return Done(
+            visit, spent, dict(news.values), kept=kept, over=over, config=chosen
+        )
 
     def _chosen(self, unit: Unit) -> dict[str, Value] | None:
         """The trial's configuration, if its objective has drawn more of that."""

@@ -127,7 +127,7 @@ class TrialModel:
             **self.optimizing.state(),
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [list(visit) for visit in self.visits],
-            "bad": self.noted.strikes,
+            **self.noted.state(),
             "found": self.found,
             **tree.to_numpy(self.adapter.state()),
             **self.hooks.carried.saved(tree.to_numpy),
@@ -148,7 +148,7 @@ class TrialModel:
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
-        self.noted.strikes = state["bad"]
+        self.noted.load(state)
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
         self.hooks.carried.load(state, tree.to_torch, self.device)
@@ -385,14 +385,16 @@ class TrainingLane(TrialModel):
 
     @property
     def steps_by_epoch(self) -> bool:
-        """Whether an epoch's end changes anything."""
+        """Whether an epoch's end changes anything beside the notes."""
         return self.optimizing.by_epoch or self.adapter.listens
 
     def end_epoch(self, metric: float | None) -> Mapping[str, float]:
-        """Step a scheduler that counts epochs. ReduceLROnPlateau waits for one with a metric.
+        """Begin another epoch of notes, and step schedulers that count epochs.
 
-        Returns scores of the epoch beside those of its validation.
+        ReduceLROnPlateau waits for an epoch with a metric. Returns scores of the epoch beside
+        those of its validation.
         """
+        self.noted.epoch = {}
         scores = self.adapter.end_epoch()
         self.optimizing.end_epoch(metric)
         return scores

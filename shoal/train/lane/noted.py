@@ -30,6 +30,8 @@ class Noted:
     def __init__(self, patience: int) -> None:
         self._patience = patience
         self._by_name: Items = {}
+        # by name, of the training epoch so far: the sum of value times samples, and the samples
+        self.epoch: dict[str, Sum] = {}
         self.strikes = 0  # steps in a row, up to now, whose loss was not finite
         # brings values in that were noted for several lanes at once
         self.pending: Callable[[], None] | None = None
@@ -69,8 +71,33 @@ class Noted:
             values = numbers([value for _, value in items])
             if name == "loss":
                 self._watch(values)
-            sums[name] = (sum(map(mul, counts, values)), float(sum(counts)))
+            products = list(map(mul, counts, values))
+            samples = float(sum(counts))
+            sums[name] = (sum(products), samples)
+            self._add_to_epoch(name, products, samples)
         return sums
+
+    def _add_to_epoch(self, name: str, products: list[float], samples: float) -> None:
+        """Add a value's steps one by one, so that it does not matter when the lane reports."""
+        total, counted = self.epoch.get(name, (0.0, 0.0))
+        for product in products:
+            total += product
+        self.epoch[name] = (total, counted + samples)
+
+    def state(self) -> dict[str, Any]:
+        """What of it belongs to the trial's state."""
+        noted = {name: list(sums) for name, sums in self.epoch.items()}
+        return {"bad": self.strikes, "noted": noted}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from that state. Earlier versions did not keep the epoch's sums."""
+        self.strikes = state["bad"]
+        noted = state.get("noted", {})
+        self.epoch = {name: (sums[0], sums[1]) for name, sums in noted.items()}
+
+    def epoch_means(self) -> dict[str, float]:
+        """The mean of each value over the samples of the epoch so far."""
+        return {name: total / count for name, (total, count) in self.epoch.items()}
 
     def _watch(self, losses: list[float]) -> None:
         """Count the steps in a row whose loss is not finite."""

@@ -55,6 +55,8 @@ class Done:
     spent: Mapping[str, Seconds] = field(default_factory=dict)
     # None: they were not asked for, or there is nothing to validate with
     scores: Mapping[str, float] | None = None
+    # if scores were asked for: the means of the epoch's training values so far
+    trained: Mapping[str, float] = field(default_factory=dict)
     # the name of the checkpoint that was written
     kept: str | None = None
     # seconds of training since the trial's last durable state
@@ -68,6 +70,17 @@ class Done:
     over: bool = False
     # the trial's configuration, if it drew some of that itself
     config: Mapping[str, Value] | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether there are scores, of validation or of training."""
+        return self.scores is not None or bool(self.trained)
+
+    def by_name(self) -> tuple[dict[str, float], tuple[str, ...]]:
+        """All scores by name, and the names of those of training."""
+        scores = dict(self.scores or {})
+        trained = named_apart(self.trained, scores)
+        return scores | trained, tuple(trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,16 @@ class Returned:
 @dataclass(frozen=True, slots=True)
 class Made:
     """The unit's pass was made by several processes, of which another one reports the unit."""
+
+
+def named_apart(
+    trained: Mapping[str, float], scores: Mapping[str, float]
+) -> dict[str, float]:
+    """The training values by names that validation does not have: train_<name> where it does."""
+    return {
+        f"train_{name}" if name in scores else name: value
+        for name, value in trained.items()
+    }
 
 
 class TrialError(Exception):

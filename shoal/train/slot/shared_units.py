@@ -138,7 +138,7 @@ class Ranks:
         del self._shared[trial]
         wide = shared.wide
         try:
-            self._end.advance(wide.lane, shared.unit.trial, visits, scores, wide.totals)
+            self._end.advance(wide.lane, shared.unit.trial, visits, scores)
         except TrialError:  # rank 0 reports the same error
             return False
         if last or shared.unit.carry:  # the trial may go on elsewhere

@@ -6,12 +6,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 
-from shoal.core.event import Sum
 from shoal.core.trial import Seconds, Trial, TrialId, Visit
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import STEPS
-from shoal.train.recipe.unit import Done, OutOfMemory, Tree, TrialError, Unit
+from shoal.train.recipe.unit import (
+    Done,
+    OutOfMemory,
+    Tree,
+    TrialError,
+    Unit,
+    named_apart,
+)
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Evaluation
 from shoal.train.slot.held import HeldLane, HeldLanes
@@ -73,7 +79,8 @@ class UnitEnd:
         lane = each.lane
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
         visits = (*unit.visits, visit)
-        more = self.advance(lane, unit.trial, visits, scores, each.totals)
+        trained = lane.noted.epoch_means() if unit.evaluate else {}
+        more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
             scores = {**scores, **more}
         self._lanes.settle(each.trial, held, safe=False)
@@ -88,6 +95,7 @@ class UnitEnd:
             visit=visit,
             spent=each.spent.take(),
             scores=scores,
+            trained=trained,
             kept=kept,
             age=age,
             signature=lane.signature,
@@ -107,7 +115,6 @@ class UnitEnd:
         trial: Trial,
         visits: tuple[Visit, ...],
         scores: Scores | None,
-        totals: Mapping[str, Sum],
     ) -> Mapping[str, float]:
         """Let the lane have made these visits, of which the last one may end an epoch.
 
@@ -118,10 +125,14 @@ class UnitEnd:
         """
         lane.visits = visits
         shards = trial.shards or self._data.shards
-        if len(visits) % len(shards) == 0 and lane.steps_by_epoch:
-            with blaming(), lane.rng:
-                return lane.end_epoch(self._metric(scores, totals))
-        return {}
+        if len(visits) % len(shards) != 0:
+            return {}
+        if not lane.steps_by_epoch:
+            lane.noted.epoch = {}
+            return {}
+        metric = self._metric(scores, lane)
+        with blaming(), lane.rng:
+            return lane.end_epoch(metric)
 
     def _kept_if_due(self, each: Pass) -> str | None:
         """Make the state durable if that is due; the checkpoint's name, or None."""
@@ -131,15 +142,11 @@ class UnitEnd:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
 
-    def _metric(self, scores: Scores | None, totals: Mapping[str, Sum]) -> float | None:
-        """The study's metric in the validation, or else in the training of the pass."""
-        metric = self._setup.metric
-        if metric is None:
-            return None
-        if scores is not None and metric in scores:
-            return scores[metric]
-
-        return _mean(totals, metric)
+    def _metric(self, scores: Scores | None, lane: TrainingLane) -> float | None:
+        """The study's metric in the validation, or else in the training of the epoch."""
+        found = scores or {}
+        values = {**named_apart(lane.noted.epoch_means(), found), **found}
+        return values.get(self._setup.metric or "")
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""
@@ -150,14 +157,6 @@ class UnitEnd:
         if lane.found is not None:
             figures["batch_size"] = float(lane.found)
         return figures
-
-
-def _mean(totals: Mapping[str, Sum], name: str) -> float | None:
-    """The mean of a value that was noted in the pass; None if it was not."""
-    total, count = totals.get(name, (0.0, 0.0))
-    if not count:
-        return None
-    return total / count
 
 
 def _age(each: Pass, kept: str | None = None) -> Seconds:

@@ -69,6 +69,21 @@ def check_recipe(
     return _report(steps, checks)
 
 
+def trained_names(
+    recipe: Recipe, data: Data, config: Config, seed: int = 0
+) -> set[str] | None:
+    """The names of the values that a training step gives; None if it raises."""
+    try:
+        bench = _Bench(recipe, data, config, seed)
+        lane = bench.lane()
+        bench.begin(lane)
+        bench.step(lane, bench.batches[0])
+        _, values = lane.taken()
+    except RAISED:
+        return None
+    return set(values)
+
+
 def _compared(name: str, first: Tree, again: Tree) -> Check:
     """Whether two states are equal; if not, the first three places where they differ."""
     found = list(differences(first, again))
