@@ -13,6 +13,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.arranged import Arranged, Arrangement
 from shoal.train.data.arrays import Arrays, from_arrays, from_idx
 from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.formats import FromFiles
 from shoal.train.data.items.collate import check_collate
 from shoal.train.data.items.readers import ItemReaders
 from shoal.train.data.npz import from_folder
@@ -36,7 +37,7 @@ CHUNK_ROWS = 256  # samples that a chunk of large ones should have
 MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
 
 
-class Data(Arranged, ItemReaders):
+class Data(Arranged, ItemReaders, FromFiles):
     """Training shards in their order, and validation parts.
 
     docs/data.md lists the ways to build it. `shards`: the training shards. `sizes`:
@@ -78,6 +79,7 @@ class Data(Arranged, ItemReaders):
         self.serial = parts.source.serial
         self.form = parts.form
         self.collate = parts.collate
+        self.names = parts.names
         self._tried = parts.tried
         self._row_bytes = parts.row_bytes
         if parts.sequential:

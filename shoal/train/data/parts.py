@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ import numpy as np
 from shoal.core.cluster import ShardId, proportional
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.mapped import MappedArray
 from shoal.train.data.ragged import Ragged
 
 # Of the largest shard, if the user names no number of shards.
@@ -76,6 +77,8 @@ class Parts:
     collate: Any = None
     tried: Sequence[Any] = ()  # the first items
     sequential: bool = False  # the rows of the parts are in the order of the data
+    # the texts or classes behind a column's numbers, by column
+    names: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +247,29 @@ def as_array(column: Any, name: str) -> Array:
     Raises:
         DataError: it is a single value, or not numbers.
     """
+    if isinstance(column, MappedArray):
+        return column  # type: ignore[return-value]
+    if isinstance(column, np.memmap):
+        mapped = MappedArray.of(column)
+        if mapped is not None:
+            return _checked(mapped, name)
     if hasattr(column, "detach"):
         column = column.detach().cpu().numpy()
-    array = np.asarray(column)
+    return _checked(np.asarray(column), name)
+
+
+def _checked(array: Any, name: str) -> Array:
+    """The array, if it has samples of numbers."""
     if array.ndim == 0:
         raise DataError(
-            f"column {name} must have samples along its first axis; got the single value {column!r}"
+            f"column {name} must have samples along its first axis; got the single value {array}"
         )
     if array.dtype.kind not in "biufc":
         raise DataError(
             f"column {name} must hold numbers; got dtype {array.dtype}: encode it as numbers first"
         )
-    return array
+    checked: Array = array
+    return checked
 
 
 def alike(first: Columns, second: Columns, one: str, other: str) -> None:
@@ -275,7 +289,10 @@ def alike(first: Columns, second: Columns, one: str, other: str) -> None:
 
 
 def hash_array(hashed: blake2b, array: Array) -> None:
-    """Add the array's type, shape and contents to the hash."""
+    """Add the array's type, shape and contents to the hash; of one in a file, some contents."""
+    if isinstance(array, MappedArray):
+        hashed.update(f"{array.dtype.str}{array.shape}".encode() + array.looked_at())
+        return
     flat = np.ascontiguousarray(array).reshape(-1)
     hashed.update(f"{array.dtype.str}{array.shape}".encode())
     hashed.update(flat.view(np.uint8).data)

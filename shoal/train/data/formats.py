@@ -1,0 +1,186 @@
+"""Data out of files of other tools: each constructor's arguments, and which reader it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.train.data.columns import DataError
+from shoal.train.data.parts import Division, Parts
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class FromFiles:
+    """The constructors of `Data` that read files of other tools."""
+
+    # the texts or classes behind a column's numbers, by column; old pickles lack it
+    names: Mapping[str, Sequence[str]] = {}
+
+    def __init__(self, parts: Parts) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def csv(
+        cls,
+        paths: Paths,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        encode: Mapping[str, Any] | None = None,
+        fill: float | Mapping[str, Any] | None = None,
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Rows of CSV files with a header line: one file, a folder, a pattern ("*.csv") or a list.
+
+        With `label` a batch is (all other columns as float32 (n, k), the label); without it a dict
+        of columns. Whole numbers are int64, others float32. What parts the values (comma,
+        semicolon, tab or bar) is seen from the header line.
+
+        `columns`: those to read; None: all. `encode`: {column: "onehot", "ordinal", "hash", or a
+        function}, of text; the texts by number are in `names`. A function gets the column's values
+        in the training part and returns a function of values. `fill`: what takes the place of
+        missing values, a number or one for each column. `validation`: a fraction, other files, or
+        None. `shards`: as for `arrays`. All rows are held in memory.
+
+        Raises:
+            DataError: no such file or column, text without `encode`, missing values without `fill`.
+        """
+        tables = _reader("tables", "csv", "pyarrow")
+        setup = tables.TableSetup(label, columns, encode or {}, fill)
+        how = Division(seed, shards)
+        return cls(tables.from_tables(paths, "csv", setup, validation, how))
+
+    @classmethod
+    def parquet(
+        cls,
+        paths: Paths,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        encode: Mapping[str, Any] | None = None,
+        fill: float | Mapping[str, Any] | None = None,
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """Rows of Parquet files; for the arguments see `csv`."""
+        tables = _reader("tables", "parquet", "pyarrow")
+        setup = tables.TableSetup(label, columns, encode or {}, fill)
+        how = Division(seed, shards)
+        return cls(tables.from_tables(paths, "parquet", setup, validation, how))
+
+    @classmethod
+    def arrow(
+        cls,
+        source: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Mapping[str, Callable[[Any], Any]] | None = None,
+        validation: Any = 0.2,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """A Hugging Face `datasets.Dataset`, or Arrow files; rows stay in the files until read.
+
+        A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets`
+        are decoded. `decode`: {column: function of a value}, for all else that is no number.
+        `columns`: those to read; None: all. `validation`: a fraction, another dataset, or None.
+
+        Raises:
+            DataError: rows that are in no file, no such column, values that are no numbers.
+        """
+        arrow = _reader("arrow", "arrow", "pyarrow", "pillow")
+        how = Division(seed, shards)
+        return cls(arrow.from_arrow(source, columns, decode, validation, how))
+
+    @classmethod
+    def images(
+        cls,
+        root: str | os.PathLike[str],
+        size: int | tuple[int, int] | None = None,
+        *,
+        validation: Any = 0.2,
+        stratify: bool = True,
+        shards: int | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """A folder with a folder of pictures (jpg, png) for each class.
+
+        A batch is (pictures uint8 (n, 3, height, width), class numbers int64); the class names are
+        `data.names["1"]`. `size`: a side or (height, width) to which pictures are resized; None:
+        all have one size. `validation`: a fraction (each class keeps its share, unless `stratify`
+        is False), another such folder, or None.
+
+        Raises:
+            DataError: no such folder, no pictures, pictures of several sizes.
+        """
+        images = _reader("images", "images", "pillow")
+        how = Division(seed, shards)
+        made = images.from_images(Path(root), size, validation, how, stratify)
+        return cls(made)
+
+    @classmethod
+    def tar(
+        cls,
+        paths: Paths,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Mapping[str, Callable[[bytes], Any]] | None = None,
+        size: int | tuple[int, int] | None = None,
+        validation: Any = None,
+        seed: int = 0,
+    ) -> Self:
+        """Tar files in webdataset's layout: each is a shard; a sample's members share a name.
+
+        Members jpg, png, npy, cls and json (numbers) are decoded by their ending. `decode`:
+        {ending: function of the bytes}, for others, such as txt. `columns`: the endings to read:
+        then a batch is a tuple; None: all of the first sample's, and a batch is a dict. `size`: of
+        pictures, as for `images`. `validation`: a fraction of the files, other files, or None.
+
+        Raises:
+            DataError: no such file, a packed tar file, a sample that lacks a member.
+        """
+        tar = _reader("tar", "tar", "pillow")
+        return cls(tar.from_tars(paths, columns, decode, size, validation, seed))
+
+    @classmethod
+    def files(
+        cls,
+        paths: Paths,
+        read: Callable[[Path], Any],
+        *,
+        validation: Any = None,
+        seed: int = 0,
+    ) -> Self:
+        """Files of any format: each is a shard; `read(path)` gives its columns.
+
+        The columns are arrays of equal length, as a tuple or a dict. Each file is read once when
+        the data is made, to see how many samples it has. `validation`: a fraction of the files,
+        other files, or None.
+
+        Raises:
+            DataError: no such file, or files whose columns differ.
+        """
+        files = _reader("files", "files")
+        return cls(files.from_files(paths, read, validation, seed))
+
+
+def _reader(module: str, constructor: str, *needs: str) -> Any:
+    """The module that reads the format, imported when it is needed.
+
+    Raises:
+        DataError: a library that it needs is missing.
+    """
+    try:
+        return import_module(f"shoal.train.data.read.{module}")
+    except ImportError as error:
+        raise DataError(
+            f"Data.{constructor} needs {' and '.join(needs)}: pip install {' '.join(needs)} "
+            f"({error})"
+        ) from error

@@ -1,0 +1,1 @@
+"""Files of other tools as data: each reader needs its own library."""

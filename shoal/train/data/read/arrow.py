@@ -1,0 +1,271 @@
+"""Data out of Arrow tables that stay in their files, such as those of Hugging Face's datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.parts import Division, Index, Parts, is_fraction
+from shoal.train.data.read.paths import listed, looked_at_file
+from shoal.train.data.read.pictures import picture, stacked
+from shoal.train.data.read.table import from_table
+
+Decoder = Callable[[Any], Any]
+KINDS = ("*.arrow", "*.feather", "*.ipc")
+
+
+@dataclass(slots=True)
+class ArrowRows:
+    """Rows of a table. It travels without them, and is mapped where it arrives.
+
+    `source`: files, or a datasets.Dataset. `chosen`: which rows of its table count; None: all.
+    """
+
+    source: Any
+    names: Sequence[str]
+    decoders: Mapping[str, Decoder]
+    own_code: bool
+    chosen: Array | None
+    _batches: Any = field(default=None, repr=False)
+
+    def __getstate__(self) -> Any:
+        return self.source, self.names, self.decoders, self.own_code, self.chosen
+
+    def __setstate__(self, state: Any) -> None:
+        self.source, self.names, self.decoders, self.own_code, self.chosen = state
+        self._batches = None
+
+    def __len__(self) -> int:
+        if self.chosen is not None:
+            return len(self.chosen)
+        return int(self._opened()[1][-1])
+
+    def take(self, numbers: Index) -> Columns:
+        """These rows: a dict of columns."""
+        if self.chosen is not None:
+            numbers = self.chosen[numbers]
+        order = np.argsort(numbers, kind="stable")
+        pieces = list(self._pieces(numbers[order]))
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        table = pa.Table.from_batches(pieces)
+        return {
+            name: self._column(name, table.column(name))[back] for name in self.names
+        }
+
+    def _pieces(self, numbers: Index) -> Iterator[Any]:
+        """The rows, in ascending order, batch by batch."""
+        batches, ends = self._opened()
+        which = np.searchsorted(ends, numbers, side="right")
+        for at in np.unique(which):
+            batch = batches[at]
+            here = numbers[which == at] - (ends[at] - batch.num_rows)
+            yield batch.take(pa.array(here))
+
+    def _opened(self) -> tuple[Sequence[Any], Array]:
+        """The table's batches, and the row at which each ends."""
+        if self._batches is None:
+            batches = _batches(self.source, self.names)
+            self._batches = batches, np.cumsum([each.num_rows for each in batches])
+        opened: tuple[Sequence[Any], Array] = self._batches
+        return opened
+
+    def _column(self, name: str, column: Any) -> Array:
+        """Arrow's values as an array of numbers.
+
+        Raises:
+            DataError: they are missing, no numbers, or of unequal shapes.
+        """
+        if column.null_count:
+            raise DataError(
+                f"column {name} lacks values: fill them in, or leave the rows out"
+            )
+        if name in self.decoders:
+            values = [_value(each, self.decoders[name]) for each in column.to_pylist()]
+            return _numbers(name, stacked(values, name, "decode to one shape"))
+        joined = column.combine_chunks()
+        if isinstance(joined, pa.ChunkedArray):
+            joined = joined.chunk(0)
+        return _numbers(name, _array(name, joined))
+
+
+def _value(value: Any, decoder: Decoder) -> Array:
+    if isinstance(value, dict) and "bytes" in value:  # as datasets keeps pictures
+        value = value["bytes"]
+    return np.asarray(decoder(value))
+
+
+def _numbers(name: str, array: Array) -> Array:
+    if array.dtype.kind in "biufc":
+        return array
+    raise DataError(
+        f"column {name} must become numbers; got {array.dtype}: "
+        f'give decode={{"{name}": a function of a value}}'
+    )
+
+
+def _array(name: str, values: Any) -> Array:
+    """Numbers, or lists of numbers that are equally long.
+
+    Raises:
+        DataError: they are something else.
+    """
+    kind = values.type
+    if isinstance(values, pa.ExtensionArray):
+        return _array(name, values.storage)
+    if pa.types.is_fixed_size_binary(kind):
+        _, content = values.buffers()
+        start = values.offset * kind.byte_width
+        stop = start + len(values) * kind.byte_width
+        flat = np.frombuffer(content, np.uint8)[start:stop]
+        return flat.reshape(len(values), kind.byte_width)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+        if len(lengths) > 1:
+            raise DataError(
+                f"lists of column {name} must be equally long; got {lengths[0]} to {lengths[-1]} "
+                "values: for unequal ones give the dataset to Data.dataset(…, collate=…)"
+            )
+        inner = _array(name, values.flatten())
+        return inner.reshape(len(values), int(lengths[0]), *inner.shape[1:])
+    if pa.types.is_fixed_size_list(kind):
+        inner = _array(name, values.flatten())
+        return inner.reshape(len(values), kind.list_size, *inner.shape[1:])
+    if not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
+        raise DataError(
+            f"column {name} holds {kind}, no numbers: "
+            f'give decode={{"{name}": a function of a value}}, or columns= without it'
+        )
+    return np.array(values.to_numpy(zero_copy_only=False))
+
+
+def _batches(source: Any, names: Sequence[str]) -> list[Any]:
+    """The batches of a datasets.Dataset or of files, with these columns."""
+    if is_dataset(source):
+        batches: list[Any] = source.data.table.select(list(names)).to_batches()
+        return batches
+    return [each for file in source for each in _mapped(file, names)]
+
+
+def _mapped(file: Path, names: Sequence[str]) -> list[Any]:
+    """The file's batches, with these columns.
+
+    Raises:
+        DataError: it is no Arrow file, or lacks a column.
+    """
+    try:
+        table = _open(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{file} cannot be read as Arrow ({type(error).__name__}: {error})"
+        ) from error
+    lacks = [name for name in names if name not in table.schema.names]
+    if lacks:
+        raise DataError(
+            f"{file.name} has no column {', '.join(lacks)}; "
+            f"there are {', '.join(table.schema.names)}"
+        )
+    batches: list[Any] = table.select(list(names)).to_batches()
+    return batches
+
+
+def _open(file: Path) -> Any:
+    """The table, mapped: a file of either of Arrow's two formats."""
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+    except pa.ArrowInvalid:
+        return pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+
+
+def from_arrow(
+    source: Any,
+    columns: Sequence[str] | None,
+    decode: Mapping[str, Decoder] | None,
+    validation: Any,
+    how: Division,
+) -> Parts:
+    """See `Data.arrow`."""
+    table = _rows(source, columns, decode)
+    about = _about(table)
+    if validation is not None and not is_fraction(validation):
+        validation = _rows(validation, table.names, decode)
+        about += _about(validation)
+    return from_table(table, validation, how, about=about)
+
+
+def _rows(
+    source: Any, columns: Sequence[str] | None, decode: Mapping[str, Decoder] | None
+) -> ArrowRows:
+    """The rows of a datasets.Dataset, or of files."""
+    chosen = None
+    if is_dataset(source):
+        schema = source.data.table.schema
+        chosen = _chosen(source)
+    else:
+        source = tuple(_listed(source))
+        schema = _schema(source[0])
+    names = tuple(columns or schema.names)
+    lacks = [name for name in names if name not in schema.names]
+    if lacks:
+        raise DataError(
+            f"no column {', '.join(lacks)}; there are {', '.join(schema.names)}"
+        )
+    decoders = dict(decode or {})
+    for name in names:
+        kind = schema.field(name).type
+        if (
+            name not in decoders
+            and pa.types.is_struct(kind)
+            and kind.get_field_index("bytes") >= 0
+        ):
+            decoders[name] = partial(picture, size=None)
+    return ArrowRows(source, names, decoders, bool(decode), chosen)
+
+
+def _schema(file: Path) -> Any:
+    try:
+        return _open(file).schema
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{file} cannot be read as Arrow ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _listed(source: Any) -> list[Path]:
+    """The files of a path, a folder, a pattern or a list."""
+    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+        files = [file for kind in KINDS for file in sorted(Path(source).glob(kind))]
+        if not files:
+            raise DataError(f"{source} has no files {', '.join(KINDS)}")
+        return files
+    return listed(source, "*.arrow")
+
+
+def is_dataset(source: Any) -> bool:
+    """Whether it is a datasets.Dataset."""
+    return hasattr(source, "cache_files") and hasattr(source, "data")
+
+
+def _chosen(source: Any) -> Array | None:
+    """The rows of the files that a datasets.Dataset shows, after select, shuffle or filter."""
+    indices = getattr(source, "_indices", None)
+    if indices is None:
+        return None
+    rows: Array = indices.column(0).to_numpy()
+    return rows.astype(np.int64)
+
+
+def _about(table: ArrowRows) -> str:
+    paths = table.source
+    if is_dataset(paths):
+        paths = [Path(each["filename"]) for each in table.source.cache_files]
+    files = [looked_at_file(file) for file in paths]
+    return repr((files, table.names, sorted(table.decoders)))

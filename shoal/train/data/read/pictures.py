@@ -1,0 +1,65 @@
+"""Pictures as arrays, by Pillow."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image
+
+from shoal.train.data.columns import Array, DataError
+
+Size = int | tuple[int, int] | None  # one side of a square, or (height, width)
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
+    """The picture: (3, height, width), uint8, resized if a size is given."""
+    source: Any = content
+    if isinstance(content, bytes):
+        source = io.BytesIO(content)
+    with Image.open(source) as image:
+        wanted = _wanted(size)
+        if wanted is not None:
+            image.draft("RGB", wanted)  # a JPEG is decoded at a smaller scale at once
+        shown = image.convert("RGB")
+        if wanted is not None and shown.size != wanted:
+            shown = shown.resize(wanted, Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(shown).transpose(2, 0, 1))
+
+
+def _wanted(size: Size) -> tuple[int, int] | None:
+    """(width, height)."""
+    if size is None:
+        return None
+    if isinstance(size, int):
+        return size, size
+    return size[1], size[0]
+
+
+def check_size(size: Any) -> None:
+    """Raise DataError unless it is None, a side, or (height, width)."""
+    if size is None:
+        return
+    sides = size if isinstance(size, tuple) else (size, size)
+    if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
+        raise DataError(
+            f"size must be a number of pixels, (height, width), or None; got {size!r}"
+        )
+
+
+def stacked(arrays: list[Array], name: str, remedy: str) -> Array:
+    """The samples' arrays as a column.
+
+    Raises:
+        DataError: they have unequal shapes.
+    """
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        listed = ", ".join(map(str, sorted(shapes)[:3]))
+        raise DataError(
+            f"samples of column {name} must have one shape; got {listed}: {remedy}"
+        )
+    return np.stack(arrays)

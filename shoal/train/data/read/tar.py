@@ -1,0 +1,204 @@
+"""Data out of tar files in webdataset's layout: each is a shard, members share a sample's name."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.parts import Index, Parts, part_names, seed_of_rows
+from shoal.train.data.read.paths import divided, looked_at_file
+from shoal.train.data.read.pictures import Size, check_size, picture, stacked
+from shoal.train.rng import Rng
+
+Decoder = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tar:
+    """A tar file, and where the members of each sample lie."""
+
+    path: Path
+    spans: Array  # (samples, columns, 2): where each begins, and its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TarShards:
+    """Parts that are tar files. `names`: the columns, by the members' endings."""
+
+    tars: Mapping[ShardId, Tar]
+    names: Sequence[str]
+    named: bool  # batches are dicts
+    decoders: Mapping[str, Decoder]
+    serial: bool  # some decoders are the user's
+    seed: int
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part."""
+        return self.rows(part, np.arange(len(self.tars[part].spans)))
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part, in this order, read in that of the file."""
+        with self.tars[part].path.open("rb") as file:
+            if not self.serial:
+                return self._taken(file, self.tars[part].spans[index])
+            with Rng(seed_of_rows(self.seed, part, index), torch.device("cpu")):
+                return self._taken(file, self.tars[part].spans[index])
+
+    def _taken(self, file: IO[bytes], spans: Array) -> Columns:
+        found: list[list[Any]] = [[None] * len(spans) for _ in self.names]
+        for row in np.argsort(spans[:, 0, 0], kind="stable"):
+            for place, name in enumerate(self.names):
+                start, size = spans[row, place].tolist()
+                file.seek(start)
+                found[place][row] = self._decoded(name, file.read(size))
+        made = zip(self.names, found, strict=True)
+        remedy = "give size=, or decode="
+        columns = {name: stacked(values, name, remedy) for name, values in made}
+        if self.named:
+            return columns
+        return tuple(columns.values())
+
+    def _decoded(self, name: str, content: bytes) -> Array:
+        """The member as an array of numbers.
+
+        Raises:
+            DataError: it is something else.
+        """
+        value = np.asarray(self.decoders[name](content))
+        if value.dtype.kind not in "biufc":
+            raise DataError(
+                f"members .{name} must become numbers; got {value.dtype}: "
+                f'give decode={{"{name}": a function of the bytes}}'
+            )
+        return value
+
+
+def from_tars(
+    paths: Any,
+    columns: Sequence[str] | None,
+    decode: Mapping[str, Decoder] | None,
+    size: Any,
+    validation: Any,
+    seed: int,
+) -> Parts:
+    """See `Data.tar`."""
+    check_size(size)
+    train, test = divided(paths, "*.tar", validation, seed)
+    names = list(columns or _endings(train[0]))
+    decoders = {name: _decoder(name, decode or {}, size) for name in names}
+    parts = dict(zip(part_names("s", len(train)), train, strict=True))
+    parts |= zip(part_names("v", len(test)), test, strict=True)
+    tars = {part: _opened(path, names) for part, path in parts.items()}
+    serial = bool(decode)
+    source = TarShards(tars, names, columns is None, decoders, serial, seed)
+
+    first = source.rows(ShardId("s000"), np.arange(1))
+    about = [
+        (part, looked_at_file(tar.path), len(tar.spans)) for part, tar in tars.items()
+    ]
+    hashed = blake2b(repr([names, size, about]).encode(), digest_size=16)
+    sizes = {part: len(tar.spans) for part, tar in tars.items()}
+    return Parts(
+        source=source,
+        training={part: n for part, n in sizes.items() if part.startswith("s")},
+        validation={part: n for part, n in sizes.items() if part.startswith("v")},
+        row_bytes=max(1, cols.nbytes(first)),
+        fingerprint=hashed.hexdigest(),
+    )
+
+
+def _decoder(name: str, own: Mapping[str, Decoder], size: Size) -> Decoder:
+    """What makes numbers of members with this ending.
+
+    Raises:
+        DataError: nobody knows.
+    """
+    if name in own:
+        return own[name]
+    kind = name.rpartition(".")[2].lower()
+    if kind in ("jpg", "jpeg", "png"):
+        return partial(picture, size=size)
+    known: dict[str, Decoder] = {"npy": _array, "cls": int, "json": json.loads}
+    if kind not in known:
+        raise DataError(
+            f"members .{name} are not jpg, png, npy, cls or json: "
+            f'give decode={{"{name}": a function of the bytes}}, or columns= without it'
+        )
+    return known[kind]
+
+
+def _array(content: bytes) -> Any:
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
+def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:
+    """(sample, ending, start, bytes) of each file in the tar.
+
+    Raises:
+        DataError: it is no tar file, or packed.
+    """
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if member.isfile():
+                    folder, _, name = member.name.rpartition("/")
+                    key, _, ending = name.partition(".")
+                    yield f"{folder}/{key}", ending, member.offset_data, member.size
+    except (OSError, tarfile.TarError) as error:
+        raise DataError(
+            f"{path} cannot be read as a tar file that is not packed "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _endings(path: Path) -> list[str]:
+    """The endings of the first sample's members.
+
+    Raises:
+        DataError: there is none.
+    """
+    first = None
+    endings = []
+    for key, ending, _, _ in _members(path):
+        first = first or key
+        if key != first:
+            break
+        endings.append(ending)
+    if not endings:
+        raise DataError(f"{path} has no members")
+    return sorted(endings)
+
+
+def _opened(path: Path, names: Sequence[str]) -> Tar:
+    """Where the samples lie.
+
+    Raises:
+        DataError: there are none, or one lacks a member.
+    """
+    spans: dict[str, dict[str, tuple[int, int]]] = {}
+    for key, ending, start, size in _members(path):
+        spans.setdefault(key, {})[ending] = (start, size)
+    if not spans:
+        raise DataError(f"{path} has no members")
+    for key, found in spans.items():
+        lacks = [name for name in names if name not in found]
+        if lacks:
+            raise DataError(
+                f"{path}: sample {key.lstrip('/')} must have the members {', '.join(names)}; "
+                f"it lacks {', '.join(lacks)}"
+            )
+    rows = [[found[name] for name in names] for found in spans.values()]
+    return Tar(path, np.array(rows, np.int64))
