@@ -13,6 +13,7 @@ from shoal.tools.arguments import (
     CheckpointEvery,
     CheckpointLimit,
     Cold,
+    CommandLine,
     Concurrent,
     Copies,
     CopyOf,
@@ -22,6 +23,7 @@ from shoal.tools.arguments import (
     Extended,
     Feeders,
     File,
+    FileOrNone,
     Fuse,
     IdleLog,
     Loggers,
@@ -84,7 +86,8 @@ def _commands() -> ModuleType:
 
 @app.command(epilog=POLICIES)
 def run(
-    file: File,
+    file: FileOrNone = None,
+    command: CommandLine = None,
     storage: Storage = None,
     space: Space = None,
     num_samples: Samples = None,

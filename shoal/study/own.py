@@ -13,7 +13,7 @@ from shoal.train.function.recipe import nothing
 
 
 class OwnCode(StoredStudy):
-    """The part of a `Study` that is for functions and for loops of one's own."""
+    """The part of a `Study` that is for functions."""
 
     def without_function(self, searcher: Any) -> Any:
         """The searcher that `optimize` was given; a function becomes what is trained.

@@ -8,6 +8,7 @@ from shoal.search import Random
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError
 from shoal.train.data.data import Data, DataError
+from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
@@ -37,14 +38,16 @@ def check_recipe_type(recipe: Any) -> None:
         )
 
 
-def as_recipe(recipe: Any) -> Recipe:
-    """The recipe; a function of the configuration, or an objective, as one.
+def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
+    """The recipe; a function of the configuration, an objective, or a command line, as one.
 
     None is a study whose function comes later.
 
     Raises:
-        StudyError: it is neither an instance of a recipe nor a function.
+        StudyError: it is neither an instance of a recipe nor a function, or the command is none.
     """
+    if command is not None:
+        return _command_recipe(recipe, command)
     if isinstance(recipe, Recipe):
         return recipe
     if recipe is None:
@@ -59,6 +62,20 @@ def as_recipe(recipe: Any) -> Recipe:
             f"train(config); got {type(recipe).__name__}"
         )
     return function_recipe(recipe)
+
+
+def _command_recipe(recipe: Any, command: str) -> Recipe:
+    """The command line as a recipe.
+
+    Raises:
+        StudyError: there is a recipe, too, or the command is none.
+    """
+    if recipe is not None:
+        raise StudyError("give a recipe or command=, not both")
+    try:
+        return CommandRecipe(command)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
 
 
 def data_of(recipe: Recipe) -> Data:

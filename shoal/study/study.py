@@ -205,6 +205,7 @@ class Study(OwnCode):
 def create_study(
     recipe: "Recipe | Callable[..., Any] | None" = None,
     *,
+    command: str | None = None,
     storage: str | Path | None = None,
     study_name: str | None = None,
     metric: str | None = None,
@@ -218,7 +219,8 @@ def create_study(
     """A study of this recipe or function, in a new folder.
 
     With `load_if_exists` it goes on in a folder that holds one. Without a recipe, `optimize` gets
-    a function or an objective.
+    a function or an objective. `command`: a command line to train in place of a recipe, with
+    {names} of the search space in it, as "python train.py --lr {lr}".
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
@@ -228,7 +230,7 @@ def create_study(
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
     """
-    recipe = as_recipe(recipe)
+    recipe = as_recipe(recipe, command)
     mode = _mode(mode, direction) or recipe.mode or "min"
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)

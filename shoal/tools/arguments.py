@@ -11,6 +11,20 @@ File = Annotated[
         metavar="FILE.py[:Recipe]", help="a Python file with a shoal.Recipe in it"
     ),
 ]
+FileOrNone = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE.py[:Recipe]]",
+        help="a Python file with a shoal.Recipe in it; or give --command",
+    ),
+]
+CommandLine = Annotated[
+    str | None,
+    typer.Option(
+        "--command",
+        help="a command line to train, with {names} of --space, e.g. 'python t.py --lr {lr}'",
+    ),
+]
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="the study's folder")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
 StoredIn = Annotated[

@@ -27,7 +27,8 @@ from shoal.tools.parse import (
 
 @errors()
 def run(
-    file: str,
+    file: str | None,
+    command: str | None,
     storage: Path | None,
     space: list[str] | None,
     metric: str | None,
@@ -37,7 +38,7 @@ def run(
     **options: Any,
 ) -> None:
     """Train a search. `options`: what else `Study.optimize` takes; workers and feeders are text."""
-    study = open_study(file, storage, space, metric, mode, seed)
+    study = open_study(file, storage, space, metric, mode, seed, command)
     options["num_samples"] = _samples(study, options["num_samples"])
     for name in ("workers", "feeders"):
         if options[name].isdecimal():

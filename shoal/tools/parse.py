@@ -21,17 +21,25 @@ DOMAINS = ("uniform", "loguniform", "randint", "choice", "grid")
 
 
 def open_study(
-    file: str,
+    file: str | None,
     storage: Path | None,
     space: list[str] | None,
     metric: str | None,
     mode: str | None,
     seed: int,
+    command: str | None = None,
 ) -> "Study":
-    """The study of a recipe's file; new, or going on in its folder."""
-    recipe = recipe_of(file)
+    """The study of a recipe's file or a command line; new, or going on in its folder.
+
+    Raises:
+        StudyError: not one of both is given.
+    """
+    if (file is None) == (command is None):
+        raise StudyError("give FILE.py[:Recipe], or --command 'python train.py …'")
+    recipe = None if file is None else recipe_of(file)
     return shoal.create_study(
         recipe,
+        command=command,
         storage=storage,
         metric=metric,
         mode=mode,
@@ -72,7 +80,7 @@ def recipe_of(file: str) -> "Recipe":
         ) from error
 
 
-def space_of(recipe: "Recipe", given: list[str] | None) -> dict[str, Any] | None:
+def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any] | None:
     """The recipe's search space; the dimensions given replace its own of that name, or are added.
 
     Returns None if neither has any.

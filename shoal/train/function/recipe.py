@@ -28,7 +28,7 @@ class FunctionRecipe(Recipe):
     # whether trials draw their configurations themselves
     draws = False
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Any) -> None:  # a function, or a command line's text
         self.function = function
 
     @property

@@ -1,0 +1,176 @@
+"""Command lines as recipes: programs in any language, which print their scores."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from shoal.train.function.process import TrialProcess
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.talk import TrialContext, Values, report, restore
+
+FOLDER = "checkpoint"  # the placeholder of a trial's folder
+_PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+_PAIR = re.compile(r"([A-Za-z_][\w./-]*)=(\S+)")
+
+
+class CommandRecipe(FunctionRecipe):
+    """Trains by running a command line, whose words may hold {names} of the configuration."""
+
+    def __init__(self, command: str) -> None:
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"the command {command!r} is none: {error}") from error
+        if not self.words:
+            raise ValueError("the command is empty: give a program and its arguments")
+        super().__init__(command)
+        self.folder = str(Path.cwd())
+
+    @property
+    def name(self) -> str:
+        """The name of the first argument that is a file, else the program's."""
+        files = [word for word in self.words[1:] if Path(self.folder, word).is_file()]
+        return Path([*files, self.words[0]][0]).stem
+
+    def check(self, space: Mapping[str, Any] | None) -> None:
+        """Raise ValueError if a placeholder and the space do not fit, or there is no program."""
+        program = self.words[0]
+        if not _PLACE.search(program) and not shutil.which(program):
+            raise ValueError(f"there is no program {program!r} to run")
+        named = set(_PLACE.findall(" ".join(self.words))) - {FOLDER}
+        if space is None and not named:
+            return
+        space = space or {}
+        for name in sorted(named - space.keys()):
+            raise ValueError(_unknown(name, [*space, FOLDER]))
+        unused = sorted(space.keys() - named - {"seed"})
+        if unused:
+            raise ValueError(
+                f"the command does not use {', '.join(unused)} of the search space: write "
+                + " ".join(f"{{{name}}}" for name in unused)
+                + " where it belongs"
+            )
+
+    def run(self, context: TrialContext) -> None:
+        """Run the command to its end; each line of scores is a report.
+
+        Raises:
+            RuntimeError: it failed, or printed no scores.
+        """
+        with _folder() as folder:
+            words = [_filled(word, context.chosen, folder) for word in self.words]
+            place = self.folder if Path(self.folder).is_dir() else None
+            variables = _variables(context, folder)
+            process = TrialProcess(words, variables, place, context.log)
+            try:
+                reports = _told(process, folder)
+                _check_end(process, reports or context.restored)
+            finally:
+                process.stop()
+
+
+def _told(process: TrialProcess, folder: Path) -> int:
+    """Report what the process tells; returns how often it did."""
+    reports = 0
+    for line in process.lines():
+        values = scores(line)
+        if values is None:
+            continue
+        # Of several lines at once, the files belong to the last.
+        current = process.pause()
+        kept = folder if current and any(folder.iterdir()) else None
+        report(values, checkpoint=kept)
+        process.go_on()
+        reports += 1
+    return reports
+
+
+def _check_end(process: TrialProcess, told: int | bool) -> None:
+    """Raise RuntimeError unless the process has ended well."""
+    status = process.ended()
+    newest = "".join(process.log.newest)
+    if status != 0:
+        raise RuntimeError(f"the command ended with {status}; it printed\n{newest}")
+    if not told:
+        raise RuntimeError(
+            "the command printed no scores: it must print lines such as loss=0.3 accuracy=0.9; "
+            f"it printed\n{newest}"
+        )
+
+
+def scores(line: str) -> Values | None:
+    """The numbers of a line that consists of name=value pairs; None of other lines."""
+    pairs = [_PAIR.fullmatch(word) for word in line.replace(",", " ").split()]
+    found = {}
+    for pair in pairs:
+        if pair is None:
+            return None
+        try:
+            found[pair[1]] = float(pair[2])
+        except ValueError:
+            return None
+    return found or None
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """The folder of a trial's checkpoint, with what the newest one held."""
+    with tempfile.TemporaryDirectory(
+        prefix="shoal-", ignore_cleanup_errors=True
+    ) as place:
+        folder = Path(place) / FOLDER
+        folder.mkdir()
+        former = restore()
+        if former is not None:
+            shutil.copytree(former, folder, dirs_exist_ok=True)
+        yield folder
+
+
+def _filled(word: str, config: Mapping[str, Any], folder: Path) -> str:
+    """The word with values in place of names.
+
+    Raises:
+        ValueError: the configuration lacks a name.
+    """
+    known = {**config, FOLDER: folder}
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in known:
+            raise ValueError(_unknown(found[1], list(known)))
+        return str(known[found[1]])
+
+    return _PLACE.sub(value, word)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    """What to say of a placeholder that nothing is known for."""
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {{{near[0]}}}?" if near else ""
+    return (
+        f"the command names {{{name}}}, which is no dimension of the search space "
+        f"(known are {', '.join(known)}){hint}"
+    )
+
+
+def _variables(context: TrialContext, folder: Path) -> dict[str, str]:
+    """The environment of a trial's process."""
+    found = dict(os.environ)
+    found.pop("SHOAL_RESTORED", None)
+    found |= {
+        "PYTHONUNBUFFERED": "1",
+        "SHOAL_CHECKPOINT": str(folder),
+        "SHOAL_SEED": str(context.seed),
+        "SHOAL_TRIAL": context.trial.id,
+    }
+    if context.restored:
+        found["SHOAL_RESTORED"] = "1"
+    return found

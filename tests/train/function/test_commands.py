@@ -1,0 +1,180 @@
+"""Command lines as trials."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.cli import app
+from shoal.study.folder import StudyError
+from shoal.train.function import process
+from shoal.train.function.command import scores
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+
+folder, rate, epochs = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+kept = folder / "state"
+begun, value = 0, 1.0
+if os.environ.get("SHOAL_RESTORED"):
+    begun, value = kept.read_text().split()
+begun, value = int(begun), float(value)
+print("from", begun, "of", os.environ["SHOAL_TRIAL"], os.environ["SHOAL_SEED"])
+if rate > 1:
+    print("no luck", file=sys.stderr)
+    sys.exit(3)
+for epoch in range(begun, epochs):
+    value *= 1 - rate
+    kept.write_text(f"{epoch + 1} {value}")
+    print(f"epoch {epoch}")
+    print(f"loss={value} rate={rate}")
+    sys.stdin.readline()
+"""
+
+
+def command(folder: Path, epochs: int = 4) -> str:
+    """A command line that runs the program above."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    return f"'{sys.executable}' '{program}' {{checkpoint}} {{lr}} {epochs}"
+
+
+def made(folder: Path, text: str, rates: list[Any]) -> shoal.Study:
+    """A study of a command line."""
+    return shoal.create_study(
+        command=text,
+        storage=folder / "s",
+        metric="loss",
+        search_space={"lr": shoal.grid(rates)},
+    )
+
+
+def alone(rate: float, epochs: int) -> list[float]:
+    """The losses that the program prints."""
+    found = [1.0]
+    for _ in range(epochs):
+        found.append(found[-1] * (1 - rate))
+    return found[1:]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("loss=0.5\n", {"loss": 0.5}),
+        ("loss=1e-3, val/accuracy=.9", {"loss": 0.001, "val/accuracy": 0.9}),
+        ("epoch 3 loss=0.5", None),
+        ("file=x.txt", None),
+        ("\n", None),
+    ],
+)
+def test_lines_of_pairs_are_scores(line: str, found: Any) -> None:
+    assert scores(line) == found
+
+
+def test_lines_are_reports_and_folders_are_checkpoints(tmp_path: Path) -> None:
+    study = made(tmp_path, command(tmp_path), [0.1, 0.5, 2.0])
+    study.optimize(progress=False)
+    how = [t.status for t in study.trials]
+    assert how[:2] == ["finished"] * 2
+    assert "ended with 3" in how[2]
+    assert "no luck" in (tmp_path / "s/trials/t002/error.txt").read_text()
+    for trial, rate in zip(study.trials, (0.1, 0.5), strict=False):
+        assert [v["loss"] for _, v in trial.scores] == alone(rate, 4)
+        place = study.checkpoint(trial)
+        assert (place / "state").read_text() == f"4 {alone(rate, 4)[-1]}"
+    log = (tmp_path / "s/trials/t001/log.txt").read_text()
+    assert "from 0 of t001 0" in log and "epoch 3" in log
+    study.report()
+
+
+def test_commands_go_on_from_their_folders(tmp_path: Path) -> None:
+    made(tmp_path, command(tmp_path, 6), [0.1, 0.5]).optimize(
+        progress=False, max_epochs=2
+    )
+    study = shoal.load_study(tmp_path / "s")
+    study.extend("t000", 5)
+    study.resume(progress=False)
+    assert [v["loss"] for _, v in study.trials[0].scores] == alone(0.1, 5)
+    assert "from 2 of t000" in (tmp_path / "s/trials/t000/log.txt").read_text()
+    assert all(row["equal"] for row in study.replay())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
+def test_what_a_stopped_trial_started_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "parent.py"
+    program.write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open(sys.argv[1], 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "print('loss=1')\n"
+        "time.sleep(600)\n"
+    )
+    text = f"'{sys.executable}' '{program}' '{tmp_path}/{{lr}}'"
+    made(tmp_path, text, [1]).optimize(progress=False, max_epochs=1)
+    numbers = [int(word) for word in (tmp_path / "1").read_text().split()]
+    deadline = time.monotonic() + 20
+    while any(map(_lives, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_lives, numbers))
+
+
+def _lives(number: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        os.kill(number, signal.SIG_DFL)
+        return ") Z" not in Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LOG_BYTES", 100)
+    log = process.OutputLog(tmp_path / "t" / "log.txt")
+    for number in range(100):
+        log.write(f"line {number}\n")
+    sizes = [place.stat().st_size for place in (tmp_path / "t").iterdir()]
+    assert len(sizes) == 2 and max(sizes) < 120
+    assert log.newest[-1] == "line 99\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("python x.py --lr {lrr}", r"did you mean \{lr\}"),
+        ("python x.py", "does not use lr"),
+        ("no-such-program {lr}", "no program"),
+        ("python 'x.py {lr}", "is none"),
+        (" ", "empty"),
+    ],
+)
+def test_what_is_wrong_is_said_first(tmp_path: Path, text: str, why: str) -> None:
+    text = text.replace("python", f"'{sys.executable}'")
+    with pytest.raises(StudyError, match=why):
+        made(tmp_path, text, [0.1]).optimize(progress=False)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+def test_a_command_that_prints_no_scores_fails(tmp_path: Path) -> None:
+    study = made(tmp_path, f"'{sys.executable}' -c 'print({{lr}})'", [0.1])
+    with pytest.raises(StudyError, match="every trial failed|all"):
+        study.optimize(progress=False)
+    assert "printed no scores" in study.trials[0].status
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    args = ["run", "--command", command(tmp_path), "--storage", str(tmp_path / "s")]
+    more = ["--space", "lr=grid([0.1,0.5])", "--metric", "loss", "--max-epochs", "3"]
+    done = CliRunner().invoke(app, [*args, *more])
+    assert done.exit_code == 0, done.output
+    study = shoal.load_study(tmp_path / "s")
+    assert study.best_trial.config == {"lr": 0.5} and study.best_trial.epochs == 3
+    done = CliRunner().invoke(app, ["run", "--metric", "loss"])
+    assert done.exit_code == 2 and "--command" in done.output
