@@ -12,7 +12,7 @@ from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
-from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
+from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
@@ -74,6 +74,14 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
         raise typer.Exit(1)
 
 
+def _best(study: "Study") -> str:
+    """How to get what the best trial has learnt."""
+    load = f"shoal.load_study({str(study.folder.path)!r})"
+    if function_in(study.recipe) is not None:
+        return f"study = {load}; study.checkpoint(study.best_trial)   gives its files or state"
+    return f"{load}.best_model()   gives the best model"
+
+
 def next_steps(
     study: "Study", found: Mapping[str, Any], failed: Sequence[str]
 ) -> Iterator[str]:
@@ -88,10 +96,7 @@ def next_steps(
             f"next:    shoal replay {folder}   trains every trial again over its recorded visits "
             "and compares the weights"
         )
-        yield (
-            f"         shoal.load_study({str(folder)!r}).best_model()   "
-            "gives the best model in Python"
-        )
+        yield f"         {_best(study)} in Python"
     if found.get("stopped"):
         yield f"         shoal resume {folder}   goes on where this run stopped"
 

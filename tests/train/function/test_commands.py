@@ -174,6 +174,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     more = ["--space", "lr=grid([0.1,0.5])", "--metric", "loss", "--max-epochs", "3"]
     done = CliRunner().invoke(app, [*args, *more])
     assert done.exit_code == 0, done.output
+    assert "study.checkpoint(" in done.output
     study = shoal.load_study(tmp_path / "s")
     assert study.best_trial.config == {"lr": 0.5} and study.best_trial.epochs == 3
     done = CliRunner().invoke(app, ["run", "--metric", "loss"])
