@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shoal.study.study import create_study as create_study
     from shoal.study.study import load_study as load_study
     from shoal.tools.by_hand import pack as pack
+    from shoal.train.adapt.huggingface import huggingface as huggingface
     from shoal.train.adapt.lightning import lightning as lightning
     from shoal.train.data.data import Data as Data
     from shoal.train.data.data import DataError as DataError
@@ -61,6 +62,7 @@ _HOMES = {
     "shoal.search.space": ["choice", "grid", "loguniform", "randint", "uniform"],
     "shoal.study.folder": ["StudyError", "StudyPaused"],
     "shoal.study.study": ["Study", "create_study", "load_study"],
+    "shoal.train.adapt.huggingface": ["huggingface"],
     "shoal.train.adapt.lightning": ["lightning"],
     "shoal.train.data.data": ["Data", "DataError"],
     "shoal.train.function.talk": ["report", "restore"],

@@ -1,0 +1,128 @@
+"""Hugging Face models in Shoal: they learn what a loop with the same arguments learns."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import shoal
+
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install transformers"
+)
+
+
+class Small(nn.Module):
+    """A model with the form of Hugging Face's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+        logits = self.head(self.norm(self.body(x)).relu())
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def items(count: int, seed: int) -> list[dict[str, Any]]:
+    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+    return [{"x": row, "labels": int(row.sum() > 0)} for row in x]
+
+
+def collator(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    labels = torch.tensor([int(row["labels"]) for row in rows])
+    return {
+        "x": torch.stack([torch.as_tensor(row["x"]) for row in rows]),
+        "labels": labels,
+    }
+
+
+def accuracy(seen: Any) -> dict[str, float]:
+    assert len(seen.label_ids) == 40, "the whole validation set"
+    return {"accuracy": float((seen.predictions.argmax(1) == seen.label_ids).mean())}
+
+
+ARGS = {
+    "per_device_train_batch_size": 16,
+    "num_train_epochs": 2,
+    "weight_decay": 0.1,
+    "warmup_steps": 3,
+    "learning_rate": 0.5,
+}
+
+
+def recipe_of(args: Any = ARGS) -> Any:
+    return shoal.huggingface(
+        Small, items(64, 0), items(40, 1), collator, args, compute_metrics=accuracy
+    )
+
+
+def searched(folder: Path, rates: list[float], policy: str) -> shoal.Study:
+    study = shoal.create_study(
+        recipe_of(),
+        storage=folder,
+        metric="eval_accuracy",
+        mode="max",
+        search_space={"learning_rate": shoal.grid(rates)},
+    )
+    study.optimize(policy=policy, progress=False)
+    return study
+
+
+def test_scores_of_the_whole_validation_set_and_packs_as_alone(tmp_path: Path) -> None:
+    rates = [0.001, 0.01]
+    alone = searched(tmp_path / "alone", rates, "fifo").trials_dataframe()
+    packed = searched(tmp_path / "packed", rates, "pack").trials_dataframe()
+    for name in ("last.eval_loss", "last.eval_accuracy"):
+        assert sorted(alone[name]) == sorted(packed[name])
+    assert alone["last.eval_accuracy"].between(0, 1).all()
+
+
+def test_decay_leaves_out_biases_and_norms_and_rates_warm_up() -> None:
+    recipe = recipe_of()
+    recipe.data()
+    model = Small()
+    made = recipe.configure_optimizers(model, {"learning_rate": 0.02})
+    with_decay, without = made["optimizer"].param_groups
+    assert [each.shape for each in with_decay["params"]] == [(8, 4), (2, 8)]
+    assert with_decay["weight_decay"] == 0.1
+    assert without["weight_decay"] == 0.0
+    assert len(without["params"]) == 4
+    rates = []
+    for _ in range(8):
+        rates.append(with_decay["lr"])
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert rates == pytest.approx(
+        [0.02 * each for each in (0, 1 / 3, 2 / 3, 1, 0.8, 0.6, 0.4, 0.2)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"fp16": True}, "fp16.*bf16"),
+        ({"max_steps": 5}, "num_train_epochs"),
+        ({"learning_rat": 1}, "learning_rate"),
+        ({"lr_scheduler_type": "polynomial"}, "linear"),
+        ({"optim": "sgd"}, "adamw_torch"),
+        ({"num_train_epochs": 1.5}, "whole number"),
+    ],
+)
+def test_fields_that_are_not_followed_are_refused(args: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        recipe_of(args)
+
+
+def test_a_model_instead_of_a_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="function that returns a new model"):
+        shoal.huggingface(Small(), items(8, 0))
+
+
+def test_names_that_are_not_searched_are_refused() -> None:
+    with pytest.raises(ValueError, match="search over batch_size"):
+        recipe_of().check_config({"per_device_train_batch_size": 4})
