@@ -160,6 +160,19 @@ def test_missing_values_are_filled_where_that_is_said(tmp_path: Path) -> None:
         Data.parquet(tmp_path / "bad.parquet")
 
 
+def test_missing_text_is_filled_where_that_is_said(tmp_path: Path) -> None:
+    file = text(tmp_path / "t.csv", "x,kind", "1,b", "2,", "3,NA", "4,a")
+    encode = {"kind": "ordinal"}
+    with pytest.raises(DataError, match="column kind lacks 2 of 4 values"):
+        Data.csv(file, encode=encode, validation=None)
+    data = Data.csv(file, encode=encode, fill={"kind": "none"}, validation=None)
+    assert data.names["kind"] == ("a", "b", "none")
+    read = data.read(S0)
+    assert read["kind"][np.argsort(read["x"])].tolist() == [1, 2, 2, 0]
+    numbered = Data.csv(file, encode=encode, fill=0, validation=None)
+    assert numbered.names["kind"] == ("0", "a", "b")
+
+
 def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from shoal.train.data import formats
 

@@ -60,7 +60,7 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
     if how == "hash":
         return hashed
     if how in ("onehot", "ordinal"):
-        known = tuple(sorted(set(training)))
+        known = tuple(sorted(set(training), key=_place))
         return Categories(column, known, how == "onehot")
     if not callable(how):
         raise DataError(
@@ -74,6 +74,11 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
         )
     encoder: Encoder = own
     return encoder
+
+
+def _place(value: Any) -> Any:
+    """Its place in the order: a filling may be a number among texts."""
+    return type(value).__name__, value
 
 
 def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:

@@ -100,7 +100,9 @@ def _read_file(file: Path, kind: str) -> Any:
         if kind == "parquet":
             return parquet.read_table(file)
         options = csv.ParseOptions(delimiter=_delimiter(file))
-        return csv.read_csv(file, parse_options=options)
+        # An empty field of text is missing, as an empty field of numbers is.
+        missing = csv.ConvertOptions(strings_can_be_null=True)
+        return csv.read_csv(file, parse_options=options, convert_options=missing)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{file} cannot be read as {kind} ({type(error).__name__}: {error})"
