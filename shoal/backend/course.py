@@ -147,7 +147,7 @@ class Positions:
         self,
         seed: int,
         sizes: Mapping[ShardId, int],
-        validate_every: int = 1,
+        validate_every: float = 1,
         state: State = State(),
         logs: Path | None = None,
     ) -> None:

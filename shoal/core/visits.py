@@ -43,9 +43,16 @@ def is_met(trial: Trial, samples: Samples) -> bool:
     return samples >= trial.samples - EPS
 
 
-def is_scored(visits: int, shards: int, validate_every: int, last: bool) -> bool:
+def falls_on_visits(shards: int, validate_every: float) -> bool:
+    """Whether so many epochs are a whole number of visits, of so many `shards` to an epoch."""
+    visits = shards * validate_every
+    return round(visits) >= 1 and abs(visits - round(visits)) < EPS
+
+
+def is_scored(visits: int, shards: int, validate_every: float, last: bool) -> bool:
     """Whether an evaluation follows the last of so many visits.
 
     One follows every `validate_every` epochs of so many `shards`, and the trial's `last` visit.
+    A fraction of an epoch is some of its shards.
     """
-    return last or visits % (shards * validate_every) == 0
+    return last or visits % max(1, round(shards * validate_every)) == 0

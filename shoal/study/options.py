@@ -63,7 +63,6 @@ MEANT = {
 LEAST = {
     "threads": 1,
     "copies": 1,
-    "validate_every": 1,
     "checkpoint_every": 0,
     "stream_memory_gb": 0,
     "stream_samples": 0,
@@ -96,8 +95,8 @@ class Options:
     address: str | None = None
     # Slots that hold each shard.
     copies: int = 1
-    # Epochs between two evaluations.
-    validate_every: int = 1
+    # Epochs between two evaluations. A fraction is some of an epoch's shards: 0.25 of 4 is one.
+    validate_every: float = 1
     # Seconds of a trial's training between two durable states; 0: after every unit.
     checkpoint_every: float = 30.0
     # The limit for all checkpoints of the study.
@@ -158,6 +157,13 @@ class Options:
             value = getattr(self, name)
             if value < least:
                 raise StudyError(f"{name} must be >= {least}; got {value!r}")
+        if (
+            not isinstance(self.validate_every, (int, float))
+            or self.validate_every <= 0
+        ):
+            raise StudyError(
+                f"validate_every must be epochs > 0; got {self.validate_every!r}"
+            )
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
         if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:

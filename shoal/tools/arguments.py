@@ -132,7 +132,9 @@ Feeders = Annotated[
         help="processes of each node that prepare data for all its slots (ray)"
     ),
 ]
-ValidateEvery = Annotated[int, typer.Option(help="epochs between evaluations")]
+ValidateEvery = Annotated[
+    float, typer.Option(help="epochs between evaluations, or a fraction of one")
+]
 OptunaLog = Annotated[
     bool,
     typer.Option("--optuna-log", help="write optuna.log, too, for optuna-dashboard"),

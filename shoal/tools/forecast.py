@@ -25,7 +25,7 @@ from shoal.profile.given import Given
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
 from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
-from shoal.study.parts.asked import Wishes, searcher_of
+from shoal.study.parts.asked import Wishes, check_validate_every, searcher_of
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, policy_of
 from shoal.study.setup import Setup, data_of, epochs_of
 from shoal.tools.probe import all_trials, probed, slot
@@ -69,6 +69,7 @@ def forecast(
     chosen = Options.of(**options)
     data = data_of(study.recipe)
     check_widths(widths, chosen)
+    check_validate_every(chosen, data)
     wishes = Wishes(
         num_samples=num_samples,
         max_epochs=epochs_of(study.recipe, max_epochs),

@@ -38,7 +38,7 @@ class SimulatedRecipe:
 
     curve: Curve = learning_curve
     fault: Fault = no_fault
-    validate_every: int = 1
+    validate_every: float = 1
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.ports import Policy, Searcher
+from shoal.core.visits import falls_on_visits
 from shoal.policy import Auto, Pack, PacksAsTrials
 from shoal.search import (
     PBT,
@@ -192,6 +193,22 @@ def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> N
     raise StudyError(
         f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
         f"scores: {lack}{also}; see docs/recipe.md, or leave out metric="
+    )
+
+
+def check_validate_every(options: Options, data: Data) -> None:
+    """Raise StudyError if evaluations would fall within a shard.
+
+    Units are visits of whole shards, which other trials share.
+    """
+    every = options.validate_every
+    count = max(1, len(data.shards))
+    if falls_on_visits(count, every):
+        return
+    raise StudyError(
+        f"evaluations follow whole shards, and validate_every={every:g} of an epoch is "
+        f"{every * count:g} of {count}: use a multiple of {1 / count:.3g}, or other shards "
+        "(shards= of shoal.Data)"
     )
 
 
