@@ -154,8 +154,19 @@ class Folder:
     # -- the recipe ----------------------------------------------------------------------------
 
     def save_recipe(self, recipe: "Recipe") -> None:
-        """Keep the recipe by value, so that runs can be resumed without its file."""
-        blob = pickled.dumps(recipe)
+        """Keep the recipe by value, so that runs can be resumed without its file.
+
+        Raises:
+            StudyError: it holds something that cannot be pickled, such as a lock.
+        """
+        try:
+            blob = pickled.dumps(recipe)
+        except Exception as error:
+            raise StudyError(
+                f"{code_name(recipe)} cannot be stored: {pickled.culprit(recipe)} cannot be "
+                f"pickled ({error}); make it where it is used, in data() or in a step, not on "
+                "the recipe or beside its class"
+            ) from error
         target = self.path / "recipe.pkl"
         if not target.exists() or target.read_bytes() != blob:
             beside = target.with_suffix(".part")

@@ -52,9 +52,14 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
         return recipe
     if recipe is None:
         return function_recipe(nothing)
-    if isinstance(recipe, type):
+    if isinstance(recipe, type) and not hasattr(recipe, "named_parameters"):
         raise StudyError(
             f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
+        )
+    if hasattr(recipe, "named_parameters"):
+        raise StudyError(
+            f"a model is no recipe; got {type(recipe).__name__}: write a shoal.Recipe whose "
+            "configure_model makes it (a LightningModule's class goes into shoal.lightning)"
         )
     if not callable(recipe):
         raise StudyError(
@@ -76,6 +81,36 @@ def _command_recipe(recipe: Any, command: str) -> Recipe:
         return CommandRecipe(command)
     except ValueError as error:
         raise StudyError(str(error)) from error
+
+
+def as_space(space: Any) -> Mapping[str, Any] | None:
+    """The search space, or None if there is none.
+
+    Raises:
+        StudyError: it is no dict, or a dimension is a tuple that looks like a range.
+    """
+    if space is None:
+        return None
+    if not isinstance(space, Mapping):
+        raise StudyError(
+            "search_space must be a dict from names to domains, such as "
+            f'{{"lr": shoal.loguniform(1e-4, 1e-1)}}; got {type(space).__name__}'
+        )
+    for name, domain in space.items():
+        if _is_like_range(domain):
+            raise StudyError(
+                f"dimension {name!r} is the tuple {domain!r}: write shoal.uniform(low, high) for "
+                f"a range, shoal.choice([…]) for some values, or shoal.choice([{domain!r}]) if "
+                "each trial gets the whole tuple"
+            )
+    return space
+
+
+def _is_like_range(domain: Any) -> bool:
+    """Whether this is a tuple of two numbers, the lower one first."""
+    if not isinstance(domain, tuple) or len(domain) != 2:
+        return False
+    return all(isinstance(end, int | float) for end in domain) and domain[0] < domain[1]
 
 
 def data_of(recipe: Recipe) -> Data:

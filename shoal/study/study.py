@@ -17,6 +17,7 @@ from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
     as_recipe,
+    as_space,
     check_one_slot,
     epochs_of,
 )
@@ -243,6 +244,7 @@ def create_study(
     space = search_space
     if space is None:
         space = recipe.search_space
+    space = as_space(space)
     return Study(Setup(recipe, folder, metric or recipe.metric, mode, space, seed))
 
 

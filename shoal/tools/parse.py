@@ -85,11 +85,13 @@ def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any]
 
     Returns None if neither has any.
     """
-    own = getattr(recipe, "search_space", None)
+    own: dict[str, Any] | None = getattr(recipe, "search_space", None)
     more = parse_space(given)
     if own is None:
         return more
-    return {**own, **(more or {})}
+    if more is None:
+        return own  # the study says so if it is no dict
+    return {**own, **more}
 
 
 def check_driven(recipe: "Recipe", command: str) -> None:

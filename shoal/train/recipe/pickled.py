@@ -71,6 +71,22 @@ def dumps(
             cloudpickle.unregister_pickle_by_value(module)
 
 
+def culprit(recipe: Any) -> str:
+    """Which attribute of a recipe cannot be pickled, in words."""
+    attributes = dict(vars(recipe))
+    for kind in type(recipe).__mro__:
+        if not kind.__module__.startswith("shoal."):
+            attributes = {**vars(kind), **attributes}
+    for name, value in attributes.items():
+        if isinstance(value, FunctionType) or name.startswith("__"):
+            continue
+        try:
+            cloudpickle.dumps(value)
+        except Exception:  # noqa: BLE001 - whatever it is, this is the attribute
+            return f"its attribute {name!r} ({type(value).__name__})"
+    return "something that its code refers to"
+
+
 def import_from(folder: str | Path) -> None:
     """Let this process import modules from the folder, as a script does from its own folder."""
     place = str(Path(folder).resolve())

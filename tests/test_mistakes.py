@@ -1,0 +1,150 @@
+"""Typical mistakes: each gives one clear error before a trial trains, and the page shows it."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+from shoal.study.folder import load_module, recipe_class
+
+PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
+SOURCE = """
+import threading
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import shoal
+
+
+class Net(shoal.Recipe):
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
+    metric, mode = "accuracy", "max"
+    max_epochs = 1
+    batch_size = 16
+
+    def data(self):
+        y = np.arange(64) % 3
+        x = np.ones((64, 5), np.float32)
+        return shoal.Data.arrays(x, y, shards=2, validation=0.25)
+
+    def configure_model(self, config):
+        return nn.Linear(5, 3)
+
+    def configure_optimizers(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y)
+
+    def validation_step(self, model, batch):
+        x, y = batch
+        return {"accuracy": (model(x).argmax(1) == y).float()}
+"""
+
+
+class Mistake(NamedTuple):
+    """A line of the right recipe, what is written instead, and what the error says."""
+
+    right: str
+    wrong: str
+    said: str
+
+
+MISTAKES: Mapping[str, Mistake] = {
+    "A misspelt attribute": Mistake(
+        "batch_size = 16", "batchsize = 16", "did you mean 'batch_size'?"
+    ),
+    "A key that the search space lacks": Mistake(
+        'config["lr"]', 'config["rate"]', "reads config['rate']"
+    ),
+    "A setting out of range": Mistake(
+        "batch_size = 16", "batch_size = -16", "batch_size"
+    ),
+    "No validation data": Mistake(
+        "validation=0.25", "validation=None", "its data have no validation part"
+    ),
+    "Data that is no shoal.Data": Mistake(
+        "shoal.Data.arrays(x, y, shards=2, validation=0.25)",
+        "x, y",
+        "must return shoal.Data",
+    ),
+    "A lock on the recipe": Mistake(
+        "max_epochs = 1",
+        "max_epochs = 1\n    guard = threading.Lock()",
+        "its attribute 'guard' (lock) cannot be pickled",
+    ),
+    "A tuple for a range": Mistake(
+        "shoal.grid([0.1, 0.01])", "(0.01, 0.1)", "write shoal.uniform(low, high)"
+    ),
+    "A list for the search space": Mistake(
+        '{"lr": shoal.grid([0.1, 0.01])}', "[0.1, 0.01]", "search_space must be a dict"
+    ),
+}
+
+
+def written(folder: Path, mistake: Mistake) -> Path:
+    """A file with a recipe that has the mistake."""
+    assert mistake.right in SOURCE
+    file = folder / "net.py"
+    file.write_text(SOURCE.replace(mistake.right, mistake.wrong))
+    return file
+
+
+def trained(recipe: shoal.Recipe, storage: Path) -> shoal.Study:
+    """The recipe's study, through."""
+    study = shoal.create_study(recipe, storage=storage)
+    study.optimize(progress=False)
+    return study
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_error_before_any_trial_trains(
+    tmp_path: Path, name: str
+) -> None:
+    mistake = MISTAKES[name]
+    file = written(tmp_path, mistake)
+    storage = tmp_path / "study"
+    recipe = recipe_class(load_module(file))()
+    with pytest.raises(shoal.StudyError) as caught:
+        trained(recipe, storage)
+    assert mistake.said in str(caught.value)
+    assert not (storage / "journal.jsonl").exists()
+
+    done = CliRunner().invoke(app, ["run", str(file), "--storage", str(storage)])
+    assert done.exit_code in (1, 2)
+    assert f"error: {caught.value}" in done.output
+    assert "Traceback" not in done.output
+    assert not (storage / "journal.jsonl").exists()
+
+
+def test_the_page_names_these_mistakes_and_what_is_said() -> None:
+    parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    shown = {part.split("\n", 1)[0]: " ".join(part.split()) for part in parts}
+    assert list(shown) == list(MISTAKES)
+    for name, mistake in MISTAKES.items():
+        assert mistake.said in shown[name], name
+        assert "Instead:" in shown[name], name
+
+
+def test_the_right_recipe_trains(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(SOURCE)
+    recipe = recipe_class(load_module(file))()
+    study = trained(recipe, tmp_path / "study")
+    assert [trial.status for trial in study.trials] == ["finished"] * 2
+
+
+def test_a_model_is_no_recipe(tmp_path: Path) -> None:
+    from torch import nn
+
+    with pytest.raises(shoal.StudyError, match="a model is no recipe; got Linear"):
+        shoal.create_study(nn.Linear(5, 3), storage=tmp_path / "study")
