@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.train.lane.lane import TrainingLane
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install transformers"
@@ -126,3 +127,49 @@ def test_a_model_instead_of_a_function_is_refused() -> None:
 def test_names_that_are_not_searched_are_refused() -> None:
     with pytest.raises(ValueError, match="search over batch_size"):
         recipe_of().check_config({"per_device_train_batch_size": 4})
+
+
+def test_learns_what_a_loop_with_the_same_arguments_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of()
+    config = {"learning_rate": 0.02}
+    epoch = float(recipe.data().samples)
+    cpu = torch.device("cpu")
+    plain = Small()
+    lane = TrainingLane(recipe, config, seed=0, device=cpu, epoch=epoch)
+    plain.load_state_dict(lane.model.state_dict())
+    seen: list[dict[str, Any]] = []
+    step = type(recipe).training_step
+
+    def seeing(self: Any, model: Any, batch: Any) -> Any:
+        seen.append({name: value.clone() for name, value in batch.items()})
+        return step(self, model, batch)
+
+    monkeypatch.setattr(type(recipe), "training_step", seeing)
+    study = shoal.create_study(
+        recipe,
+        storage=tmp_path,
+        metric="eval_loss",
+        mode="min",
+        search_space={"learning_rate": shoal.grid([0.02])},
+    )
+    study.optimize(progress=False)
+    assert len(seen) == 8
+    decaying = [plain.body.weight, plain.head.weight]
+    others = [plain.body.bias, *plain.norm.parameters(), plain.head.bias]
+    groups = [
+        {"params": decaying, "weight_decay": 0.1},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.02)
+    schedule = transformers.get_scheduler("linear", optimizer, 3, 8)
+    for batch in seen:
+        optimizer.zero_grad()
+        plain(**batch)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    ours = study.best_model().state_dict()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6)
