@@ -29,7 +29,7 @@ def test_what_came_out_under_other_names(study: shoal.Study) -> None:
     columns = ["id", "status", "value", "best_value", "epochs", "samples"]
     found = list(study.trials_dataframe().columns)
     assert found[:6] == columns
-    assert set(found[6:]) == {"config.width", "config.lr", "last.accuracy"}
+    assert set(found[6:]) == {"config.width", "config.lr", "last.accuracy", "last.loss"}
 
 
 def test_the_best_weights_of_the_best_trial(study: shoal.Study) -> None:
