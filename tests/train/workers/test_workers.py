@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from device_kit import HERE
+from PIL import Image
 from train_kit import S0, Small
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.recipe.recipe import Recipe
 from shoal.train.stream.stream import Stream
 from shoal.train.workers import pool
 from shoal.train.workers.pool import PoolSetup, Workers
@@ -282,3 +284,36 @@ def test_a_chunk_comes_first_that_training_waits_for() -> None:
         keys = [(S0, number, 0, "once") for number in range(3)]
         for key in (keys[2], keys[0], keys[1], keys[2]):
             assert feed.chunk([key, *keys], None) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["weighted", "bucketed", "images"])
+def test_workers_make_what_is_drawn_or_sorted_or_read_from_files(
+    kind: str, tmp_path: Path
+) -> None:
+    data = numbers()
+    if kind == "weighted":
+        data = data.weighted(np.arange(30) + 1.0)
+    elif kind == "bucketed":
+        data = data.bucketed(lambda item: float(item[0]))
+    else:
+        (tmp_path / "a").mkdir()
+        for number in range(12):
+            picture = Image.new("RGB", (6, 4), (number, 0, 0))
+            picture.save(tmp_path / "a" / f"{number}.png")
+        data = Data.images(tmp_path, shards=2)
+        data.chunk = 2
+    recipe = Plain()
+    if kind == "images":
+        recipe = Read()
+    alone = passes(recipe, data, None)
+    with workers(recipe, data) as feed:
+        start(feed)
+        assert passes(recipe, data, feed) == alone
+        assert feed.given
+
+
+class Read(Small):
+    """Only reading takes work."""
+
+    prepare = Recipe.prepare

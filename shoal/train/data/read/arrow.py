@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from shoal.train.data.read.pictures import picture, stacked
 from shoal.train.data.read.table import from_table
 
 Decoder = Callable[[Any], Any]
+Group = tuple[int, Index, Index]  # a batch, places in the result, rows of the batch
 KINDS = ("*.arrow", "*.feather", "*.ipc")
 
 
@@ -35,6 +36,8 @@ class ArrowRows:
     own_code: bool
     chosen: Array | None
     _batches: Any = field(default=None, repr=False)
+    # columns of batches as arrays, which lie in the files
+    _views: dict[tuple[int, str], Array] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> Any:
         return self.source, self.names, self.decoders, self.own_code, self.chosen
@@ -42,6 +45,7 @@ class ArrowRows:
     def __setstate__(self, state: Any) -> None:
         self.source, self.names, self.decoders, self.own_code, self.chosen = state
         self._batches = None
+        self._views = {}
 
     def __len__(self) -> int:
         if self.chosen is not None:
@@ -52,23 +56,46 @@ class ArrowRows:
         """These rows: a dict of columns."""
         if self.chosen is not None:
             numbers = self.chosen[numbers]
-        order = np.argsort(numbers, kind="stable")
-        pieces = list(self._pieces(numbers[order]))
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        table = pa.Table.from_batches(pieces)
-        return {
-            name: self._column(name, table.column(name))[back] for name in self.names
-        }
-
-    def _pieces(self, numbers: Index) -> Iterator[Any]:
-        """The rows, in ascending order, batch by batch."""
         batches, ends = self._opened()
         which = np.searchsorted(ends, numbers, side="right")
-        for at in np.unique(which):
-            batch = batches[at]
-            here = numbers[which == at] - (ends[at] - batch.num_rows)
-            yield batch.take(pa.array(here))
+        starts = ends - [batch.num_rows for batch in batches]
+        groups = [
+            (at, np.flatnonzero(which == at), numbers[which == at] - starts[at])
+            for at in np.unique(which).tolist()
+        ]
+        return {name: self._gathered(name, len(numbers), groups) for name in self.names}
+
+    def _gathered(self, name: str, count: int, groups: Sequence[Group]) -> Array:
+        """A column of so many rows, out of several batches."""
+        made: Array | None = None
+        for at, places, rows in groups:
+            values = self._values(at, name, rows)
+            if made is None:
+                made = np.empty((count, *values.shape[1:]), values.dtype)
+            if values.shape[1:] != made.shape[1:]:
+                raise _unequal(name, made.shape[1:], values.shape[1:])
+            made[places] = values
+        assert made is not None, "a chunk has rows"
+        return made
+
+    def _values(self, at: int, name: str, rows: Index) -> Array:
+        """These rows of a batch's column as an array of numbers.
+
+        Raises:
+            DataError: they are missing, no numbers, or of unequal shapes.
+        """
+        if name in self.decoders:
+            column = _whole(name, self._opened()[0][at].column(name))
+            values = [
+                _value(column[row].as_py(), self.decoders[name])
+                for row in rows.tolist()
+            ]
+            return _numbers(name, stacked(values, name, "decode to one shape"))
+        if (at, name) not in self._views:
+            column = _whole(name, self._opened()[0][at].column(name))
+            self._views[at, name] = _numbers(name, _array(name, column))
+        taken: Array = self._views[at, name][rows]
+        return taken
 
     def _opened(self) -> tuple[Sequence[Any], Array]:
         """The table's batches, and the row at which each ends."""
@@ -78,23 +105,25 @@ class ArrowRows:
         opened: tuple[Sequence[Any], Array] = self._batches
         return opened
 
-    def _column(self, name: str, column: Any) -> Array:
-        """Arrow's values as an array of numbers.
 
-        Raises:
-            DataError: they are missing, no numbers, or of unequal shapes.
-        """
-        if column.null_count:
-            raise DataError(
-                f"column {name} lacks values: fill them in, or leave the rows out"
-            )
-        if name in self.decoders:
-            values = [_value(each, self.decoders[name]) for each in column.to_pylist()]
-            return _numbers(name, stacked(values, name, "decode to one shape"))
-        joined = column.combine_chunks()
-        if isinstance(joined, pa.ChunkedArray):
-            joined = joined.chunk(0)
-        return _numbers(name, _array(name, joined))
+def _whole(name: str, column: Any) -> Any:
+    """The column, if it lacks no values.
+
+    Raises:
+        DataError: it does.
+    """
+    if column.null_count:
+        raise DataError(
+            f"column {name} lacks values: fill them in, or leave the rows out"
+        )
+    return column
+
+
+def _unequal(name: str, one: Any, other: Any) -> DataError:
+    return DataError(
+        f"lists of column {name} must be equally long; got shapes {one} and {other}: for unequal "
+        "ones give the dataset to Data.dataset(…, collate=…)"
+    )
 
 
 def _value(value: Any, decoder: Decoder) -> Array:
@@ -144,7 +173,8 @@ def _array(name: str, values: Any) -> Array:
             f"column {name} holds {kind}, no numbers: "
             f'give decode={{"{name}": a function of a value}}, or columns= without it'
         )
-    return np.array(values.to_numpy(zero_copy_only=False))
+    numbers: Array = values.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _batches(source: Any, names: Sequence[str]) -> list[Any]:
