@@ -203,3 +203,61 @@ def test_the_table_of_a_gpu_has_its_ways_and_its_name(
     )
     assert heads + " interleaved | streams | fused | chosen | choice |" in page
     assert "| CNN | 4 | 32 | 30 | 100 | 100 | 100 | 100 | 100 | **100** | 100 |" in page
+
+
+# -- feed.py -----------------------------------------------------------------------------------
+
+
+def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_least() -> (
+    None
+):
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    from feed import ratios
+
+    def row(side: str, models: int, workers: int, speed: float, **more: Any) -> Any:
+        row = {"side": side, "format": "images", "models": models, "workers": workers}
+        return {**row, "samples/s": speed, **more}
+
+    out = {"out of core": True}
+    found = ratios(
+        [
+            row("shoal", 1, 0, 30.0),
+            row("loaders", 1, 0, 20.0),
+            row("shoal", 1, 1, 30.0),
+            row("loaders", 1, 1, 25.0),
+            row("shoal", 4, 1, 90.0),
+            row("loaders", 4, 1, 20.0),
+            row("loaders at once", 4, 1, 30.0),
+            row("shoal", 1, 1, 9.0, **out),
+            row("loaders", 1, 1, 10.0, **out),
+        ]
+    )
+    assert found == {
+        "feed_over_dataloader_0_workers": 1.5,
+        "feed_over_dataloader_1_workers": 1.2,
+        "feed_over_dataloader": 1.2,
+        "four_models_over_four_loaders_1_workers": 3.0,
+        "four_models_over_four_loaders": 3.0,
+        "out_of_core_over_dataloader_images": 0.9,
+        "out_of_core_over_dataloader": 0.9,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["images", "arrow", "tar"])
+def test_feed_trains_out_of_each_format(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    import feed
+
+    feed.made(feed.ROWS * 2, tmp_path)
+    same = {}
+    dataset = feed.Files(tmp_path, kind)
+    same["loader"] = sorted(dataset.read(n)[0].tobytes() for n in range(len(dataset)))
+    data = feed.Pictures(tmp_path, kind).data()
+    parts = [data.read(part) for part in data.shards]
+    pictures = [p["pixels"] if kind == "arrow" else p[0] for p in parts]
+    same["shoal"] = sorted(each.tobytes() for part in pictures for each in part)
+    assert same["shoal"] == same["loader"], "both sides see the same pixels"
+    asked = {"models": 1, "epochs": 1, "workers": 0, "memory": None}
+    assert feed.of_shoal(tmp_path, kind, asked) > 0
+    assert feed.of_loader(tmp_path, kind, asked) > 0

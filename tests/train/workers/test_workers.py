@@ -15,10 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from device_kit import HERE
 from PIL import Image
 from train_kit import S0, Small
 
+import shoal
+from shoal.study.parts import backends
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
@@ -128,6 +131,7 @@ def test_workers_give_the_bits_of_one_process(count: int) -> None:
         assert not feed.pids
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:two reads")
 def test_what_items_draw_is_the_same_in_any_process() -> None:
     data = Data.dataset(Drawn(), shards=2)
@@ -317,3 +321,61 @@ class Read(Small):
     """Only reading takes work."""
 
     prepare = Recipe.prepare
+
+
+class Learns(Slow):
+    """A small net on what workers make."""
+
+    def data(self) -> Data:
+        return numbers()
+
+    def configure_model(self, config: Any) -> Any:
+        return torch.nn.Linear(3, 1, dtype=torch.float64)
+
+    def configure_optimizers(self, model: Any, config: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        return ((model(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+    def validation_step(self, model: Any, batch: Any) -> Any:
+        return {}
+
+
+@pytest.mark.slow
+def test_a_study_learns_the_same_with_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Workers] = []
+
+    def noted(*args: Any) -> Workers:
+        made.append(Workers(*args))
+        return made[-1]
+
+    monkeypatch.setattr(backends, "Workers", noted)
+    before = left()
+    space = {"lr": shoal.grid([1e-4, 1e-3])}
+    ends = []
+    for count in (0, 2):
+        study = shoal.create_study(
+            Learns(), storage=tmp_path / f"{count}", search_space=space
+        )
+        study.optimize(
+            policy="pack",
+            max_epochs=150,
+            workers=count,
+            data_memory_gb=0.0,
+            fuse=False,
+            progress=False,
+        )
+        ends.append(
+            [bytes_of(study.load_model(trial, "last")) for trial in study.trials]
+        )
+    (feed,) = made
+    assert feed.given, "workers made some of it"
+    assert ends[0] == ends[1]
+    assert left() <= before
+
+
+def bytes_of(model: Any) -> list[bytes]:
+    return [each.numpy().tobytes() for each in model.state_dict().values()]
