@@ -73,6 +73,6 @@ class Blobs(shoal.Recipe):
         return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def blobs() -> type[Blobs]:
     return Blobs

@@ -117,7 +117,12 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", DOCS / "extending.md", DOCS / "functions.md"],
+    [
+        ROOT / "README.md",
+        DOCS / "extending.md",
+        DOCS / "functions.md",
+        DOCS / "tutorial.md",
+    ],
     ids=lambda page: page.name,
 )
 def test_python_shown_runs(page: Path, tmp_path: Path) -> None:

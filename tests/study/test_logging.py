@@ -20,8 +20,9 @@ def test_progress_is_logged_and_a_quiet_run_prints_nothing(
         study.optimize(policy="fifo", progress=False)
     said = [(each.levelname, each.getMessage()) for each in caplog.records]
     assert all(each.name == "shoal" for each in caplog.records)
-    score = study.trials[0].scores[0][1]["accuracy"]
-    assert ("INFO", f"t000: epoch 1: accuracy {score:.6g}") in said
+    scores = study.trials[0].scores[0][1]
+    values = f"accuracy {scores['accuracy']:.6g}, loss {scores['loss']:.6g}"
+    assert ("INFO", f"t000: epoch 1: {values}") in said
     assert ("INFO", "t000: finished") in said
     assert [level for level, text in said if text.startswith("t002: failed: ")] == [
         "WARNING"

@@ -11,11 +11,9 @@ from shoal.study.folder import StudyError
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
-    from conftest import Blobs
-
+def study(tmp_path_factory: pytest.TempPathFactory, blobs: Any) -> shoal.Study:
     folder = tmp_path_factory.mktemp("names")
-    made = shoal.create_study(Blobs(), storage=folder / "s", direction="maximize")
+    made = shoal.create_study(blobs(), storage=folder / "s", direction="maximize")
     made.optimize(policy="fifo", max_epochs=3, checkpoint_every=0, progress=False)
     return made
 
