@@ -67,6 +67,7 @@ class Stalling(Costly):
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 8 samples; the slots and feeders get the data as it is made here."""
     monkeypatch.setattr(train_data, "CHUNK_BYTES", 8 * (12 * 4 + 8))
+    monkeypatch.setattr(train_data, "CHUNK_ROWS", 1)
 
 
 def figures(bench: Bench) -> Mapping[str, float]:
