@@ -93,8 +93,6 @@ class ModuleSeat:
         self.before: dict[str, Any] = {}
         # outcome, batch and number of the newest training step
         self.last: tuple[Any, ...] = ()
-        # what the newest validation logged
-        self.scores: dict[str, Any] = {}
         # within a training step, within a validation, at an epoch's end; else None
         self.step_log: StepLog | None = None
         self.validation_log: ValidationLog | None = None

@@ -98,10 +98,3 @@ class TrainerStandIn:
     def datamodule(self) -> Any:
         """The LightningDataModule; None if there is none."""
         return self._seat.terms.data_module
-
-    @property
-    def callback_metrics(self) -> dict[str, Any]:
-        """What the newest validation logged."""
-        return dict(self._seat.scores)
-
-    logged_metrics = callback_metrics
