@@ -122,3 +122,12 @@ def test_mnist(tmp_path: Path, backend: tuple[str, ...]) -> None:
     assert "DIFFERS" not in out and " of 4 trials equal" in out, (
         "fused packs agree to rounding"
     )
+
+
+@pytest.mark.slow
+def test_own_loop(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    example = str(ROOT / "examples" / "own_loop.py")
+    out = script(tmp_path, example)
+    assert "'alpha'" in out
+    assert script(tmp_path, example) == out  # eight trials are there already

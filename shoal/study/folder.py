@@ -134,7 +134,8 @@ class Folder:
             StudyBusy: another process has it open; the message says which.
         """
         holder = self.path / "holder.json"
-        lock = FileLock(self.path / "study.lock", timeout=0)
+        # Another thread may let go of it: a loop of the user's own may have several.
+        lock = FileLock(self.path / "study.lock", timeout=0, thread_local=False)
         try:
             lock.acquire()
         except Timeout:

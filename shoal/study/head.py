@@ -148,7 +148,8 @@ def check_same(before: Head, now: Head, state: State) -> None:
             f"({'; '.join(changes)}): see docs/study.md for what may grow, "
             "or start a new study with another storage="
         )
-    if before["recipe"].get("sha256") != now["recipe"].get("sha256"):
+    hashes = {each["recipe"].get("sha256") for each in (before, now)}
+    if len(hashes - {None}) > 1:
         warnings.warn(
             "the recipe's file has changed since this study began; "
             "trials go on with the code as it is now",

@@ -12,15 +12,19 @@ from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
-from shoal.study.parts.again import function_row, given_back
+from shoal.study.parts.again import (
+    check_callable,
+    function_row,
+    given_back,
+    slot_setup,
+)
 from shoal.study.setup import Setup, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
+from shoal.train.function.objective import numbered
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Tree
-from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import apart, compare, model_from, nudged, retrain
 
 if TYPE_CHECKING:
@@ -57,6 +61,11 @@ class TrialResult:
     value: float
     best_value: float
     scores: tuple[Score, ...]
+
+    @property
+    def number(self) -> int:
+        """The number in its name, from 0, as Optuna calls it."""
+        return numbered(self.id)
 
     @property
     def params(self) -> Mapping[str, Value]:
@@ -238,6 +247,7 @@ def replayed(
     Raises:
         StudyError: there is nothing durable of a trial, or of any.
     """
+    check_callable(setup)
     if not state.kept:
         raise StudyError(
             f"nothing durable of any trial in {setup.folder.path}: none to replay"
@@ -257,16 +267,6 @@ def replayed(
         return [function_row(setup, state, trial, slot) for trial in chosen]
     again = _Again(setup, state, setup.folder.lines())
     return [again.compared(trial) for trial in chosen]
-
-
-def slot_setup(setup: Setup, options: Options) -> StationSetup:
-    """A slot of this process on which trials are trained again."""
-    return StationSetup(
-        seed=setup.seed,
-        device=device_of(options.device),
-        threads=options.threads,
-        metric=setup.metric,
-    )
 
 
 class _Again:

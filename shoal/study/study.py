@@ -10,9 +10,12 @@ from shoal.core.trial import TrialId
 from shoal.study import control
 from shoal.study.folder import Folder, StudyError, code_name
 from shoal.study.head import Deciders, rebuild, space_in
+from shoal.study.loop.loop import OwnLoop
+from shoal.study.loop.trial import AskedTrial
 from shoal.study.options import Options, check_timeout, check_widths
 from shoal.study.own import OwnCode
 from shoal.study.parts.asked import Wishes, searcher_of
+from shoal.study.results import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
@@ -31,8 +34,16 @@ DIRECTIONS = {"minimize": "min", "maximize": "max"}
 class Study(OwnCode):
     """A search: a recipe, where it is stored, and what is to be optimized.
 
-    Made by `create_study` or `load_study`.
+    Made by `create_study` or `load_study`. `searcher`: what `optimize` and `ask` use if they are
+    given none.
     """
+
+    def __init__(
+        self, setup: Setup, searcher: Searcher[Any] | str | None = None
+    ) -> None:
+        super().__init__(setup)
+        self._searcher = searcher
+        self._own: OwnLoop | None = None
 
     def optimize(
         self,
@@ -78,7 +89,7 @@ class Study(OwnCode):
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named = self.without_function(searcher)
+        named = self.without_function(searcher) or self._searcher
         chosen = Options.of(**options)
         check_timeout(timeout)
         wishes = Wishes(
@@ -103,7 +114,7 @@ class Study(OwnCode):
             callbacks,
             loggers,
         )
-        train(self.setup, request)
+        self._train(request)
 
     def resume(
         self,
@@ -139,7 +150,53 @@ class Study(OwnCode):
             callbacks=callbacks,
             loggers=loggers,
         )
+        self._train(request)
+
+    def _train(self, request: Request) -> None:
+        """Run the study here; a loop of the user's own is over."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
         train(self.setup, request)
+
+    # -- a loop of one's own -------------------------------------------------------------------
+
+    def ask(self) -> AskedTrial:
+        """The next trial of a loop of your own, with its `config`; `tell` what came of it.
+
+        Trials that were enqueued come first, then the searcher's. Trials that were asked for and
+        not told before a crash stay open: tell them by number, or leave them. Until all trials
+        that were asked for are told, no other process can open the study.
+
+        Raises:
+            StudyError: the study trains a recipe or `train(config)`, it is open elsewhere, the
+                searcher has no more trials or cannot be asked so, or somebody stopped the study.
+        """
+        return self._loop().ask()
+
+    def tell(
+        self,
+        trial: "AskedTrial | TrialResult | str | int",
+        values: float | Mapping[str, float] | None = None,
+        state: Any = None,
+    ) -> None:
+        """What came of a trial: its final value, or several by name; it has ended.
+
+        `trial`: as `ask` gave it, or its name or number. `state`: "complete", "pruned" or "fail",
+        or Optuna's TrialState; a trial that is pruned or failed needs no value.
+
+        Raises:
+            StudyError: there is no such trial, it was told already, it has no value of the study's
+                metric, or as for `ask`.
+            TypeError: the values are no numbers.
+        """
+        self._loop().tell(trial, values, state)
+
+    def _loop(self) -> OwnLoop:
+        """The loop of this object."""
+        if self._own is None:
+            self._own = OwnLoop(self.setup, self._searcher)
+        return self._own
 
     # -- beside the searcher -------------------------------------------------------------------
 
@@ -214,19 +271,22 @@ def create_study(
     direction: str | None = None,
     search_space: Mapping[str, Any] | None = None,
     checkpoints: str | None = None,
+    searcher: Searcher[Any] | str | None = None,
     load_if_exists: bool = False,
     seed: int = 0,
 ) -> Study:
     """A study of this recipe or function, in a new folder.
 
     With `load_if_exists` it goes on in a folder that holds one. Without a recipe, `optimize` gets
-    a function or an objective. `command`: a command line to train in place of a recipe, with
-    {names} of the search space in it, as "python train.py --lr {lr}".
+    a function or an objective, or `ask` gives trials to a loop of your own. `command`: a command
+    line to train in place of a recipe, with {names} of the search space in it, as
+    "python train.py --lr {lr}".
 
     `storage`: the study's folder; by default runs/<study_name or the recipe's name>.
     `checkpoints`: another place for the weights, any fsspec URL. `metric`, `mode` ("min" or "max")
     and `search_space`: by default the recipe's attributes. `direction` is another name of `mode`,
-    and "minimize" and "maximize" other words for its values, as Optuna has them.
+    and "minimize" and "maximize" other words for its values, as Optuna has them. `searcher`: what
+    `optimize` and `ask` use if they are given none.
 
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
@@ -245,7 +305,8 @@ def create_study(
     if space is None:
         space = recipe.search_space
     space = as_space(space)
-    return Study(Setup(recipe, folder, metric or recipe.metric, mode, space, seed))
+    setup = Setup(recipe, folder, metric or recipe.metric, mode, space, seed)
+    return Study(setup, searcher)
 
 
 def load_study(storage: str | Path) -> Study:

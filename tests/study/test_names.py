@@ -30,6 +30,33 @@ def test_what_came_out_under_other_names(study: shoal.Study) -> None:
     assert set(found[6:]) == {"config.width", "config.lr", "last.accuracy", "last.loss"}
 
 
+def test_every_name_that_people_try(study: shoal.Study, tmp_path: Path) -> None:
+    """Each does what its like in another tool does."""
+    for name in ("report", "restore", "lightning", "huggingface", "ShardRecipe"):
+        assert name in shoal.__all__ and callable(getattr(shoal, name))
+    assert shoal.report({"loss": 1.0}) is None and shoal.restore() is None
+    drawn = {}
+    for name in ("n_trials", "num_samples"):
+        other = shoal.create_study(storage=tmp_path / name, direction="maximize")
+        other.optimize(
+            lambda trial: trial.suggest_float("x", 0, 1), progress=False, **{name: 3}
+        )
+        drawn[name] = [t.params for t in other.get_trials()]
+        assert other.setup.mode == "max"
+        best = max(drawn[name], key=lambda params: float(params["x"]))
+        assert (other.best_params, other.best_config) == (best, best)
+        assert other.best_value == best["x"]
+        trial = other.ask()
+        other.tell(trial, 2.0)
+        assert (other.best_value, other.best_trial.number) == (2.0, trial.number)
+    assert drawn["n_trials"] == drawn["num_samples"]
+    assert isinstance(study.best_model(which="best"), torch.nn.Module)
+    assert len(study.trials_dataframe()) == len(study.trials)
+    curves = study.learning_curves()
+    assert set(curves["name"]) == {"loss", "accuracy"}
+    assert set(curves["trial"]) == {t.id for t in study.trials}
+
+
 def test_the_best_weights_of_the_best_trial(study: shoal.Study) -> None:
     for which in ("last", "best"):
         model = study.best_model(which=which).state_dict()

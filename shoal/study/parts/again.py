@@ -8,11 +8,14 @@ from typing import Any
 
 from shoal.core.state import State
 from shoal.core.trial import TrialId
+from shoal.study.folder import StudyError, function_in
+from shoal.study.options import Options
 from shoal.study.setup import Setup
 from shoal.train.function.keep import unpacked
-from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.recipe import FunctionRecipe, nothing
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Done, TrialError, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import compare
@@ -26,6 +29,25 @@ def given_back(saved: Kept) -> Any:
     if saved["checkpoint"]["kind"] != "tree":
         folder = tempfile.mkdtemp(prefix="shoal-")
     return unpacked(saved["checkpoint"], Path(folder))
+
+
+def check_callable(setup: Setup) -> None:
+    """Raise StudyError if trials were trained by code that is not the study's."""
+    if function_in(setup.recipe) is nothing:
+        raise StudyError(
+            f"the trials in {setup.folder.path} were trained by a loop of your own, which Shoal "
+            "cannot call again: none to replay"
+        )
+
+
+def slot_setup(setup: Setup, options: Options) -> StationSetup:
+    """A slot of this process on which trials are trained again."""
+    return StationSetup(
+        seed=setup.seed,
+        device=device_of(options.device),
+        threads=options.threads,
+        metric=setup.metric,
+    )
 
 
 def function_row(

@@ -78,6 +78,13 @@ def default_searcher(
     return Grid(space, **limits)
 
 
+def usual_searcher(space: Mapping[str, Any] | None) -> Searcher[Any]:
+    """A grid if the space is nothing but grids, else random samples; without any numbers."""
+    if space and not _is_drawn_from(validated(space)):
+        return Grid()
+    return Random()
+
+
 def searcher_of(
     setup: Setup, searcher: Searcher[Any] | str | None, wishes: Wishes
 ) -> Searcher[Any]:

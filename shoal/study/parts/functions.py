@@ -50,7 +50,12 @@ def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
 def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
     """Raise StudyError if the searcher asks of functions what they cannot do."""
     if isinstance(setup.recipe, FunctionRecipe) and setup.recipe.draws:
-        _check_drawing(setup, searcher)
+        if function_in(setup.recipe) is nothing:
+            raise StudyError(
+                "there is nothing to train: study.optimize(objective, n_trials=…), or a loop of "
+                "your own with study.ask() and study.tell()"
+            )
+        check_drawn(setup, searcher)
     for each in nested(searcher):
         widths = getattr(each, "widths", None)
         if widths not in (None, (1, 1)):
@@ -65,12 +70,8 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
             )
 
 
-def _check_drawing(setup: Setup, searcher: Searcher[Any]) -> None:
+def check_drawn(setup: Setup, searcher: Searcher[Any]) -> None:
     """Raise StudyError if the searcher must know the space that an objective draws from."""
-    if function_in(setup.recipe) is nothing:
-        raise StudyError(
-            "there is nothing to train: study.optimize(objective, n_trials=…)"
-        )
     for each in nested(searcher):
         if getattr(each, "space", None):
             continue

@@ -53,7 +53,7 @@ def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[A
         return searcher
     if plain(describe(last))["space"] == former["space"] and not former.get("first"):
         return searcher
-    return _with_last(searcher, replace(last, first=_came(state)))
+    return with_last(searcher, replace(last, first=_came(state)))
 
 
 def _levels(described: Head) -> list[Head]:
@@ -70,11 +70,11 @@ def _space_of(described: Head) -> Space | None:
     return rebuild_space(described["space"])
 
 
-def _with_last(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
+def with_last(searcher: Any, last: Searcher[Any]) -> Searcher[Any]:
     """The searcher, with another one at its core."""
     if getattr(searcher, "inner", None) is None:
         return last
-    changed: Searcher[Any] = replace(searcher, inner=_with_last(searcher.inner, last))
+    changed: Searcher[Any] = replace(searcher, inner=with_last(searcher.inner, last))
     return changed
 
 

@@ -120,6 +120,9 @@ class ObjectiveTrial:
         if found is not None:
             self.noted[key] = found
 
+    def drew(self, name: str) -> None:
+        """A parameter was drawn; it is in the configuration now."""
+
     def _chosen(self, name: str, draw: Callable[[np.random.Generator], Value]) -> Any:
         """The configuration's value of that name, or one that is drawn and added to it."""
         chosen = self._context.chosen
@@ -127,6 +130,7 @@ class ObjectiveTrial:
             trial = crc32(self._context.trial.id.encode())
             seeds = [self._context.seed % 2**32, trial, crc32(name.encode())]
             chosen[name] = draw(np.random.default_rng(seeds))
+            self.drew(name)
         self.params[name] = chosen[name]
         return chosen[name]
 
