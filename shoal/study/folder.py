@@ -334,6 +334,8 @@ def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
         "file": None,
         "sha256": None,
     }
+    if isinstance(code, str):
+        about["command"] = code
     try:
         file = inspect.getsourcefile(code)
     except (TypeError, OSError):

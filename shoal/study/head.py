@@ -70,7 +70,8 @@ def head(
 
 def _code(now: dict[str, Any], before: Head) -> Head:
     """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
-    if now["sha256"] is None and now["name"] == before.get("name"):
+    by_value = now["sha256"] is None and "command" not in now
+    if by_value and now["name"] == before.get("name"):
         return before
     return now
 
@@ -122,6 +123,12 @@ def space_in(head: Head) -> Mapping[str, Any] | None:
     return rebuild_space(described)
 
 
+def _code_of(head: Head) -> str:
+    """What the head's run trains."""
+    about = head["recipe"]
+    return repr(about.get("command") or about["name"])
+
+
 def check_same(before: Head, now: Head, state: State) -> None:
     """Refuse to go on with a study on other data, seeds or searches; warn of changed code.
 
@@ -140,6 +147,12 @@ def check_same(before: Head, now: Head, state: State) -> None:
         raise StudyError(
             f"the data changed since this study began (fingerprint {was}, now {is_now}): "
             "restore the data, or start a new study with another storage="
+        )
+    command = before["recipe"].get("command")
+    if command not in (None, now["recipe"].get("command")):
+        raise StudyError(
+            f"this study was begun with the command {command!r}, and would go on with "
+            f"{_code_of(now)}: give the same command, or start a new study with another storage="
         )
     changes = refused(before, now, state)
     if changes:

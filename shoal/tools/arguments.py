@@ -40,7 +40,15 @@ Space = Annotated[
         help="a dimension, e.g. 'lr=loguniform(1e-4,1e-1)' or 'width=grid([64,128])'; repeat",
     ),
 ]
-Samples = Annotated[int | None, typer.Option(help="configurations to draw")]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        "--num-samples",
+        "--n-trials",
+        help="configurations to draw",
+        show_default=False,
+    ),
+]
 Epochs = Annotated[int | None, typer.Option(help="epochs of each trial")]
 SearcherName = Annotated[
     str | None,

@@ -231,6 +231,7 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
     from shoal.train.tools.check import check_recipe
 
     recipe = recipe_of(file)
+    check_driven(recipe, "check")
     domains = space_of(recipe, space)
     config = first_config(domains)
     neighbour = unlike_config(domains, config)

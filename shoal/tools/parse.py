@@ -58,11 +58,14 @@ def _file_and_name(file: str) -> tuple[str, str | None]:
 
 
 def recipe_of(file: str) -> "Recipe":
-    """An instance of the recipe that FILE.py[:NAME] names, or one of its LightningModule.
+    """An instance of the recipe that FILE.py[:NAME] names.
+
+    A name may also be that of a LightningModule, or of a function to train.
 
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
     """
+    from shoal.study.setup import as_recipe
     from shoal.train.adapt.found import recipe_in
 
     path, name = _file_and_name(file)
@@ -70,6 +73,9 @@ def recipe_of(file: str) -> "Recipe":
     adapted = recipe_in(module, name)
     if adapted is not None:
         return adapted
+    function = getattr(module, name or "", None)
+    if callable(function) and not isinstance(function, type):
+        return as_recipe(function)
     made = recipe_class(module, name)
     try:
         return made()

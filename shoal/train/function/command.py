@@ -66,7 +66,7 @@ class CommandRecipe(FunctionRecipe):
         Raises:
             RuntimeError: it failed, or printed no scores.
         """
-        with _folder() as folder:
+        with _folder(context.scratch) as folder:
             words = [_filled(word, context.chosen, folder) for word in self.words]
             place = self.folder if Path(self.folder).is_dir() else None
             variables = _variables(context, folder)
@@ -122,10 +122,10 @@ def scores(line: str) -> Values | None:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _folder(prefix: str) -> Iterator[Path]:
     """The folder of a trial's checkpoint, with what the newest one held."""
     with tempfile.TemporaryDirectory(
-        prefix="shoal-", ignore_cleanup_errors=True
+        prefix=prefix, ignore_cleanup_errors=True
     ) as place:
         folder = Path(place) / FOLDER
         folder.mkdir()

@@ -181,6 +181,6 @@ class FunctionRun:
         self._rng.__enter__()
         folder = ""
         if self._kept["checkpoint"]["kind"] != "tree":
-            folder = tempfile.mkdtemp(prefix="shoal-")
+            folder = tempfile.mkdtemp(prefix=self.context.scratch)
             self._folders.append(folder)
         return unpacked(self._kept["checkpoint"], Path(folder))

@@ -14,6 +14,7 @@ from shoal.core.trial import Seconds, TrialId, Value
 from shoal.train.data.columns import DataError
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.run import End, FunctionRun, Kept, Report
+from shoal.train.function.scratch import prefix_of, sweep
 from shoal.train.function.talk import TrialContext
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoint import Checkpoints
@@ -64,6 +65,7 @@ class FunctionStation:
         self._runs: dict[TrialId, FunctionRun] = {}
         # The newest checkpoint of each of them: its reports, and its name.
         self._kept: dict[TrialId, tuple[int, str]] = {}
+        sweep(vault.url, setup.run)
 
     # -- units -----------------------------------------------------------------------------------
 
@@ -221,6 +223,7 @@ class FunctionStation:
             chosen=dict(trial.config),
             restored=kept is not None,
             log=log,
+            scratch=prefix_of(self._vault.url, self._setup.run),
         )
         return FunctionRun(
             self._recipe, context, self._setup.threads, self._device, kept

@@ -19,7 +19,8 @@ class TrialContext:
     """What a function's trial knows of itself.
 
     `chosen`: the configuration, to which an objective adds what it draws. `restored`: whether it
-    goes on from a checkpoint. `log`: where its output belongs; None: nowhere.
+    goes on from a checkpoint. `log`: where its output belongs; None: nowhere. `scratch`: how the
+    names of its temporary folders begin.
     """
 
     trial: Trial
@@ -28,6 +29,7 @@ class TrialContext:
     chosen: dict[str, Any]
     restored: bool
     log: Path | None
+    scratch: str = "shoal-"
 
 
 class TrialStopped(BaseException):

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -179,3 +181,94 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert study.best_trial.config == {"lr": 0.5} and study.best_trial.epochs == 3
     done = CliRunner().invoke(app, ["run", "--metric", "loss"])
     assert done.exit_code == 2 and "--command" in done.output
+
+
+def test_another_command_is_refused(tmp_path: Path) -> None:
+    made(tmp_path, command(tmp_path), [0.1]).optimize(progress=False, max_epochs=1)
+    other = shoal.create_study(
+        command=command(tmp_path, 5),
+        storage=tmp_path / "s",
+        metric="loss",
+        search_space={"lr": shoal.grid([0.1])},
+        load_if_exists=True,
+    )
+    with pytest.raises(StudyError) as caught:
+        other.optimize(progress=False, max_epochs=2)
+    assert command(tmp_path, 4) in str(caught.value)
+    assert command(tmp_path, 5) in str(caught.value)
+    same = shoal.load_study(tmp_path / "s")
+    same.optimize(progress=False, max_epochs=2)
+    assert same.trials[0].epochs == 2
+
+
+def test_a_killed_run_leaves_no_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run of the study removes them; other studies' stay."""
+    scratch = tmp_path / "scratch"
+    others = scratch / "shoal-0123456789abcdef-1-x"
+    others.mkdir(parents=True)
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import os, sys, time\n"
+        "open(sys.argv[1] + '/state', 'w').write(sys.argv[2])\n"
+        "print('loss=1')\n"
+        "if not os.environ.get('SHOAL_RESTORED'):\n"
+        "    sys.stdin.readline()\n"
+        "    sys.stdin.readline()\n"
+    )
+    words = f"'{sys.executable}' '{program}' {{checkpoint}} {{lr}}"
+    script = (
+        "import sys, shoal\n"
+        "study = shoal.create_study(command=sys.argv[1], storage=sys.argv[2], metric='loss',"
+        " search_space={'lr': 1.0})\n"
+        "study.optimize(progress=False, checkpoint_every=0)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, words, str(tmp_path / "s")],
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+    journal = tmp_path / "s" / "journal.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if journal.exists() and b'"Kept"' in journal.read_bytes():
+            break
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len(list(scratch.iterdir())) == 2
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    study = shoal.load_study(tmp_path / "s")
+    study.resume(progress=False)
+    assert study.trials[0].status == "finished"
+    assert list(scratch.iterdir()) == [others]
+
+
+def test_functions_on_the_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    file = tmp_path / "code.py"
+    file.write_text(
+        "import shoal\n"
+        "def train(config):\n"
+        "    for epoch in range(5):\n"
+        "        shoal.report({'loss': config['lr'] / (epoch + 1)})\n"
+        "def objective(trial):\n"
+        "    return trial.suggest_float('x', 0.0, 1.0)\n"
+    )
+    lr = ["--space", "lr=uniform(0.1,0.5)", "--metric", "loss"]
+    asked = {"train": [*lr, "--n-trials", "3"], "objective": ["--n-trials", "2"]}
+    for name, more in asked.items():
+        args = ["run", f"{file}:{name}", "--storage", str(tmp_path / name), *more]
+        done = CliRunner().invoke(app, args)
+        assert done.exit_code == 0, done.output
+        done = CliRunner().invoke(app, ["replay", str(tmp_path / name)])
+        assert "nothing durable" in done.output
+        done = CliRunner().invoke(app, ["resume", str(tmp_path / name)])
+        assert done.exit_code == 0, done.output
+    study = shoal.load_study(tmp_path / "train")
+    assert [t.epochs for t in study.trials] == [5.0] * 3
+    assert len(shoal.load_study(tmp_path / "objective").trials) == 2
+    for command_name in ("check", "plan"):
+        done = CliRunner().invoke(app, [command_name, f"{file}:train"])
+        assert done.exit_code == 2 and "is a function" in done.output
