@@ -1,10 +1,14 @@
-"""The fields of Hugging Face's TrainingArguments that Shoal follows, and those that it refuses."""
+"""The fields of Hugging Face's TrainingArguments: which Shoal follows, and which it refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
+from difflib import get_close_matches
+from numbers import Real
 from typing import Any, Self
+
+from shoal.train.adapt.of_transformers import TrainingArguments
 
 # fields that a trial's configuration may have, too
 SEARCHED = (
@@ -25,22 +29,76 @@ ATTRIBUTES = {
     "bf16": "precision",
     "dataloader_drop_last": "drop_last",
 }
-# fields that change what is learnt, and that Shoal does not follow, with what to do instead
+SEED = "give shoal.create_study(…, seed=N)"
+LEFT_OUT = "leave it out"
+NO_GPU = "hide the GPUs: CUDA_VISIBLE_DEVICES="
+WHOLE = "compute_metrics gets predictions and labels of the whole validation set"
+# Fields that change what is learnt or given back, and that Shoal does not follow, and what to do
+# instead. A field that no list here has is refused, too.
 REFUSED = {
     "adafactor": "write a Recipe with that optimizer",
-    "deepspeed": "leave it out",
+    "auto_find_batch_size": 'give batch_size="max"',
+    "batch_eval_metrics": WHOLE,
+    "data_seed": SEED,
+    "deepspeed": LEFT_OUT,
+    "eval_do_concat_batches": WHOLE,
     "fp16": "give bf16, or leave it out",
-    "fsdp": "leave it out",
-    "group_by_length": "leave it out",
+    "fsdp": LEFT_OUT,
+    "group_by_length": LEFT_OUT,
+    "include_for_metrics": WHOLE,
     "label_smoothing_factor": "compute that loss in the model",
-    "lr_scheduler_kwargs": "write a Recipe with that schedule",
     "max_steps": "give num_train_epochs",
-    "neftune_noise_alpha": "leave it out",
-    "seed": "give shoal.create_study(…, seed=N)",
-    "train_sampling_strategy": "leave it out",
+    "neftune_noise_alpha": LEFT_OUT,
+    "no_cuda": NO_GPU,
+    "push_to_hub": "push what study.best_model() returns",
+    "resume_from_checkpoint": "shoal.load_study(…), or `shoal resume`, goes on",
+    "seed": SEED,
+    "train_sampling_strategy": 'give shuffle="sequential", or leave it out',
+    "use_cpu": NO_GPU,
 }
-SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
+# Fields of what the Trainer does around the training, which Shoal does in its own way or not at
+# all: they change nothing that is learnt.
+AROUND = {
+    "disable_tqdm",
+    "do_eval",
+    "do_predict",
+    "do_train",
+    "evaluation_strategy",
+    "full_determinism",
+    "ignore_data_skip",
+    "load_best_model_at_end",
+    "output_dir",
+    "overwrite_output_dir",
+    "per_device_eval_batch_size",
+    "prediction_loss_only",
+    "project",
+    "report_to",
+    "run_name",
+    "skip_memory_metrics",
+    "torch_empty_cache_steps",
+    "use_cache",
+}
+AROUND_BEGIN = ("dataloader_", "ddp_", "eval_", "hub_", "log_", "logging_", "save_")
+NUMBERS = (*SEARCHED[:4], *SEARCHED[5:], "max_grad_norm", "num_train_epochs")
+# those that are a function of the step alone
+SCHEDULES = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+)
 OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+# the newer name of a field, by which it may be given, too
+NEWER = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +106,7 @@ class Arguments:
     """How to train, in Trainer's words and with its defaults.
 
     Raises:
-        ValueError: a field that Shoal does not follow.
+        ValueError: a value that Shoal does not follow.
     """
 
     learning_rate: float = 5e-5
@@ -66,17 +124,21 @@ class Arguments:
     dataloader_drop_last: bool = False
     num_train_epochs: float = 3
     optim: str = "adamw_torch"
+    lr_scheduler_kwargs: Mapping[str, Any] | None = None
+    gradient_checkpointing: bool = False
+    gradient_checkpointing_kwargs: Mapping[str, Any] | None = None
+    remove_unused_columns: bool = True
+    label_names: list[str] | None = None
+    metric_for_best_model: str | None = None
+    greater_is_better: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.lr_scheduler_type not in SCHEDULES:
-            raise ValueError(
-                f"lr_scheduler_type must be one of {', '.join(SCHEDULES)}; "
-                f"got {self.lr_scheduler_type}"
-            )
-        if self.optim not in OPTIMIZERS:
-            raise ValueError(
-                f"optim must be one of {', '.join(OPTIMIZERS)}; got {self.optim}"
-            )
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, Real) and value is not None:
+                raise ValueError(f"{name} must be a number; got {value!r}")
+        _check_one_of("lr_scheduler_type", self.lr_scheduler_type, SCHEDULES)
+        _check_one_of("optim", self.optim, OPTIMIZERS)
         if self.num_train_epochs != int(self.num_train_epochs):
             raise ValueError(
                 f"num_train_epochs must be a whole number; got {self.num_train_epochs}"
@@ -89,19 +151,11 @@ class Arguments:
         Raises:
             TypeError, ValueError: it is neither, or has a field that Shoal does not follow.
         """
-        known = {field.name for field in fields(cls)}
+        known = [field.name for field in fields(cls)]
         values = _changed(given)
-        for name in sorted(set(values) - known):
-            remedy = REFUSED.get(name)
-            if remedy is not None:
-                raise ValueError(
-                    f"args has {name}, which Shoal does not follow: {remedy}"
-                )
-            if isinstance(given, Mapping):
-                raise ValueError(
-                    f"args has {name!r}; Shoal follows {', '.join(sorted(known))}"
-                )
-        return cls(**{name: _plain(values[name]) for name in known & set(values)})
+        for name in sorted(set(values).difference(known)):
+            _check_around(name, known)
+        return cls(**{name: values[name] for name in known if name in values})
 
     def with_config(self, config: Mapping[str, Any]) -> Arguments:
         """These arguments, with a trial's values in their place."""
@@ -114,27 +168,82 @@ class Arguments:
             return int(self.warmup_steps)
         return -int(-steps * (self.warmup_ratio or self.warmup_steps) // 1)
 
+    @property
+    def metric(self) -> str | None:
+        """The score that says which model is best; None if the arguments do not tell."""
+        name = self.metric_for_best_model
+        if name is None:
+            return None
+        return name if name.startswith("eval_") else f"eval_{name}"
+
+    @property
+    def mode(self) -> str | None:
+        """Whether that score is to be large ("max") or small ("min")."""
+        if self.metric is None:
+            return None
+        larger = self.greater_is_better
+        if larger is None:
+            larger = not self.metric.endswith("loss")
+        return "max" if larger else "min"
+
+
+def _check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value is known."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value}")
+
+
+def _check_around(name: str, known: list[str]) -> None:
+    """Raise ValueError unless this field, which Shoal does not follow, may be left unread."""
+    if name in REFUSED:
+        raise ValueError(
+            f"args has {name}, which Shoal does not follow: {REFUSED[name]}"
+        )
+    if name in AROUND or name.startswith(AROUND_BEGIN):
+        return
+    near = get_close_matches(name, known, 1)
+    if near:
+        raise ValueError(f"args has {name!r}: did you mean {near[0]}?")
+    raise ValueError(
+        f"args has {name!r}, which Shoal does not follow; it follows {', '.join(sorted(known))}"
+    )
+
 
 def _changed(given: Any) -> dict[str, Any]:
-    """The fields of a dict, or those of a dataclass that are not its defaults."""
+    """The given fields, without those that have their defaults."""
     if given is None:
         return {}
+    defaults = {field.name: _default(field) for field in fields(TrainingArguments)}
     if isinstance(given, Mapping):
-        return dict(given)
-    if not hasattr(type(given), "__dataclass_fields__"):
+        values = dict(given)
+    elif isinstance(given, TrainingArguments):
+        values = {field.name: getattr(given, field.name) for field in fields(given)}
+        # Making the object fills in fields, in the same way for a fresh one.
+        defaults = vars(type(given)(output_dir=given.output_dir))
+    else:
         raise TypeError(
             "args must be a transformers.TrainingArguments or a dict of its fields; "
             f"got {type(given).__name__}"
         )
-    found = {}
-    for field in fields(given):
-        value = getattr(given, field.name)
-        default = field.default
-        if default is MISSING and field.default_factory is not MISSING:
-            default = field.default_factory()
-        if _plain(value) != _plain(default) and value not in (None, [], {}, ""):
-            found[field.name] = value
-    return found
+    return {
+        NEWER.get(name, name): _plain(value)
+        for name, value in values.items()
+        if not _is_off(name, value) and _plain(value) != _plain(defaults.get(name))
+    }
+
+
+def _default(field: Field[Any]) -> Any:
+    """The default of a dataclass's field."""
+    if field.default is MISSING and field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _is_off(name: str, value: Any) -> bool:
+    """Whether the value says that something is not wanted."""
+    if name in REFUSED and value is False:
+        return True
+    return value is None or value in ([], {}, "")
 
 
 def _plain(value: Any) -> Any:

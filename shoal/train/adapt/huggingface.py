@@ -6,25 +6,36 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.train.adapt.arguments import ATTRIBUTES, Arguments
 from shoal.train.adapt.attributes import set_attributes
+from shoal.train.adapt.batches import collator_for, inputs_of, rows_in
+from shoal.train.adapt.evaluated import (
+    EVAL,
+    EvalScores,
+    Metrics,
+    labels_of,
+    loss_of,
+    predictions_of,
+)
+from shoal.train.adapt.of_transformers import get_parameter_names, get_scheduler
 from shoal.train.data.data import Data
+from shoal.train.data.parts import Order
 from shoal.train.recipe.adapted import Adapted
 
-try:
-    from transformers import get_scheduler
-    from transformers.trainer_pt_utils import get_parameter_names, nested_concat
-    from transformers.trainer_utils import EvalPrediction
-except ImportError as error:
-    raise ImportError(
-        "shoal.huggingface needs transformers: pip install transformers"
-    ) from error
-
-EVAL = "eval"
+# What a Trainer calls things, and what to give here.
+MEANT = {
+    "model": "model_init, a function that returns a new model",
+    "train_dataset": "train",
+    "eval_dataset": "valid",
+    "data_collator": "collator",
+    "tokenizer": "collator, such as DataCollatorWithPadding(tokenizer)",
+    "processing_class": "collator, such as DataCollatorWithPadding(tokenizer)",
+    "callbacks": "callbacks to study.optimize",
+    "optimizers": "learning_rate, lr_scheduler_type and so on in args; or write a Recipe",
+}
 # names of parameters without weight decay, as Trainer has them
 WITHOUT_DECAY = [
     r"bias",
@@ -36,13 +47,14 @@ WITHOUT_DECAY = [
 
 
 def huggingface(
-    model_init: Callable[..., Any],
-    train: Any,
+    model_init: Callable[..., Any] | None = None,
+    train: Any = None,
     valid: Any = None,
     collator: Callable[[list[Any]], Any] | None = None,
     args: Any = None,
     *,
-    compute_metrics: Callable[[Any], Mapping[str, float]] | None = None,
+    compute_metrics: Metrics | None = None,
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
     shards: int | None = None,
     **attributes: Any,
 ) -> HuggingFaceRecipe:
@@ -54,20 +66,30 @@ def huggingface(
 
     `args`: a TrainingArguments, or a dict of its fields; a configuration's keys learning_rate,
     weight_decay and so on come first. The schedule ends after `num_train_epochs`.
-    `compute_metrics`: gets an EvalPrediction of the whole validation set. `shards`: as for
-    `Data.dataset`. `attributes`: those of a recipe, by name: search_space, metric, mode, and so on.
+    `compute_metrics`: gets an EvalPrediction of the whole validation set.
+    `preprocess_logits_for_metrics`: gets the predictions and labels of a batch, and returns what
+    is to be kept of the predictions. `shards`: as for `Data.dataset`. `attributes`: those of a
+    recipe, by name: search_space, metric, mode, and so on.
 
     Raises:
-        TypeError, ValueError: `model_init` is no function, `args` has a field that Shoal does not
-            follow, or an attribute is unknown.
+        TypeError, ValueError: `model_init` is no function, `train` is no data set, `args` has a
+            field that Shoal does not follow, or an attribute is unknown.
     """
+    for name in MEANT.keys() & attributes.keys():
+        raise TypeError(f"shoal.huggingface takes no {name}: give {MEANT[name]}")
     if isinstance(model_init, nn.Module) or not callable(model_init):
         raise TypeError(
             "model_init must be a function that returns a new model, since each trial has its own; "
             f"got {type(model_init).__name__}"
         )
+    if train is None or isinstance(train, Mapping):
+        raise TypeError(
+            "train must be one data set, such as data['train'] of a DatasetDict; "
+            f"got {type(train).__name__}"
+        )
     recipe = HuggingFaceRecipe(model_init, (train, valid, collator, shards), args)
     recipe.compute_metrics = compute_metrics
+    recipe.preprocess = preprocess_logits_for_metrics
     set_attributes(recipe, attributes)
     return recipe
 
@@ -75,31 +97,44 @@ def huggingface(
 class HuggingFaceRecipe(Adapted):
     """Trains a model of Hugging Face; made by `shoal.huggingface`."""
 
+    # what `preprocess_logits_for_metrics` is called here; old pickles lack these two
+    preprocess: Callable[[Any, Any], Any] | None = None
+    columns: frozenset[str] = frozenset()  # of the data set, which a model may not take
+
     def __init__(
         self, model_init: Callable[..., Any], given: tuple[Any, ...], args: Any
     ) -> None:
         self.model_init = model_init
         self.given = given
         self.args = Arguments.of(args)
-        self.compute_metrics: Callable[[Any], Mapping[str, float]] | None = None
+        self.compute_metrics: Metrics | None = None
         self.sizes: tuple[int, ...] = ()
         self.batch_size = self.args.per_device_train_batch_size
         self.accumulate_grad_batches = self.args.gradient_accumulation_steps
         self.gradient_clip_val = self.args.max_grad_norm or None
         self.precision = "bf16" if self.args.bf16 else "32"
         self.drop_last = self.args.dataloader_drop_last
-        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs)})
+        best = {"metric": self.args.metric, "mode": self.args.mode}
+        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs), **best})
 
     def data(self) -> Data:
         """The given items, which the collator makes batches of."""
         train, valid, collator, shards = self.given
-        data = Data.dataset(train, valid, shards, collate=collator)
+        if hasattr(train, "__getitem__") and len(train):
+            item = train[0]
+            unused = self.args.remove_unused_columns
+            collator = collator_for(collator, item, unused)
+            if unused and isinstance(item, Mapping):
+                self.columns = frozenset(item)
+        order: Order = "sequential" if self.shuffle == "sequential" else "random"
+        data = Data.dataset(train, valid, shards, collate=collator, order=order)
         self.sizes = tuple(data.sizes.values())
         return data
 
     def brought(self) -> tuple[Any, ...]:
         """The user's functions and classes."""
-        found = (self.model_init, self.compute_metrics, *self.given[:3])
+        functions = (self.model_init, self.compute_metrics, self.preprocess)
+        found = (*functions, *self.given[:3])
         return tuple(
             each if isinstance(each, type) or hasattr(each, "__code__") else type(each)
             for each in found
@@ -125,7 +160,15 @@ class HuggingFaceRecipe(Adapted):
             raise ValueError(
                 "the search space has num_train_epochs: all trials have as many, max_epochs"
             )
-        self.args.with_config(config)
+        args = self.args.with_config(config)
+        weights = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+        try:
+            schedule_of(args, weights, 2)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"lr_scheduler_kwargs do not fit lr_scheduler_type {args.lr_scheduler_type}: "
+                f"{error}"
+            ) from error
 
     def obstacle(self, model: nn.Module) -> str | None:
         """Such models look at the values of masks, which differ between models."""
@@ -143,6 +186,9 @@ class HuggingFaceRecipe(Adapted):
             raise TypeError(
                 f"model_init must return a torch.nn.Module; got {type(made).__name__}"
             )
+        if self.args.gradient_checkpointing:
+            enable = made.gradient_checkpointing_enable
+            enable(self.args.gradient_checkpointing_kwargs)  # type: ignore[operator]
         return made
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -154,10 +200,7 @@ class HuggingFaceRecipe(Adapted):
             betas=(args.adam_beta1, args.adam_beta2),
             eps=args.adam_epsilon,
         )
-        steps = self._steps(config)
-        schedule = get_scheduler(
-            args.lr_scheduler_type, optimizer, args.warmup(steps), steps
-        )
+        schedule = schedule_of(args, optimizer, self._steps(config))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -174,59 +217,24 @@ class HuggingFaceRecipe(Adapted):
 
     def training_step(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss in the model's output."""
-        return loss_of(model(**named(batch)))
+        return loss_of(model(**inputs_of(model, batch, self.columns)))
 
     def validation_step(self, model: nn.Module, batch: Any) -> dict[str, Any]:
         """What the metric is to see: the loss, and for `compute_metrics` what was predicted."""
-        output = model(**named(batch))
-        rows = len(next(iter(batch.values())))
+        inputs = inputs_of(model, batch, self.columns)
+        output = model(**inputs)
+        loss = (loss_of(output), rows_in(inputs))
         if self.compute_metrics is None:
-            return {EVAL: (loss_of(output), rows)}
-        labels = batch["labels"]
-        return {EVAL: (loss_of(output), rows, output["logits"], labels)}
+            return {EVAL: loss}
+        labels = labels_of(model, inputs, self.args.label_names)
+        predictions = predictions_of(model, output)
+        if self.preprocess is not None:
+            predictions = self.preprocess(predictions, labels)
+        return {EVAL: (*loss, predictions, labels)}
 
     def configure_metrics(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """eval_loss, and eval_ with what `compute_metrics` returns."""
         return {EVAL: EvalScores(self.compute_metrics)}
-
-
-class EvalScores:
-    """The scores of one evaluation, over the whole validation set."""
-
-    def __init__(self, metrics: Callable[[Any], Mapping[str, float]] | None) -> None:
-        self._metrics = metrics
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin an evaluation."""
-        self._total, self._rows = 0.0, 0
-        self._predicted: Any = None
-        self._labels: Any = None
-
-    def update(self, loss: Tensor, rows: int, *seen: Tensor) -> None:
-        """Take the mean loss of so many rows; `seen`: their logits and labels."""
-        self._total += float(loss) * rows
-        self._rows += rows
-        if not seen:
-            return
-        logits, labels = (each.detach().float().cpu().numpy() for each in seen)
-        labels = labels.astype(np.int64) if not seen[1].is_floating_point() else labels
-        if self._labels is None:
-            self._predicted, self._labels = logits, labels
-            return
-        self._predicted = nested_concat(self._predicted, logits)
-        self._labels = nested_concat(self._labels, labels)
-
-    def compute(self) -> dict[str, float]:
-        """The scores, by name without the prefix."""
-        scores = {"loss": self._total / self._rows}
-        if self._metrics is not None:
-            seen = EvalPrediction(self._predicted, self._labels)
-            scores |= {
-                name.removeprefix(f"{EVAL}_"): value
-                for name, value in self._metrics(seen).items()
-            }
-        return scores
 
 
 def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -240,29 +248,17 @@ def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [{"params": each, "weight_decay": decay} for each, decay in made if each]
 
 
-def loss_of(output: Any) -> Tensor:
-    """The loss in a model's output.
+def schedule_of(args: Arguments, optimizer: Any, steps: int) -> Any:
+    """The learning rate's schedule over so many steps.
 
     Raises:
-        ValueError: it has none.
+        TypeError, ValueError: it does not take what `lr_scheduler_kwargs` say.
     """
-    loss = output.get("loss") if isinstance(output, Mapping) else None
-    if loss is None:
-        raise ValueError(
-            "the model's output must have a loss: the collator's batch needs labels"
-        )
-    return loss  # type: ignore[no-any-return]
-
-
-def named(batch: Any) -> Mapping[str, Any]:
-    """The batch, if it is a dict.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(batch, Mapping):
-        raise TypeError(
-            "the collator must return a dict of the model's arguments; "
-            f"got {type(batch).__name__}"
-        )
-    return batch
+    how = args.lr_scheduler_kwargs
+    return get_scheduler(
+        args.lr_scheduler_type,
+        optimizer,
+        args.warmup(steps),
+        steps,
+        None if how is None else dict(how),
+    )

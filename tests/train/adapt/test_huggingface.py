@@ -109,7 +109,7 @@ def test_decay_leaves_out_biases_and_norms_and_rates_warm_up() -> None:
         ({"fp16": True}, "fp16.*bf16"),
         ({"max_steps": 5}, "num_train_epochs"),
         ({"learning_rat": 1}, "learning_rate"),
-        ({"lr_scheduler_type": "polynomial"}, "linear"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "linear"),
         ({"optim": "sgd"}, "adamw_torch"),
         ({"num_train_epochs": 1.5}, "whole number"),
     ],
