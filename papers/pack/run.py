@@ -25,6 +25,7 @@ from shoal.core.fold import fold  # noqa: E402
 from shoal.core.ports import Policy  # noqa: E402
 from shoal.core.state import State  # noqa: E402
 from shoal.core.trial import Seconds, Value  # noqa: E402
+from shoal.core.visits import ValidateEvery  # noqa: E402
 from shoal.engine.journal import Journal  # noqa: E402
 from shoal.engine.run import reopened, run  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
@@ -117,7 +118,7 @@ def hyperband(
         [Slot(SlotId("gpu"), memory=float(model.holds), shards=frozenset(shards))],
         shards=shards,
         checkpoint_every=1e12,
-        recipe=SimulatedRecipe(made_up_score, validate_every=10**6),
+        recipe=SimulatedRecipe(made_up_score, validate_every=ValidateEvery(10**6)),
     )
     last = 0.0
 

@@ -15,7 +15,6 @@ from shoal.core.cluster import GiB, ShardId, Slot
 from shoal.core.event import (
     Advanced,
     Ended,
-    Evaluated,
     Event,
     Failed,
     Fell,
@@ -30,7 +29,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang, prune
 from shoal.core.state import State, durable
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
-from shoal.core.visits import EPS, is_met, is_scored, next_visit
+from shoal.core.visits import EPS, ValidateEvery, is_met, next_visit
 from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
@@ -137,8 +136,8 @@ class GangRun:
 class Positions:
     """The positions of all trials of one study.
 
-    `sizes`: samples per training shard. `validate_every`: epochs between evaluations (the last
-    epoch is always evaluated). `state`: what the journal says, so that a resumed study goes on
+    `sizes`: samples per training shard. `validate_every`: when trials are evaluated, beside their
+    ends. `state`: what the journal says, so that a resumed study goes on
     from its durable positions. `logs`: the folder for the traceback of a failed trial, which goes
     to <trial>/error.txt.
     """
@@ -147,7 +146,7 @@ class Positions:
         self,
         seed: int,
         sizes: Mapping[ShardId, int],
-        validate_every: float = 1,
+        validate_every: ValidateEvery = ValidateEvery(),
         state: State = State(),
         logs: Path | None = None,
     ) -> None:
@@ -239,23 +238,31 @@ class Positions:
         shards = at.trial.shards or frozenset(self.sizes)
         visit = next_visit(self.seed, at.visits, shards, run.next_shard())
         last = is_met(at.trial, at.samples + self.sizes[visit.shard])
-        evaluate = is_scored(len(at.visits) + 1, len(shards), self.validate_every, last)
+        parts = self.validate_every.parts(len(at.visits), len(shards))
         return Unit(
             at.trial,
             at.visits,
             visit,
             source=source,
-            evaluate=evaluate,
+            evaluate=last or 1.0 in parts,
+            within=tuple(part for part in parts if part < 1.0),
+            steps=self.validate_every.steps,
             age=at.age,
             last=last,
             carry=carry,
         )
 
-    def part(self, trial: TrialId, part: Part) -> Advanced:
-        """A chunk of the unit under way was trained."""
-        self.positions[trial].reported += part.samples
+    def part(self, trial: TrialId, part: Part) -> list[Event]:
+        """A chunk of the unit under way was trained, or it was evaluated."""
+        at = self.positions[trial]
+        at.reported += part.samples
         values = {trial: part.values}
-        return Advanced({trial: part.samples}, values, spent={trial: part.spent})
+        advanced = Advanced({trial: part.samples}, values, spent={trial: part.spent})
+        return [advanced, *part.evaluations(trial, len(at.visits), self._shards(trial))]
+
+    def _shards(self, trial: TrialId) -> int:
+        """Visits in an epoch of the trial."""
+        return len(self.positions[trial].trial.shards or self.sizes)
 
     def on(self, trial: TrialId, samples: Samples) -> Advanced | None:
         """The unit under way has trained so many samples. Its values come when it is done.
@@ -292,9 +299,7 @@ class Positions:
         if figures or done.signature != at.signature:
             at.signature = done.signature
             events.append(Measured(trial, done.signature, figures))
-        if done.scored:
-            epoch = len(at.visits) / len(at.trial.shards or self.sizes)
-            events.append(Evaluated(trial, epoch, *done.by_name()))
+        events += done.evaluations(trial, len(unit.visits), self._shards(trial))
         if done.kept is not None:
             events.append(self.keep(trial, done.kept))
         return events

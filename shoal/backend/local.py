@@ -194,7 +194,7 @@ class Local:
         except StopIteration:
             return self._end(run, at)
         if isinstance(news, Part):
-            return [self.course.part(trial, news)]
+            return self.course.part(trial, news)
         unit = at.units.pop(trial)
         if isinstance(news, Returned):
             return self.course.positions[trial].returned(news)

@@ -1,12 +1,22 @@
 """Which visit a trial makes next, and what follows it. Every backend goes by these rules."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from math import floor, inf
 
 from shoal.core.cluster import ShardId, shard_order
 from shoal.core.trial import Samples, Trial, Visit
 
 EPS: Samples = 1e-6  # sums of samples that differ by less are equal
+
+LEAST = 1e-4  # epochs between two evaluations
+RULE = (
+    'validate_every is a number of epochs >= 0.0001, as 1 or 0.25, or of optimizer steps, as "200 '
+    'steps"'
+)
 
 
 def next_visit(
@@ -43,16 +53,63 @@ def is_met(trial: Trial, samples: Samples) -> bool:
     return samples >= trial.samples - EPS
 
 
-def falls_on_visits(shards: int, validate_every: float) -> bool:
-    """Whether so many epochs are a whole number of visits, of so many `shards` to an epoch."""
-    visits = shards * validate_every
-    return round(visits) >= 1 and abs(visits - round(visits)) < EPS
+@dataclass(frozen=True, slots=True)
+class ValidateEvery:
+    """How often a trial is evaluated, beside its end.
 
+    Every so many `epochs`; a fraction below 1 counts from each epoch's begin, and the epoch's end
+    is evaluated, too. With `steps`, instead: every so many optimizer steps of the trial.
 
-def is_scored(visits: int, shards: int, validate_every: float, last: bool) -> bool:
-    """Whether an evaluation follows the last of so many visits.
-
-    One follows every `validate_every` epochs of so many `shards`, and the trial's `last` visit.
-    A fraction of an epoch is some of its shards.
+    Raises:
+        ValueError: a number is out of its range.
     """
-    return last or visits % max(1, round(shards * validate_every)) == 0
+
+    epochs: float = 1
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not LEAST <= self.epochs < inf or self.steps < 0:
+            raise ValueError(f"{RULE}; got {self.steps or self.epochs!r}")
+
+    @classmethod
+    def of(cls, said: object) -> ValidateEvery:
+        """What the user said: a number of epochs, or "200 steps".
+
+        Raises:
+            ValueError: it is neither.
+        """
+        words = str(said).split()
+        try:
+            if len(words) == 2 and words[1] in ("step", "steps") and int(words[0]) > 0:
+                return cls(steps=int(words[0]))
+            if len(words) == 1 and not isinstance(said, bool):
+                return cls(float(words[0]))
+        except ValueError:
+            pass
+        raise ValueError(f"{RULE}; got {said!r}")
+
+    def parts(self, made: int, shards: int) -> tuple[float, ...]:
+        """After which parts of the visit that follows so many a trial is evaluated; 1.0: its end.
+
+        An epoch is one visit to each of so many `shards`. Steps are not counted here.
+        """
+        if self.steps:
+            return ()
+        begin = 0
+        if self.epochs < 1:
+            begin = made // shards * shards
+        length = self.epochs * shards
+        number = floor((made - begin) / length + EPS) + 1
+        parts = []
+        while (part := begin + number * length - made) < 1 - EPS:
+            parts.append(round(part, 9))
+            number += 1
+        ends_epoch = self.epochs < 1 and (made + 1) % shards == 0
+        if part <= 1 + EPS or ends_epoch:
+            parts.append(1.0)
+        return tuple(parts)
+
+    def within(self, shards: int) -> bool:
+        """Whether an evaluation may come before the end of a visit."""
+        length = self.epochs * shards
+        return bool(self.steps) or abs(length - round(length)) > EPS or length < 1 - EPS

@@ -13,6 +13,7 @@ from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submit
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.search.optuna.parameters import optuna, parameters, quietly
+from shoal.search.rank import EPOCH
 from shoal.search.space import Space, validated
 
 
@@ -134,6 +135,8 @@ class OptunaLog:
         for epoch, values in state.scores[trial]:
             step = round(epoch)
             value = values.get(self._metric)
+            if abs(epoch - step) > EPOCH:
+                continue
             if value is not None and steps.get(step) != value:
                 self._storage.set_trial_intermediate_value(
                     self._ids[trial], step, value

@@ -16,7 +16,7 @@ from shoal.engine.journal import Journal, replay
 from shoal.search.space import value_of
 from shoal.study.folder import StudyBusy, StudyError
 from shoal.study.inbox import Inbox, Meaning, Note, answers
-from shoal.study.options import Options, check_widths
+from shoal.study.options import Options, check_for_width, check_widths
 from shoal.study.results import check_known
 from shoal.study.setup import Setup, check_one_slot, epochs_of
 from shoal.train.lane.checkpoint import Checkpoints
@@ -156,6 +156,7 @@ def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     fewest, most = note["widths"]
     options = Options.of(**setup.folder.head()["options"])
     check_widths((fewest, most), options)
+    check_for_width(options, len(state.shards), most)
     return Trial(
         name,
         note["max_epochs"] * sum(state.shards.values()),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from shoal.core.profile import Profile
 from shoal.core.state import State
+from shoal.core.visits import ValidateEvery
 from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
 from shoal.profile.table import Table
@@ -95,8 +96,8 @@ class Options:
     address: str | None = None
     # Slots that hold each shard.
     copies: int = 1
-    # Epochs between two evaluations. A fraction is some of an epoch's shards: 0.25 of 4 is one.
-    validate_every: float = 1
+    # Epochs between two evaluations, perhaps a fraction; or "200 steps": optimizer steps.
+    validate_every: float | str = 1
     # Seconds of a trial's training between two durable states; 0: after every unit.
     checkpoint_every: float = 30.0
     # The limit for all checkpoints of the study.
@@ -157,13 +158,10 @@ class Options:
             value = getattr(self, name)
             if value < least:
                 raise StudyError(f"{name} must be >= {least}; got {value!r}")
-        if (
-            not isinstance(self.validate_every, (int, float))
-            or self.validate_every <= 0
-        ):
-            raise StudyError(
-                f"validate_every must be epochs > 0; got {self.validate_every!r}"
-            )
+        try:
+            ValidateEvery.of(self.validate_every)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
         if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:
@@ -180,6 +178,11 @@ class Options:
             raise StudyError(
                 f'{name} must be "auto", or a whole number >= 0; got {value!r}'
             )
+
+    @property
+    def every(self) -> ValidateEvery:
+        """When trials are evaluated."""
+        return ValidateEvery.of(self.validate_every)
 
     @property
     def known_workers(self) -> int:
@@ -218,6 +221,22 @@ def check_widths(widths: tuple[int, int] | None, options: Options) -> None:
             f"widths={widths!r} needs {widths[0]} slots for a trial; there are {slots}: "
             "ask for fewer, or give more"
         )
+
+
+def check_whole_visits(options: Options, shards: int, why: str) -> None:
+    """Raise StudyError if evaluations are asked for within a visit, which cannot be. `why`: not."""
+    if options.every.within(shards):
+        raise StudyError(
+            f"validate_every={options.validate_every!r} asks for evaluations within a visit to a "
+            f"shard, and {why}: use a multiple of {1 / shards:.3g} epochs"
+        )
+
+
+def check_for_width(options: Options, shards: int, most: int) -> None:
+    """Raise StudyError if evaluations are asked for within a visit, and trials may be wide."""
+    if most > 1:
+        why = f"a trial may have {most} slots, which make whole visits together"
+        check_whole_visits(options, shards, why)
 
 
 def check_timeout(timeout: Any) -> None:

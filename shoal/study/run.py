@@ -24,7 +24,12 @@ from shoal.study.folder import Folder, TrialsFailed, last_head, pausing
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
-from shoal.study.parts.asked import check_metric, check_validate_every, per_slot
+from shoal.study.parts.asked import (
+    check_metric,
+    check_validate_every,
+    most_slots,
+    per_slot,
+)
 from shoal.study.parts.auto import is_auto, policy_of, with_levels
 from shoal.study.parts.backends import Start, WiredBackend, backend, check_place
 from shoal.study.parts.functions import (
@@ -96,10 +101,11 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     check_slots(asked.deciders.options)
     space = _space_of(asked.deciders.searcher)
     check_metric(setup, data, space)
-    check_validate_every(asked.deciders.options, data)
 
     lines = setup.folder.lines()
     state = replay(lines)
+    most = most_slots(asked.deciders.searcher, state.trials.values())
+    check_validate_every(setup, asked.deciders.options, data, most)
     before = last_head(lines)
     deciders = _deciders(setup, asked.deciders, rule, data, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}

@@ -141,7 +141,10 @@ Feeders = Annotated[
     ),
 ]
 ValidateEvery = Annotated[
-    float, typer.Option(help="epochs between evaluations, or a fraction of one")
+    str,
+    typer.Option(
+        help="epochs between evaluations, as 1 or 0.25, or optimizer steps, as '200 steps'"
+    ),
 ]
 OptunaLog = Annotated[
     bool,

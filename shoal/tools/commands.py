@@ -17,6 +17,7 @@ from shoal.study.folder import Folder, StudyError
 from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
 from shoal.tools.parse import (
     check_driven,
+    number_in,
     open_study,
     parse_config,
     recipe_of,
@@ -37,12 +38,13 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a search. `options`: what else `Study.optimize` takes; workers and feeders are text."""
+    """Train a search. `options`: what else `Study.optimize` takes, some of it as text."""
     study = open_study(file, storage, space, metric, mode, seed, command)
     options["num_samples"] = _samples(study, options["num_samples"])
     for name in ("workers", "feeders"):
         if options[name].isdecimal():
             options[name] = int(options[name])
+    options["validate_every"] = number_in(options["validate_every"])
     options["loggers"] = options["loggers"] or ()
     with concluded(study, as_json):
         study.optimize(progress=not as_json, **options)

@@ -19,13 +19,19 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds
+from shoal.core.visits import LEAST, ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.given import Given
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
 from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
-from shoal.study.parts.asked import Wishes, check_validate_every, searcher_of
+from shoal.study.parts.asked import (
+    Wishes,
+    check_validate_every,
+    most_slots,
+    searcher_of,
+)
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, policy_of
 from shoal.study.setup import Setup, data_of, epochs_of
 from shoal.tools.probe import all_trials, probed, slot
@@ -69,13 +75,13 @@ def forecast(
     chosen = Options.of(**options)
     data = data_of(study.recipe)
     check_widths(widths, chosen)
-    check_validate_every(chosen, data)
     wishes = Wishes(
         num_samples=num_samples,
         max_epochs=epochs_of(study.recipe, max_epochs),
         widths=widths,
     )
     searcher = searcher_of(study.setup, None, wishes)
+    check_validate_every(study.setup, chosen, data, most_slots(searcher, ()))
     widths = widths or (1, 1)
     names = policies or _usual(widths)
     rules = {name: policy_of(name, chosen.fuse, study.setup.seed) for name in names}
@@ -211,8 +217,17 @@ class _Forecast:
             shards=self.data.sizes,
             seed=self.setup.seed,
             checkpoint_every=self.options.checkpoint_every,
-            recipe=SimulatedRecipe(validate_every=self.options.validate_every),
+            recipe=SimulatedRecipe(validate_every=self._every()),
         )
+
+    def _every(self) -> ValidateEvery:
+        """When trials are evaluated; steps as the part of an epoch that they are about."""
+        every = self.options.every
+        size = self.setup.recipe.batch_size
+        if not every.steps or not isinstance(size, int):
+            return every
+        samples = every.steps * size * self.setup.recipe.accumulate_grad_batches
+        return ValidateEvery(max(LEAST, samples / self.data.samples))
 
     def _joined(self) -> tuple[Seconds, Joined]:
         """When the slots join."""

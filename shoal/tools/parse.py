@@ -167,6 +167,16 @@ def parse_config(given: list[str]) -> dict[str, Any]:
     return found
 
 
+def number_in(text: str) -> int | float | str:
+    """The number that the text is, or else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def whole_numbers(text: str, option: str) -> list[int]:
     """Numbers with commas between them.
 

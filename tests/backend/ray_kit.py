@@ -34,6 +34,7 @@ from shoal.core.fold import fold
 from shoal.core.plan import Proposal
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
+from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
 from shoal.profile.measure import believe
@@ -138,7 +139,9 @@ class Bench:
         self.state = fold(self.state, reopened(self.state, self.data.sizes, {}))
         checkpoints = str(self.folder / "checkpoints")
         Checkpoints(checkpoints, self.state.run).mark()
-        course = Positions(SEED, self.data.sizes, 1, self.state, self.folder / "trials")
+        course = Positions(
+            SEED, self.data.sizes, ValidateEvery(), self.state, self.folder / "trials"
+        )
         run = self.state.run
         setup = RaySetup(checkpoints, run, logs=self.folder / "trials", **options)
         return Ray(self.recipe, self.data, course, setup)

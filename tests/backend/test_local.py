@@ -32,7 +32,7 @@ def maker(recipe: Any, folder: Path) -> Any:
             vault,
             StationSetup(seed=0, run=vault.run, checkpoint_every=0.0),
         )
-        course = Positions(0, data.sizes, 1, state)
+        course = Positions(0, data.sizes, state=state)
         return Local(
             station, course, Slot(SlotId("local"), shards=frozenset(data.shards)), since
         )

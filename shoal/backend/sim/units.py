@@ -15,7 +15,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated, Event, Measured, Sum
 from shoal.core.profile import Profile
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
-from shoal.core.visits import is_met, is_scored, next_visit
+from shoal.core.visits import ValidateEvery, is_met, next_visit
 
 # (configuration, epochs) -> metrics
 Curve = Callable[[Mapping[str, Value], float], Mapping[str, float]]
@@ -33,12 +33,12 @@ class SimulatedRecipe:
 
     `curve`: the metrics of an evaluation, of (configuration, epochs).
     `fault`: why a trial's next unit fails, of (trial, visits so far); None: it does not fail.
-    `validate_every`: epochs between two evaluations.
+    `validate_every`: when trials are evaluated; steps are not simulated.
     """
 
     curve: Curve = learning_curve
     fault: Fault = no_fault
-    validate_every: float = 1
+    validate_every: ValidateEvery = ValidateEvery()
 
 
 @dataclass(eq=False, slots=True)
@@ -75,9 +75,10 @@ class SimulatedUnits:
         visit = next_visit(self.seed, position.visits, shards, chosen)
         size = self.shards[visit.shard]
 
-        count = len(position.visits) + 1
         last = is_met(trial, position.samples + size)
-        scored = is_scored(count, len(shards), self.recipe.validate_every, last)
+        made = len(position.visits)
+        parts = self.recipe.validate_every.parts(made, len(shards))
+        scored = len(parts) + (last and 1.0 not in parts)
         due = 0.0
         if not last:
             due = max(0.0, self.checkpoint_every - position.age)
@@ -103,20 +104,20 @@ class SimulatedUnits:
         due = inf
         if last or size < left:
             due = 0.0
-        return self._unit(position, size, last, due, now)
+        return self._unit(position, size, int(last), due, now)
 
     def _unit(
         self,
         position: SimulatedTrial,
         size: Samples,
-        scored: bool,
+        evaluations: int,
         due: Seconds,
         now: Seconds,
     ) -> UnitAtWork:
         cost = self.truth.cost(position.trial.id)
         evaluate = None
-        if scored:
-            evaluate = cost.evaluate
+        if evaluations:
+            evaluate = evaluations * cost.evaluate
         return UnitAtWork(
             position=position,
             visit=None,

@@ -150,9 +150,13 @@ class TrialTally:
             before, counted = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = before + value, counted + count
 
-    def close_epoch(self, time: Seconds) -> None:
-        """The means of training values since the last time are one point of their curves."""
-        epoch = self.epochs or 0.0
+    def close_epoch(self, time: Seconds, epoch: float | None = None) -> None:
+        """The means of training values since the last time are one point of their curves.
+
+        `epoch`: where it lies, if that is within a visit.
+        """
+        if epoch is None:
+            epoch = self.epochs or 0.0
         for name, (value, count) in self.sums.items():
             if count > 0:
                 self._add_point(name + TRAINING, Point(epoch, time, value / count))
@@ -164,7 +168,7 @@ class TrialTally:
 
     def evaluate(self, time: Seconds, entry: Evaluated) -> None:
         """A point of each metric; one of the same epoch gives way."""
-        self.close_epoch(time)
+        self.close_epoch(time, entry.epoch)
         for name, value in entry.values.items():
             if name in entry.trained:  # its curve is that of the reports while training
                 continue

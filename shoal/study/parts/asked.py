@@ -1,12 +1,13 @@
 """From what a user says of a search to a searcher that fits the study."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.ports import Policy, Searcher
-from shoal.core.visits import falls_on_visits
+from shoal.core.trial import Trial
+from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack, PacksAsTrials
 from shoal.search import (
     PBT,
@@ -21,7 +22,7 @@ from shoal.search.draws import Draws
 from shoal.search.halving import hyperband_brackets
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
-from shoal.study.options import Options
+from shoal.study.options import Options, check_for_width, check_whole_visits
 from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup, first_config
 from shoal.train.data.data import Data
@@ -181,42 +182,52 @@ def _count_hyperband(searcher: Hyperband) -> int | None:
 def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:
     """Raise StudyError if there is a metric to rank by, and nothing that gives it.
 
-    Without validation it is a value that the training step returns: the loss always is one, and
-    for another name a step is tried. `space`: where configurations come from.
+    Without validation it is a value that training returns: of a training step the loss always is
+    one, and for another name a step is tried. `space`: where configurations come from.
     """
     lack = _lack(setup.recipe, data)
     metric = setup.metric
     if metric is None or lack is None:
         return
-    also = ""
-    if not isinstance(setup.recipe, ShardRecipe):
-        if metric == "loss" or space is None:
-            return
-        config = first_config(space)
-        names = trained_names(setup.recipe, data, config, setup.seed)
-        if names is None or metric in names:
-            return
-        also = f", and training_step returns {', '.join(sorted(names))}"
-    raise StudyError(
-        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
-        f"scores: {lack}{also}; see docs/recipe.md, or leave out metric="
-    )
-
-
-def check_validate_every(options: Options, data: Data) -> None:
-    """Raise StudyError if evaluations would fall within a shard.
-
-    Units are visits of whole shards, which other trials share.
-    """
-    every = options.validate_every
-    count = max(1, len(data.shards))
-    if falls_on_visits(count, every):
+    step = "training_step"
+    if isinstance(setup.recipe, ShardRecipe):
+        step = "train_shard"
+    elif metric == "loss":
+        return
+    if space is None:
+        return
+    names = trained_names(setup.recipe, data, first_config(space), setup.seed)
+    if names is None or metric in names:
         return
     raise StudyError(
-        f"evaluations follow whole shards, and validate_every={every:g} of an epoch is "
-        f"{every * count:g} of {count}: use a multiple of {1 / count:.3g}, or other shards "
-        "(shards= of shoal.Data)"
+        f"trials are to be ranked by {metric!r}, and {type(setup.recipe).__name__} gives no such "
+        f"scores: {lack}, and {step} returns {', '.join(sorted(names)) or 'nothing'}; "
+        "see docs/recipe.md, or leave out metric="
     )
+
+
+def check_validate_every(setup: Setup, options: Options, data: Data, most: int) -> None:
+    """Raise StudyError if evaluations cannot be made where they are asked for.
+
+    `most`: slots that a trial may have.
+    """
+    every = options.every
+    if isinstance(setup.recipe, FunctionRecipe) and every != ValidateEvery():
+        raise StudyError(
+            "validate_every is for recipes; a function is evaluated when it calls shoal.report: "
+            f"got {options.validate_every!r}, leave it out"
+        )
+    shards = max(1, len(data.shards))
+    if isinstance(setup.recipe, ShardRecipe):
+        check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
+    check_for_width(options, shards, most)
+
+
+def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:
+    """The most slots that a trial of the searcher, or one that is known, may have."""
+    widths = [getattr(each, "widths", None) or (1, 1) for each in nested(searcher)]
+    widths += [trial.widths for trial in known]
+    return max((most for _, most in widths), default=1)
 
 
 def _lack(recipe: Recipe, data: Data) -> str | None:

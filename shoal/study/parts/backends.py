@@ -82,7 +82,7 @@ def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
     course = Positions(
         setup.seed,
         start.data.sizes,
-        options.validate_every,
+        options.every,
         start.state,
         setup.folder.path / "trials",
     )

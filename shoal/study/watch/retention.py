@@ -9,6 +9,7 @@ from typing import Protocol
 from shoal.core.event import Entry, Evaluated, Kept, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
+from shoal.core.visits import EPS
 from shoal.engine.journal import Line
 
 GIB = 1024**3
@@ -93,7 +94,10 @@ class Retention:
             self._shards[entry.trial.id] = len(entry.trial.shards)
             self._borrow(entry)
         elif isinstance(entry, Evaluated):
-            visits = round(entry.epoch * self._shards.get(entry.trial, 1))
+            made = entry.epoch * self._shards.get(entry.trial, 1)
+            visits = round(made)
+            if abs(made - visits) > EPS:
+                return  # within a visit no state becomes durable
             self._scored[entry.trial] = (
                 visits,
                 self.sign * entry.values.get(self.metric, nan),

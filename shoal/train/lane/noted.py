@@ -84,6 +84,12 @@ class Noted:
             total += product
         self.epoch[name] = (total, counted + samples)
 
+    def add_sums(self, sums: Mapping[str, Sum]) -> None:
+        """Add what the recipe's own code summed over a whole pass to the epoch so far."""
+        for name, (total, samples) in sums.items():
+            before, counted = self.epoch.get(name, (0.0, 0.0))
+            self.epoch[name] = (before + total, counted + samples)
+
     def state(self) -> dict[str, Any]:
         """What of it belongs to the trial's state."""
         noted = {name: list(sums) for name, sums in self.epoch.items()}

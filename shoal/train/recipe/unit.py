@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.event import Sum
-from shoal.core.trial import Samples, Seconds, Trial, Value, Visit
+from shoal.core.event import Evaluated, Sum
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 
 # What the recipe's code may raise: it ends the trial, and nothing else.
 RAISED = (Exception, SystemExit)
@@ -27,6 +27,10 @@ class Unit:
     source: str | Tree | None = None
     # whether to validate after it
     evaluate: bool = False
+    # parts of the visit, between 0 and 1, after which to validate, too
+    within: tuple[float, ...] = ()
+    # validate after each so many optimizer steps of the trial, too; 0: steps do not count
+    steps: int = 0
     # seconds of training since the trial's last durable state
     age: Seconds = 0.0
     # whether the trial has all its samples after it, so that its state is made durable
@@ -36,13 +40,41 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """An evaluation within the unit."""
+
+    # the part of the visit that was made, between 0 and 1
+    part: float
+    # None: there is nothing to validate with
+    scores: Mapping[str, float] | None
+    # the means of the epoch's training values so far
+    trained: Mapping[str, float] = field(default_factory=dict)
+
+    def event(self, trial: TrialId, visits: int, shards: int) -> Evaluated:
+        """What is told of it, in the visit after so many; an epoch has so many `shards`."""
+        scores = dict(self.scores or {})
+        trained = named_apart(self.trained, scores)
+        epoch = (visits + self.part) / shards
+        if self.part < 1.0:
+            epoch = round(epoch, 6)
+        return Evaluated(trial, epoch, scores | trained, tuple(trained))
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the unit was trained: one chunk, or about a second of it."""
+    """A piece of the unit was trained: one chunk, or about a second of it; or it was evaluated."""
 
     samples: Samples
     values: Mapping[str, Sum] = field(default_factory=dict)
     # by switch, data, train, evaluate, save
     spent: Mapping[str, Seconds] = field(default_factory=dict)
+    scored: Scored | None = None
+
+    def evaluations(self, trial: TrialId, visits: int, shards: int) -> list[Evaluated]:
+        """As of `Done`."""
+        if self.scored is None:
+            return []
+        return [self.scored.event(trial, visits, shards)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +89,8 @@ class Done:
     scores: Mapping[str, float] | None = None
     # if scores were asked for: the means of the epoch's training values so far
     trained: Mapping[str, float] = field(default_factory=dict)
+    # evaluations within the unit that were not yet reported in a Part
+    within: tuple[Scored, ...] = ()
     # the name of the checkpoint that was written
     kept: str | None = None
     # seconds of training since the trial's last durable state
@@ -71,16 +105,12 @@ class Done:
     # the trial's configuration, if it drew some of that itself
     config: Mapping[str, Value] | None = None
 
-    @property
-    def scored(self) -> bool:
-        """Whether there are scores, of validation or of training."""
-        return self.scores is not None or bool(self.trained)
-
-    def by_name(self) -> tuple[dict[str, float], tuple[str, ...]]:
-        """All scores by name, and the names of those of training."""
-        scores = dict(self.scores or {})
-        trained = named_apart(self.trained, scores)
-        return scores | trained, tuple(trained)
+    def evaluations(self, trial: TrialId, visits: int, shards: int) -> list[Evaluated]:
+        """The evaluations of the unit, which was made after so many visits, in their order."""
+        every = [*self.within]
+        if self.scores is not None or self.trained:
+            every.append(Scored(1.0, self.scores, self.trained))
+        return [each.event(trial, visits, shards) for each in every]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 from weakref import WeakKeyDictionary
 
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId
+from shoal.core.visits import EPS
 from shoal.train.fuse.gauge import Gauge
 from shoal.train.fuse.graph import graph_key
 from shoal.train.fuse.optimizers import formula_key
@@ -34,6 +35,22 @@ class Pass:
     waited: Seconds = 0.0
     failed: bool = False
     done: bool = False
+    # after how many of its batches to evaluate within it, and which part of it these are
+    stops: dict[int, float] = field(default_factory=dict)
+    # whether to evaluate at its end
+    evaluate: bool = False
+
+    @classmethod
+    def begun(cls, unit: Unit, lane: TrainingLane, spent: Spent, samples: int) -> Pass:
+        """The visit of so many samples, about to be made."""
+        each = cls(unit, lane, spent, evaluate=unit.evaluate)
+        steps = _steps_in(samples, lane)
+        for step, part in _evaluated(unit, lane, samples).items():
+            if step < steps:
+                each.stops[step * lane.settings.accumulate_grad_batches] = part
+            else:
+                each.evaluate = True
+        return each
 
     @property
     def trial(self) -> TrialId:
@@ -56,6 +73,7 @@ class SameBatches:
     cut: Batches
     graph: str | None
     mix: str = ""
+    made: int = 0  # batches of the pass so far
     reported: Seconds = 0.0  # when the crew last reported, by the clock
 
 
@@ -235,6 +253,31 @@ def _steps_of(each: Pass) -> float:
     made = sum(visit.samples for visit in lane.visits)
     samples = each.unit.trial.samples - made
     return samples / lane.settings.batch_size
+
+
+def _steps_in(samples: int, lane: TrainingLane) -> int:
+    """Optimizer steps in a pass over so many samples."""
+    settings = lane.settings
+    batches = samples // settings.batch_size
+    if not settings.drop_last:
+        batches = -(-samples // settings.batch_size)
+    return -(-batches // settings.accumulate_grad_batches)
+
+
+def _evaluated(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]:
+    """The steps of the unit's pass after which to evaluate, and which part of it they make.
+
+    A part of the pass is made with the first step that reaches it.
+    """
+    settings = lane.settings
+    size = settings.batch_size * settings.accumulate_grad_batches
+    found = {ceil(part * samples / size - EPS): part for part in unit.within}
+    if unit.steps:
+        before = sum(_steps_in(int(visit.samples), lane) for visit in unit.visits)
+        first = unit.steps - before % unit.steps
+        for step in range(first, _steps_in(samples, lane) + 1, unit.steps):
+            found[step] = min(1.0, step * size / samples)
+    return found
 
 
 def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

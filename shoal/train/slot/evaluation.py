@@ -16,9 +16,9 @@ from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.scoring import Scoring, evaluate, scoring
 from shoal.train.recipe.hooks import validates
-from shoal.train.recipe.unit import RAISED, OutOfMemory, TrialError
-from shoal.train.slot.crew import Pass
-from shoal.train.slot.together import PackRun
+from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, Scored, TrialError
+from shoal.train.slot.crew import News, Pass, SameBatches
+from shoal.train.slot.fusing import FusedLanes, LaneSteps, fail
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.stream import Stream
 
@@ -30,10 +30,10 @@ Chunks = Generator[Columns, None, None]
 class Evaluation:
     """Evaluates the lanes of one slot."""
 
-    def __init__(self, workplace: Workplace, pack: PackRun) -> None:
+    def __init__(self, workplace: Workplace, fusing: FusedLanes) -> None:
         self._at = workplace
         self._meter = workplace.meter
-        self._pack = pack
+        self._fusing = fusing
         self._clocked = workplace.setup.clocked
         self.possible = validates(workplace.recipe, workplace.data)
 
@@ -98,7 +98,7 @@ class Evaluation:
 
     def _with_fused(self, each: Pass, passes: Sequence[Pass]) -> Found:
         """Evaluate the lane and those fused with it; empty if not all of those are asked for."""
-        fused = self._pack.fusing.of(each.lane)
+        fused = self._fusing.of(each.lane)
         if fused is None:
             return {}
         some = [other for other in passes if other.lane in fused.lanes]
@@ -116,7 +116,7 @@ class Evaluation:
         except (
             RAISED
         ):  # nothing was changed, and each lane may raise an error of its own
-            self._pack.fusing.release(first)
+            self._fusing.release(first)
             return {}
         if self._clocked:
             self._book(fused, passes, perf_counter() - begin)
@@ -133,6 +133,52 @@ class Evaluation:
         usual = (seconds - fused.found_out) / len(passes)
         for signature in {each.lane.signature for each in passes}:
             self._meter.record(signature, "evaluate", usual)
+
+
+class ScoresWithin:
+    """Evaluates the lanes of a crew in the midst of their passes."""
+
+    def __init__(
+        self, evaluation: Evaluation, fusing: FusedLanes, steps: LaneSteps
+    ) -> None:
+        self._evaluation = evaluation
+        self._fusing = fusing
+        self._steps = steps
+
+    def before_next(self, crew: SameBatches, batches: int) -> int:
+        """How many of so many batches to train on before the next evaluation."""
+        stops = [
+            stop for each in crew.passes for stop in each.stops if stop > crew.made
+        ]
+        return min([batches, *(stop - crew.made for stop in stops)])
+
+    def run(self, crew: SameBatches) -> Iterator[News]:
+        """Evaluate the lanes that are due after the batches made so far.
+
+        Raises:
+            OutOfMemory: of one of the lanes.
+            DataError: a part of the validation data cannot be read.
+        """
+        due = [each for each in crew.passes if crew.made in each.stops]
+        if not due:
+            return
+        yield from self._steps.reports(due)
+        due = [each for each in due if not each.failed]
+        found = self._evaluation.scores(due)
+        for each in due:
+            yield from self._told(each, each.stops[crew.made], found.get(each.trial))
+        crew.passes = [each for each in crew.passes if not each.failed]
+
+    def _told(
+        self, each: Pass, part: float, found: Scores | TrialError | None
+    ) -> Iterator[News]:
+        """What is told of a lane's evaluation after this part of its pass."""
+        if isinstance(found, TrialError):
+            self._fusing.release(each.lane)
+            yield from fail([each], found)
+            return
+        scored = Scored(part, found, each.lane.noted.epoch_means())
+        yield each, Part(0.0, spent=each.spent.take(), scored=scored)
 
 
 class SharedScoring:

@@ -13,13 +13,17 @@ from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.unit import Done, Made, OutOfMemory, TrialError, Unit
 from shoal.train.slot.crew import Pass
-from shoal.train.slot.evaluation import Evaluation
 from shoal.train.slot.held import HeldLane, HeldLanes
 from shoal.train.slot.step_times import OnStep, StepTimes
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.units import Scores, UnitEnd
 from shoal.train.slot.workplace import Workplace
 from shoal.train.wide.lane import Adrift, Wide
+
+WITHIN_ON_ONE_SLOT = (
+    "validate_every asks for evaluations within a visit to a shard, which a trial on several slots "
+    "cannot have: give whole epochs, or widths=(1, 1)"
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -52,14 +56,13 @@ class Ranks:
         workplace: Workplace,
         pack: PackRun,
         lanes: HeldLanes,
-        evaluation: Evaluation,
         end: UnitEnd,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._pack = pack
         self._lanes = lanes
-        self._evaluation = evaluation
+        self._evaluation = pack.evaluation
         self._end = end
         self._shared: dict[TrialId, SharedUnit] = {}
         self._times = StepTimes(workplace.meter)
@@ -190,6 +193,8 @@ class Ranks:
         held.whole = False
         held.safe = False
         why = why_one_slot(held.lane.recipe)
+        if unit.within or unit.steps:
+            why = WITHIN_ON_ONE_SLOT
         if why is not None:
             raise TrialError(why, signature=held.lane.signature)
         return held
@@ -247,7 +252,7 @@ class Ranks:
         wide = shared.wide
         visit = shared.unit.visit._replace(widths=_recorded(wide))
         unit = replace(shared.unit, visit=visit)
-        each = Pass(unit, wide.lane, spent, wide.totals)
+        each = Pass(unit, wide.lane, spent, wide.totals, evaluate=unit.evaluate)
         found = self._scores(each)
         self._times.report(wide)
         done = self._end.conclude(each, shared.held, found)
@@ -262,7 +267,7 @@ class Ranks:
         Raises:
             TrialError: the recipe's code raised.
         """
-        if not each.unit.evaluate:
+        if not each.evaluate:
             return None
         found = self._evaluation.scores([each]).get(each.trial)
         if isinstance(found, TrialError):

@@ -18,7 +18,7 @@ from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
 from shoal.train.slot.build import LaneBuilder
 from shoal.train.slot.crew import Pass
-from shoal.train.slot.evaluation import Evaluation, Found, Scores
+from shoal.train.slot.evaluation import Found, Scores
 from shoal.train.slot.held import HeldLanes
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.shared_units import Ranks
@@ -59,10 +59,10 @@ class Station:
         self.pack = PackRun(at)
         self.lanes = HeldLanes(at, LaneBuilder(at), self.pack)
         self._start = UnitStart(at, self.lanes)
-        self._evaluation = Evaluation(at, self.pack)
+        self._evaluation = self.pack.evaluation
         self._end = UnitEnd(at, self.lanes)
-        self._probing = Probing(at, self.pack, self.lanes, self._evaluation)
-        self.ranks = Ranks(at, self.pack, self.lanes, self._evaluation, self._end)
+        self._probing = Probing(at, self.pack, self.lanes)
+        self.ranks = Ranks(at, self.pack, self.lanes, self._end)
 
     # -- units ---------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Station:
     def _finished(self, passes: Sequence[Pass]) -> Iterator[TrialNews]:
         """Evaluate and conclude the passes that have not failed."""
         made = [each for each in passes if not each.failed]
-        scored = [each for each in made if each.unit.evaluate]
+        scored = [each for each in made if each.evaluate]
         scores = self._evaluation.scores(scored)
         for each in made:
             yield each.trial, self._concluded(each, scores.get(each.trial))

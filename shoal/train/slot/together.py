@@ -23,6 +23,7 @@ from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Part, TrialError
 from shoal.train.shard.passes import ShardPass
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
+from shoal.train.slot.evaluation import Evaluation, ScoresWithin
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.batches import Batch
@@ -48,6 +49,8 @@ class PackRun:
         self.crews = Crews(workplace.meter, paced=not clocked)
         self.fusing = FusedLanes(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
+        self.evaluation = Evaluation(workplace, self.fusing)
+        self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
         self._shards = shard_passes(workplace, self._steps)
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
@@ -183,8 +186,11 @@ class PackRun:
         while batches and crew.passes:
             trying = self.crews.trying(crew, steps_left(crew.passes))
             width, count = self._width(crew, trying, len(batches))
+            count = self._within.before_next(crew, min(count, len(batches)))
             yield from self._take(crew, width, batches[:count], trying is not None)
             batches = batches[count:]
+            crew.made += count
+            yield from self._within.run(crew)
 
         if last:
             yield from self._close(crew)

@@ -19,7 +19,6 @@ from shoal.train.recipe.unit import (
     named_apart,
 )
 from shoal.train.slot.crew import Pass
-from shoal.train.slot.evaluation import Evaluation
 from shoal.train.slot.held import HeldLane, HeldLanes
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.workplace import Workplace
@@ -55,7 +54,12 @@ class UnitStart:
         lane = held.lane
         lane.size = lane.settings.batch_size
         lane.factor = 1.0
-        return Pass(unit, lane, spent)
+        size = self._at.data.size(unit.visit.shard)
+        each = Pass.begun(unit, lane, spent, size)
+        if unit.steps and lane.optimizing.follows_metric:
+            shards = unit.trial.shards or self._at.data.shards
+            each.evaluate |= (len(unit.visits) + 1) % len(shards) == 0
+        return each
 
 
 class UnitEnd:
@@ -79,7 +83,7 @@ class UnitEnd:
         lane = each.lane
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
         visits = (*unit.visits, visit)
-        trained = lane.noted.epoch_means() if unit.evaluate else {}
+        trained = lane.noted.epoch_means() if each.evaluate else {}
         more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
             scores = {**scores, **more}
@@ -174,13 +178,12 @@ class Probing:
         workplace: Workplace,
         pack: PackRun,
         lanes: HeldLanes,
-        evaluation: Evaluation,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._pack = pack
         self._lanes = lanes
-        self._evaluation = evaluation
+        self._evaluation = pack.evaluation
         self._start = UnitStart(workplace, lanes)
 
     def one(self, trial: Trial) -> Probed:

@@ -20,7 +20,7 @@ from shoal.train.lane.scoring import evaluate
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of, seen_by
-from shoal.train.recipe.shard import is_scored
+from shoal.train.recipe.shard import ShardModel, arrays, is_scored
 from shoal.train.recipe.unit import RAISED, Tree
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import Config, differences
@@ -72,11 +72,14 @@ def check_recipe(
 def trained_names(
     recipe: Recipe, data: Data, config: Config, seed: int = 0
 ) -> set[str] | None:
-    """The names of the values that a training step gives; None if it raises."""
+    """The names of the values that training on a batch gives; None if it raises."""
     try:
         bench = _Bench(recipe, data, config, seed)
         lane = bench.lane()
         bench.begin(lane)
+        if isinstance(lane.model, ShardModel):
+            with lane.rng:
+                return set(lane.model.trained(iter([arrays(bench.batches[0])])))
         bench.step(lane, bench.batches[0])
         _, values = lane.taken()
     except RAISED:

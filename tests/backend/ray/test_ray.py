@@ -25,6 +25,7 @@ from shoal.core.event import Advanced, Fell, Joined, Kept, Left
 from shoal.core.plan import solo
 from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
+from shoal.core.visits import ValidateEvery
 from shoal.policy import Fifo, Hop
 from shoal.testing.backends import Setting, check_backend
 from shoal.train.data.columns import DataError
@@ -188,7 +189,7 @@ def test_contract(tmp_path: Path) -> None:
             next(runs) if state.run == 1 else len(list(tmp_path.iterdir())) - 1
         )  # resumed: the last one's
         checkpoints = str(folder / "checkpoints")
-        course = Positions(SEED, data.sizes, 1, state, folder / "trials")
+        course = Positions(SEED, data.sizes, ValidateEvery(), state, folder / "trials")
         setup = RaySetup(
             checkpoints, state.run, slots=1, since=since, checkpoint_every=0.0
         )

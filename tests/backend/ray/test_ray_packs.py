@@ -65,7 +65,7 @@ def test_contract(tmp_path: Path) -> None:
         folder = tmp_path / str(
             next(runs) if state.run == 1 else len(list(tmp_path.iterdir())) - 1
         )  # resumed: the last one's
-        course = Positions(SEED, data.sizes, 1, state, folder / "trials")
+        course = Positions(SEED, data.sizes, state=state, logs=folder / "trials")
         at = str(folder / "checkpoints")
         setup = RaySetup(at, state.run, slots=1, since=since, checkpoint_every=0.0)
         return Ray(recipe, data, course, setup)

@@ -26,6 +26,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.core.visits import ValidateEvery
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
 from shoal.profile.table import Row, Table
@@ -57,7 +58,9 @@ def setting(validate_every: int = 1, **options: Any) -> Setting:
             slots(SHARDS),
             shards=SHARDS,
             former=(state, since),
-            recipe=SimulatedRecipe(fault=why, validate_every=validate_every),
+            recipe=SimulatedRecipe(
+                fault=why, validate_every=ValidateEvery(validate_every)
+            ),
             **options,
         )
 

@@ -81,6 +81,9 @@ def test_packed_resumed_and_replayed_it_learns_as_alone(tmp_path: Path) -> None:
     cut.resume(progress=False)
     for study in (packed, cut):
         assert compare(states(alone), states(study)).equal
+        assert [each.scores for each in study.trials] == [
+            each.scores for each in alone.trials
+        ]
     assert all(row["equal"] for row in packed.replay())
     assert alone.best_trial.value < 0.05
     state = alone.best_model()
@@ -169,13 +172,55 @@ def test_several_slots_are_refused(tmp_path: Path) -> None:
         study.optimize(widths=(1, 2), progress=False)
 
 
-def test_without_validate_shard_there_is_no_metric(tmp_path: Path) -> None:
-    class Blind(Line):
-        validate_shard = shoal.ShardRecipe.validate_shard
+class Blind(Line):
+    """Nothing is validated."""
 
-    study = shoal.create_study(Blind(), storage=tmp_path / "s")
-    with pytest.raises(StudyError, match="it has no validate_shard"):
+    metric = "loss"
+    validate_shard = shoal.ShardRecipe.validate_shard
+
+
+@pytest.mark.parametrize("metric", ["error", "train_loss"])
+def test_without_validate_shard_only_training_gives_a_metric(
+    tmp_path: Path, metric: str
+) -> None:
+    study = shoal.create_study(Blind(), storage=tmp_path / "s", metric=metric)
+    why = "it has no validate_shard, and train_shard returns loss, one"
+    with pytest.raises(StudyError, match=why):
         study.optimize(progress=False)
+
+
+def test_what_training_returns_counts_as_scores(tmp_path: Path) -> None:
+    study = optimized(tmp_path / "s", Line(), policy="fifo")
+    trial = study.trials[0]
+    assert [epoch for epoch, _ in trial.scores] == [1.0, 2.0, 3.0]
+    assert [sorted(values) for _, values in trial.scores] == [
+        ["error", "loss", "one"]
+    ] * 3
+    curves = study.learning_curves()
+    rows = curves[(curves.trial == trial.id) & (curves.name == "loss")]
+    assert set(rows.split) == {"train"}
+    told = [values["loss"] for _, values in trial.scores]
+    assert list(rows.value) == pytest.approx(told, rel=1e-12)
+    assert set(curves[curves.name == "error"].split) == {"validation"}
+    packed = optimized(tmp_path / "pack", Line(), policy="pack", checkpoint_every=0)
+    assert packed.trials[0].scores == trial.scores
+
+
+def test_trials_can_be_ranked_by_what_training_returns(tmp_path: Path) -> None:
+    study = optimized(tmp_path / "s", Blind())
+    values = {trial.id: trial.scores[-1][1]["loss"] for trial in study.trials}
+    assert study.best_value == min(values.values())
+    assert len(study.trials_dataframe()["value"].dropna()) == 4
+
+
+@pytest.mark.parametrize("every", [0.25, "2 steps"])
+def test_within_a_visit_nothing_is_evaluated(tmp_path: Path, every: Any) -> None:
+    study = shoal.create_study(Line(), storage=tmp_path / "s")
+    with pytest.raises(StudyError, match="train_shard makes a whole visit by itself"):
+        study.optimize(validate_every=every, progress=False)
+    study.optimize(validate_every=1 / 3, progress=False)
+    first = [epoch for epoch, _ in study.trials[0].scores][:3]
+    assert first == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,16 @@ from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.tree import size_of
 from shoal.train.recipe.seat import Orders, Seat
-from shoal.train.recipe.unit import Done, Made, Part, Returned, Tree, TrialError, Unit
+from shoal.train.recipe.unit import (
+    Done,
+    Made,
+    Part,
+    Returned,
+    Scored,
+    Tree,
+    TrialError,
+    Unit,
+)
 from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.station import Station
 from shoal.train.wide.lane import Adrift, Halted
@@ -65,6 +74,7 @@ class UnitSums:
         self.samples = 0.0
         self.values: Sums = {}
         self.spent: dict[str, Seconds] = {}
+        self.within: tuple[Scored, ...] = ()
 
     def add(self, part: Part) -> None:
         """One more part."""
@@ -72,6 +82,8 @@ class UnitSums:
         for name, (total, count) in part.values.items():
             total_before, count_before = self.values.get(name, (0.0, 0.0))
             self.values[name] = (total_before + total, count_before + count)
+        if part.scored is not None:
+            self.within += (part.scored,)
 
     def add_seconds(self, spent: Mapping[str, Seconds]) -> None:
         """What a part, or the unit's end, took."""
@@ -80,7 +92,8 @@ class UnitSums:
 
     def done(self, done: Done) -> UnitResult:
         """The unit, with what all of it took."""
-        return UnitResult(replace(done, spent=self.spent), self.values)
+        made = replace(done, spent=self.spent, within=self.within)
+        return UnitResult(made, self.values)
 
 
 Results = dict[TrialId, UnitResult]
