@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.engine.journal import Line, newest, read
-from shoal.train.data.columns import DataError
 from shoal.train.recipe import pickled
 
 if TYPE_CHECKING:
@@ -232,18 +231,6 @@ def _unpickled(saved: Path) -> "Recipe":
             "where they were, or on PYTHONPATH"
         ) from error
     return recipe
-
-
-@contextmanager
-def pausing(folder: Folder) -> Iterator[None]:
-    """Turn a failure of disk, data or folder into one clear StudyPaused."""
-    try:
-        yield
-    except (OSError, DataError) as error:
-        raise StudyPaused(
-            f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable "
-            "is kept; mend this and run the same command or script again"
-        ) from error
 
 
 def _whole(place: str | Path) -> str:

@@ -20,7 +20,7 @@ from shoal.profile.given import Given
 from shoal.search.named import nested
 from shoal.study import control
 from shoal.study.called import Called, checked
-from shoal.study.folder import Folder, TrialsFailed, last_head, pausing
+from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
@@ -40,7 +40,7 @@ from shoal.study.parts.functions import (
 )
 from shoal.study.parts.grown import longer, with_past
 from shoal.study.parts.longer import check_longer
-from shoal.study.setup import Setup, check_recipe, data_of
+from shoal.study.setup import Setup, check_recipe, data_of, pausing
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Idleness, MetricCheck

@@ -1,12 +1,13 @@
 """What a study is about: one frozen value, and what can be asked of its recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.search import Random
 from shoal.search.space import dimensions, validated
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
@@ -188,3 +189,15 @@ def unlike_config(
     return max(
         drawn, key=lambda other: sum(other.get(key) != config[key] for key in config)
     )
+
+
+@contextmanager
+def pausing(folder: Folder) -> Iterator[None]:
+    """Turn a failure of disk, data or folder into one clear StudyPaused."""
+    try:
+        yield
+    except (OSError, DataError) as error:
+        raise StudyPaused(
+            f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable "
+            "is kept; mend this and run the same command or script again"
+        ) from error

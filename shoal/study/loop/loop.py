@@ -26,11 +26,11 @@ from shoal.core.event import (
 from shoal.core.plan import solo
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.core.visits import next_visit
-from shoal.study.folder import StudyError, code_name, pausing
+from shoal.study.folder import StudyError, code_name
 from shoal.study.loop.held import HeldStudy
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.results import check_known
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, pausing
 from shoal.train.function.objective import numbered
 from shoal.train.function.talk import TrialContext, Values, numbers
 from shoal.train.recipe.settings import seed_of
