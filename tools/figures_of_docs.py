@@ -168,8 +168,11 @@ def alone() -> Sentence:
         PAGE,
         "in times of Shoal's step, a plain loop's takes {:.2f}, {:.2f} and {:.2f}, "
         "with Adam's fused kernel {:.2f}, {:.2f} and {:.2f}, "
-        "Lightning's {:.2f}, {:.2f} and {:.2f}",
+        "Lightning's {:.2f}, {:.2f} and {:.2f}; a training of one step takes "
+        "{:.1f}, {:.1f} and {:.1f} ms with its checkpoint and journal, "
+        "a plain loop's {:.1f}, {:.1f} and {:.1f} ms",
         *(net[f"{way}_over_shoal"] for way in ways for net in nets),
+        *(net[f"{way}_first_ms"] for way in ("shoal", "plain") for net in nets),
     )
 
 
