@@ -16,6 +16,7 @@ from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.parts import auto
 from shoal.study.parts.grown import refused
+from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 
@@ -61,6 +62,7 @@ def head(
         "options": asdict(deciders.options),
         "checkpoints": setup.folder.elsewhere,
         "versions": versions(),
+        "place": place(deciders.options.device),
         "host": platform.node(),
         "started": timestamp(),
     }

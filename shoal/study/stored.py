@@ -12,6 +12,7 @@ from shoal.engine.journal import Line, replay
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts.curves import curve_rows
+from shoal.study.parts.places import unlike_here
 from shoal.study.results import TrialResult
 from shoal.study.setup import Setup
 
@@ -182,14 +183,16 @@ class StoredStudy:
         equal (bit for bit), difference (the largest absolute one), fused (trained in a fused pack,
         which rounds otherwise than training alone), random (with `fuse_random` it may also have
         drawn other numbers), wide (it had several slots, which rounds otherwise, too), agrees
-        (equal; or fused or wide, and as near as rounding leaves it).
+        (equal; or fused or wide, and as near as rounding leaves it), elsewhere (of one that is not
+        equal: in what the processor, the libraries or the threads are others than in the study).
 
         Raises:
             StudyError: there is nothing durable of a trial.
         """
-        return results.replayed(
-            self.setup, self.state, [TrialId(name) for name in trials or ()]
-        )
+        chosen = [TrialId(name) for name in trials or ()]
+        rows = results.replayed(self.setup, self.state, chosen)
+        unlike = unlike_here(self.lines())
+        return [{**row, "elsewhere": [] if row["equal"] else unlike} for row in rows]
 
     def lines(self) -> list[Line]:
         """The journal."""

@@ -134,8 +134,15 @@ def _verdict(row: Mapping[str, Any]) -> str:
     if row["equal"]:
         return "equal bit for bit"
     if not row["agrees"]:
-        return f"DIFFERS by up to {difference}"
+        return f"DIFFERS by up to {difference}: {_why(row['elsewhere'])}"
     return f"agrees up to {difference} (trained {_how(row)}, which rounds otherwise)"
+
+
+def _why(elsewhere: Sequence[str]) -> str:
+    """What may have made a trial other than it was."""
+    if elsewhere:
+        return f"trained elsewhere, where sums may round otherwise ({'; '.join(elsewhere)})"
+    return "processor, libraries and threads are those of the study"
 
 
 def _how(row: Mapping[str, Any]) -> str:

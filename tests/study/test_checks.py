@@ -1,7 +1,9 @@
 """What is wrong is said before the first line is written, in one clear error."""
 
 import random
+import re
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import shoal
 from shoal.study import results
 from shoal.study.folder import StudyError, TrialsFailed
 from shoal.study.options import Options, check_slots, slots_here
+from shoal.tools.outcome import replay_lines
 
 
 def refused(study: shoal.Study, match: str, **given: Any) -> None:
@@ -336,6 +339,37 @@ def test_replay_of_a_fused_trial_notices_a_wrong_learning_rate(
     study.folder.journal.write_text(text.replace('"lr":0.001', '"lr":0.0015'))
     rows = shoal.load_study(tmp_path / "s").replay()
     assert [row["agrees"] for row in rows] == [False, True]
+
+
+def test_replay_says_in_what_another_place_differs(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = shoal.create_study(
+        blobs(), storage=tmp_path / "s", search_space={"lr": 0.1}
+    )
+    study.optimize(num_samples=1, max_epochs=1, progress=False)
+    (row,) = study.replay()
+    assert row["equal"] and row["elsewhere"] == []
+    journal = study.folder.journal
+    torchs = version("torch")
+    moved = journal.read_text().replace(f'"torch":"{torchs}"', '"torch":"1.0"')
+    moved = moved.replace('"instructions":"', '"instructions":"NEON and ')
+    journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
+    (row,) = shoal.load_study(tmp_path / "s").replay()
+    here = torch.backends.cpu.get_cpu_capability()
+    said = [
+        f"instructions was NEON and {here}, is {here}",
+        f"torch was 1.0, is {torchs}",
+    ]
+    assert row["elsewhere"] == said
+    text = replay_lines({"trials": [row]})[0]
+    assert "DIFFERS by up to" in text and "elsewhere" in text and said[1] in text
+    text = replay_lines({"trials": [{**row, "elsewhere": []}]})[0]
+    assert "processor, libraries and threads are those of the study" in text
+    older = re.sub(r'"place":{[^}]*},', "", journal.read_text())
+    journal.write_text(older)
+    (row,) = shoal.load_study(tmp_path / "s").replay()
+    assert "the processor was not recorded" in row["elsewhere"]
 
 
 def test_shoal_offers_few_names() -> None:

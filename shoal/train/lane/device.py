@@ -70,6 +70,16 @@ def kind_of(device: torch.device) -> str:
     return device.type
 
 
+def kind_of_name(name: str) -> str:
+    """What `kind_of` says of the device of that name."""
+    return kind_of(torch.device(name))
+
+
+def instructions() -> str:
+    """The processor's instructions that torch uses, such as AVX2: its sums round by them."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
 def limit_memory(
     device: str, most: float | None, share: float = 1.0, chunks: float = 0.0
 ) -> float:
