@@ -18,6 +18,9 @@ from shoal.ui.shelf import Shelf
 
 HOST = "127.0.0.1"
 PORT = 8765
+# How long the address waits for the journals of several studies: a page that is opened while they
+# are read takes longer than both together.
+READING = 2.0
 
 
 def listening(port: int | None) -> socket.socket:
@@ -65,9 +68,8 @@ class Server:
 
     def __init__(self, path: Path, port: int | None = None) -> None:
         shelf = Shelf(path)
-        if shelf.alone:  # several are read while the list is shown
-            shelf.read()
         self._socket = listening(port)
+        _read(shelf)
         number = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
         self.address = f"http://{HOST}:{number}/?token={token}"
@@ -79,16 +81,24 @@ class Server:
             (f"{HOST}:{number}", f"localhost:{number}"),
         )
         self._server = uvicorn.Server(_config(guarded))
-        self._shelf = shelf
 
     def run(self) -> None:
-        """Serve until Ctrl-C; journals are read meanwhile."""
-        threading.Thread(target=self._shelf.read, daemon=True).start()
+        """Serve until Ctrl-C."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
         """End serving; other threads may call it."""
         self._server.should_exit = True
+
+
+def _read(shelf: Shelf) -> None:
+    """Read the journal; those of several studies go on being read while they are served."""
+    if shelf.alone:
+        shelf.read()
+        return
+    reading = threading.Thread(target=shelf.read, daemon=True)
+    reading.start()
+    reading.join(READING)
 
 
 def _config(app: Any) -> uvicorn.Config:
