@@ -69,10 +69,10 @@ def from_arrays(
     columns: tuple[Any, ...],
     named: Mapping[str, Any],
     validation: Any,
-    stratify: int | str | None,
+    stratify: int | str | Array | None,
     how: Division,
 ) -> Parts:
-    """See `Data.arrays`."""
+    """See `Data.arrays`. `stratify`: a column, or the values whose shares are kept."""
     training = _given(columns, named)
     count = cols.rows(training)
     order = how.order(count)
@@ -126,14 +126,14 @@ def fingerprint(arrays: list[Array], index: Mapping[ShardId, Index]) -> str:
     return hashed.hexdigest()
 
 
-def _labels(training: Columns, stratify: int | str | None) -> Array | None:
-    """The column whose values are to keep their shares; None: no column.
+def _labels(training: Columns, stratify: int | str | Array | None) -> Array | None:
+    """The values that are to keep their shares; None: none.
 
     Raises:
         DataError: there is no such column, or it has several values per sample.
     """
-    if stratify is None:
-        return None
+    if stratify is None or isinstance(stratify, np.ndarray):
+        return stratify
     named: dict[Any, Any] = dict(enumerate(cols.parts(training)))
     if isinstance(training, dict):
         named = training

@@ -33,6 +33,7 @@ class FromFiles:
         encode: Mapping[str, Any] | None = None,
         fill: float | Mapping[str, Any] | None = None,
         validation: Any = 0.2,
+        stratify: str | None = None,
         shards: int | None = None,
         seed: int = 0,
     ) -> Self:
@@ -46,13 +47,14 @@ class FromFiles:
         function}, of text; the texts by number are in `names`. A function gets the column's values
         in the training part and returns a function of values. `fill`: what takes the place of
         missing values, a number or one for each column. `validation`: a fraction, other files, or
-        None. `shards`: as for `arrays`. All rows are held in memory.
+        None. `stratify`: the column whose values keep their shares in the fraction; it may be text.
+        `shards`: as for `arrays`. All rows are held in memory.
 
         Raises:
             DataError: no such file or column, text without `encode`, missing values without `fill`.
         """
         tables = _reader("tables", "csv", "pyarrow")
-        setup = tables.TableSetup(label, columns, encode or {}, fill)
+        setup = tables.TableSetup(label, columns, encode or {}, fill, stratify)
         how = Division(seed, shards)
         return cls(tables.from_tables(paths, "csv", setup, validation, how))
 
@@ -66,12 +68,13 @@ class FromFiles:
         encode: Mapping[str, Any] | None = None,
         fill: float | Mapping[str, Any] | None = None,
         validation: Any = 0.2,
+        stratify: str | None = None,
         shards: int | None = None,
         seed: int = 0,
     ) -> Self:
         """Rows of Parquet files; for the arguments see `csv`."""
         tables = _reader("tables", "parquet", "pyarrow")
-        setup = tables.TableSetup(label, columns, encode or {}, fill)
+        setup = tables.TableSetup(label, columns, encode or {}, fill, stratify)
         how = Division(seed, shards)
         return cls(tables.from_tables(paths, "parquet", setup, validation, how))
 
@@ -83,6 +86,7 @@ class FromFiles:
         columns: Sequence[str] | None = None,
         decode: Mapping[str, Callable[[Any], Any]] | None = None,
         validation: Any = 0.2,
+        stratify: str | None = None,
         shards: int | None = None,
         seed: int = 0,
     ) -> Self:
@@ -91,13 +95,15 @@ class FromFiles:
         A batch is a dict of columns. Lists of equal lengths become axes. Pictures of `datasets`
         are decoded. `decode`: {column: function of a value}, for all else that is no number.
         `columns`: those to read; None: all. `validation`: a fraction, another dataset, or None.
+        `stratify`: the column whose values keep their shares in the fraction; it may be text.
 
         Raises:
             DataError: rows that are in no file, no such column, values that are no numbers.
         """
         arrow = _reader("arrow", "arrow", "pyarrow", "pillow")
         how = Division(seed, shards)
-        return cls(arrow.from_arrow(source, columns, decode, validation, how))
+        made = arrow.from_arrow(source, columns, decode, validation, how, stratify)
+        return cls(made)
 
     @classmethod
     def images(

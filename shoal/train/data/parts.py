@@ -161,9 +161,10 @@ def set_aside(
     test = order[chosen]
     train = order[~chosen]
     if not len(test) or not len(train):
+        each = "" if labels is None else f", taken from each of {len(groups)} labels,"
         raise DataError(
-            f"validation={fraction:g} of {len(order)} samples leaves {len(train)} to train and "
-            f"{len(test)} to validate on; both need one"
+            f"validation={fraction:g} of {len(order)} samples{each} leaves {len(train)} to train "
+            f"and {len(test)} to validate on; both need one"
         )
     return train, test
 

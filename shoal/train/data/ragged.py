@@ -126,9 +126,15 @@ class Ragged(Sequence[Any]):
 
     @property
     def lengths(self) -> Numbers:
-        """(n,) the first axis of each array, or the bytes of each other value."""
+        """(n,) the first axis of each array, the values of each list, the bytes of each text.
+
+        Raises:
+            ValueError: an object has no length.
+        """
         if self.shapes is not None and self.shapes.shape[1]:
             return self.shapes[:, 0]
+        if self.kind == "object":
+            return np.array([_length(value) for value in self], np.int64)
         return np.diff(self.offsets)
 
     def copy(self) -> Ragged:
@@ -189,6 +195,15 @@ class Ragged(Sequence[Any]):
 
 def _offsets(sizes: Any) -> Numbers:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+
+def _length(value: Any) -> int:
+    if not hasattr(value, "__len__"):
+        raise ValueError(
+            f"buckets of similar lengths need values that have one; got a {type(value).__name__}: "
+            "give bucketed(by) a function of an item"
+        )
+    return len(value)
 
 
 def _encoded(item: Any, kind: Kind) -> bytes:

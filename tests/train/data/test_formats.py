@@ -107,6 +107,36 @@ def test_parquet_is_as_csv(iris: Path, tmp_path: Path) -> None:
     assert one.fingerprint == other.fingerprint
 
 
+@pytest.mark.parametrize("how", ["csv", "parquet", "arrow"])
+def test_a_columns_values_keep_their_shares(how: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, feather, parquet
+
+    kinds = ["rare"] * 10 + ["common"] * 90
+    table = pa.table({"number": list(range(100)), "kind": kinds})
+    file = tmp_path / f"table.{how}"
+    write = {"csv": csv.write_csv, "parquet": parquet.write_table}
+    write.get(how, feather.write_feather)(table, str(file))
+    columns = {"columns": ["number"], "stratify": "kind", "validation": 0.2}
+    for seed in range(3):
+        data = getattr(Data, how)(file, seed=seed, **columns)
+        aside = data.read("v000")["number"]
+        assert (aside < 10).sum() == 2 and len(aside) == 20
+    other = getattr(Data, how)(file, columns=["number"], validation=0.2)
+    assert other.fingerprint != data.fingerprint
+    with pytest.raises(DataError, match=r"no column kin; there are number, kind"):
+        getattr(Data, how)(file, **{**columns, "stratify": "kin"})
+    with pytest.raises(DataError, match="taken from each of 100 labels, leaves 100 to"):
+        getattr(Data, how)(file, **{**columns, "stratify": "number"})
+
+
+def test_encoders_are_fitted_on_what_stratifying_leaves_to_train_on(iris: Path) -> None:
+    data = Data.csv(iris, label="kind", encode={"kind": "ordinal"}, stratify="kind")
+    assert data.names["kind"] == ("setosa", "versicolor", "virginica")
+    counts = np.unique(data.read("v000")[1], return_counts=True)[1]  # type: ignore[index,arg-type]
+    assert len(set(counts.tolist())) == 1
+
+
 def test_several_files_and_other_delimiters(tmp_path: Path) -> None:
     text(tmp_path / "a.csv", "x;y", "1;2", "3;4")
     text(tmp_path / "b.csv", "x;y", "5;6.5")

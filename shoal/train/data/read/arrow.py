@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
+from shoal.train.data.read.labels import label_numbers
 from shoal.train.data.read.paths import listed, looked_at_file
 from shoal.train.data.read.pictures import picture, stacked
 from shoal.train.data.read.table import from_table
@@ -221,14 +222,28 @@ def from_arrow(
     decode: Mapping[str, Decoder] | None,
     validation: Any,
     how: Division,
+    stratify: str | None,
 ) -> Parts:
     """See `Data.arrow`."""
     table = _rows(source, columns, decode)
     about = _about(table)
+    labels = None
+    if stratify is not None and is_fraction(validation):
+        labels = _labels(source, stratify)
     if validation is not None and not is_fraction(validation):
         validation = _rows(validation, table.names, decode)
         about += _about(validation)
-    return from_table(table, validation, how, about=about)
+    return from_table(table, validation, how, labels=labels, about=about)
+
+
+def _labels(source: Any, name: str) -> Array:
+    """The values of a column by number, for each row."""
+    rows = _rows(source, [name], None)
+    column = pa.chunked_array(
+        [each.column(0) for each in _batches(rows.source, [name])]
+    )
+    numbers = label_numbers(name, column)
+    return numbers if rows.chosen is None else numbers[rows.chosen]
 
 
 def _rows(

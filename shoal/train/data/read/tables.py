@@ -15,6 +15,7 @@ from shoal.train.data.arrays import from_arrays
 from shoal.train.data.columns import Array, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
 from shoal.train.data.read.encode import Categories, How, encoded, fitted
+from shoal.train.data.read.labels import label_numbers
 from shoal.train.data.read.paths import listed
 
 DELIMITERS = ",;\t|"
@@ -28,6 +29,7 @@ class TableSetup:
     columns: Sequence[str] | None  # None: all
     encode: Mapping[str, How]
     fill: Any  # of missing values: a number, one for each column by name, or None
+    stratify: str | None = None  # the column whose values keep their shares
 
     def fill_of(self, name: str) -> Any:
         """What takes the place of missing values in the column; None: nothing may."""
@@ -40,8 +42,12 @@ def from_tables(
     paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division
 ) -> Parts:
     """See `Data.csv` and `Data.parquet`."""
-    columns = _columns(_read(paths, kind, setup), setup)
-    rows = _training(columns, validation, how)
+    table = _read(paths, kind, setup)
+    columns = _columns(table, setup)
+    labels = None
+    if setup.stratify is not None:
+        labels = label_numbers(setup.stratify, table.column(setup.stratify))
+    rows = _training(len(table), validation, how, labels)
     encoders = {
         name: fitted(name, rule, [columns[name][row] for row in rows])
         for name, rule in setup.encode.items()
@@ -58,7 +64,7 @@ def from_tables(
         if isinstance(validation, dict):
             validation = _pair(validation, setup.label)
         made = {}
-    parts = from_arrays(given, made, validation, None, how)
+    parts = from_arrays(given, made, validation, labels, how)
     parts.names.update(_categories(encoders))
     return parts
 
@@ -121,8 +127,7 @@ def _check_asked(table: Any, setup: TableSetup) -> None:
     names = table.schema.names
     fills = setup.fill if isinstance(setup.fill, Mapping) else {}
     asked = [*(setup.columns or ()), *setup.encode, *fills]
-    if setup.label is not None:
-        asked.append(setup.label)
+    asked += [name for name in (setup.label, setup.stratify) if name is not None]
     wrong = [name for name in dict.fromkeys(asked) if name not in names]
     if wrong:
         raise DataError(f"no column {', '.join(wrong)}; there are {', '.join(names)}")
@@ -169,12 +174,14 @@ def _column(name: str, column: Any, setup: TableSetup) -> Any:
     return array.astype(np.int64)
 
 
-def _training(columns: Mapping[str, Any], validation: Any, how: Division) -> Index:
+def _training(
+    count: int, validation: Any, how: Division, labels: Array | None
+) -> Index:
     """The rows that `from_arrays` will train on, on which encoders are fitted."""
-    order = how.order(len(next(iter(columns.values()))))
+    order = how.order(count)
     if not is_fraction(validation):
         return order
-    train, _ = how.aside(order, float(validation), None)
+    train, _ = how.aside(order, float(validation), labels)
     return train
 
 
