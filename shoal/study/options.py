@@ -184,12 +184,16 @@ class Options:
         """When trials are evaluated."""
         return ValidateEvery.of(self.validate_every)
 
-    @property
-    def known_workers(self) -> int:
-        """How many workers a slot of this process may start."""
-        if self.workers == "auto":
-            return max(0, cpus_here() - self.threads)
-        return self.workers
+    def workers_here(self, asked: int) -> int:
+        """How many workers a slot of this process may start.
+
+        `asked`: how many the data's DataLoader has; that counts where the user gave no `workers`.
+        """
+        if self.workers != "auto":
+            return self.workers
+        if asked:
+            return min(asked, cpus_here())
+        return max(0, cpus_here() - self.threads)
 
     @property
     def known_slots(self) -> int | None:

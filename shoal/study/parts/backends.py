@@ -140,14 +140,15 @@ def _station(
 
 def _workers(setup: Setup, options: Options, data: Data) -> Workers | None:
     """The processes that may make the slot's chunks; they start once that pays."""
-    count = options.known_workers
+    asked = data.arrangement.workers
+    count = options.workers_here(asked)
     if count == 0:
         return None
     how = PoolSetup(
         seed=setup.seed,
         count=count,
         memory_gb=options.data_memory_gb,
-        at_once=options.workers != "auto",
+        at_once=options.workers != "auto" or asked > 0,
     )
     return Workers(setup.recipe, data, how)
 

@@ -26,6 +26,7 @@ def lightning(
     valid: Any = None,
     validation: float | None = None,
     shards: int | None = None,
+    samples: int | None = None,
     max_epochs: int | None = None,
     automatic_optimization: bool | None = None,
     gradient_clip_algorithm: Literal["norm", "value"] = "norm",
@@ -40,6 +41,7 @@ def lightning(
     `valid`: DataLoaders, Datasets, or functions that return them. Left out, the module's own
     train_dataloader and val_dataloader are called. `validation`: the fraction of the training data
     to validate on, where there is no other validation data. `shards`: as for `Data.dataset`.
+    `samples`: of an endless IterableDataset, how many are read.
 
     `max_epochs`: as in the Trainer; `self.trainer.max_epochs` and `estimated_stepping_batches` tell
     it. `automatic_optimization`: as the module has it, where its class does not show that.
@@ -57,7 +59,7 @@ def lightning(
     if automatic_optimization is False:
         recipe_class = ManualLightningRecipe
     recipe = recipe_class(
-        module, GivenData(train, valid, datamodule, shards, validation)
+        module, GivenData(train, valid, datamodule, shards, validation, samples)
     )
     recipe.terms.max_epochs = max_epochs
     if max_epochs is not None:

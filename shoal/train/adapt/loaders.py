@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from shoal.train.adapt.kinds import (
     is_data_module,
@@ -22,25 +16,18 @@ from shoal.train.adapt.kinds import (
 )
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A data set, and how its loader makes batches of it; None: the loader does not say."""
-
-    dataset: Any
-    batch_size: int | None = None
-    shuffles: bool | None = None
-    drop_last: bool = False
-    collate: Callable[..., Any] | None = None
+from shoal.train.data.items.loader import scored_items
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Training and validation data, and the data module that made them."""
+    """Training and validation data: DataLoaders or data sets; and the data module that made them.
 
-    training: Loaded
-    validation: Loaded | None
+    `validation`: None if there is none.
+    """
+
+    training: Any
+    validation: Any
     data_module: Any = None
 
 
@@ -52,11 +39,13 @@ def sources(train: Any, valid: Any, data_module: Any) -> Sources:
     """
     if data_module is not None:
         made = opened(data_module)
-        train = train or _loader_of(made, "train_dataloader")
-        valid = valid or _loader_of(made, "val_dataloader")
+        if train is None:
+            train = _loader_of(made, "train_dataloader")
+        if valid is None:
+            valid = _loader_of(made, "val_dataloader")
         data_module = made
-    validation = None if valid is None else loaded(called(valid), "valid")
-    return Sources(loaded(called(train), "train"), validation, data_module)
+    validation = None if valid is None else single(called(valid), "valid")
+    return Sources(single(called(train), "train"), validation, data_module)
 
 
 def opened(data_module: Any) -> Any:
@@ -99,68 +88,69 @@ def called(given: Any) -> Any:
     return given
 
 
-def loaded(given: Any, name: str) -> Loaded:
-    """The data set in a DataLoader, or the data set given.
+def single(given: Any, name: str) -> Any:
+    """The DataLoader or data set given; that of a list of one. None: validation has none.
 
     Raises:
-        DataError: there is none, there are several, or the loader's way cannot be followed.
+        DataError: there is none, or there are several.
     """
-    if isinstance(given, list | tuple) and given and isinstance(given[0], DataLoader):
-        if len(given) > 1:
+    several = list(given.values()) if isinstance(given, Mapping) else given
+    if isinstance(several, list | tuple) and any(
+        isinstance(each, DataLoader) for each in several
+    ):
+        if len(several) > 1:
             raise DataError(
-                f"{name} has {len(given)} DataLoaders; Shoal takes one: join their data sets "
+                f"{name} has {len(several)} DataLoaders; Shoal takes one: join their data sets "
                 "with torch.utils.data.ConcatDataset"
             )
-        given = given[0]
-    if isinstance(given, DataLoader):
-        return _of_loader(given, name)
-    if given is None or not hasattr(given, "__getitem__"):
+        (given,) = several
+    if name == "valid" and (given is None or given == []):
+        return None
+    usable = isinstance(given, DataLoader | IterableDataset)
+    if not usable and not hasattr(given, "__getitem__"):
         raise DataError(
-            f"{name} must be a DataLoader, a Dataset with __getitem__ and __len__, or a function "
-            f"that returns one; got {type(given).__name__}"
+            f"{name} must be a DataLoader, a Dataset, or a function that returns one; "
+            f"got {type(given).__name__}"
         )
-    return Loaded(given)
+    return given
 
 
-def _of_loader(loader: DataLoader[Any], name: str) -> Loaded:
-    """The data set of a DataLoader, and how the loader makes batches of it."""
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
-        raise DataError(
-            f"the DataLoader of {name} must have a map-style data set and a batch_size; got "
-            f"{type(loader.dataset).__name__} and batch_size={loader.batch_size}"
-        )
-    if not isinstance(loader.sampler, RandomSampler | SequentialSampler):
-        raise DataError(
-            f"the DataLoader of {name} has a {type(loader.sampler).__name__}: Shoal follows "
-            "shuffle=True and shuffle=False"
-        )
-    collate = loader.collate_fn
-    return Loaded(
-        dataset=loader.dataset,
-        batch_size=loader.batch_size,
-        shuffles=isinstance(loader.sampler, RandomSampler),
-        drop_last=loader.drop_last,
-        collate=None if collate is default_collate else collate,
-    )
-
-
-def as_data(found: Sources, shards: int | None, fraction: float | None) -> Data:
+def as_data(
+    found: Sources, shards: int | None, fraction: float | None, samples: int | None
+) -> Data:
     """The data of a study.
 
-    `fraction`: set aside for validation where no validation data is given.
+    `fraction`: set aside for validation where no validation data is given. `samples`: to read of an
+    IterableDataset.
     """
-    validation = fraction
-    if found.validation is not None:
-        validation = found.validation.dataset
+    validation = found.validation
+    if validation is None:
+        validation = fraction
     training = found.training
-    return Data.dataset(training.dataset, validation, shards, collate=training.collate)
+    if isinstance(training, DataLoader):
+        return Data.loader(training, validation, shards, samples=samples)
+    if not isinstance(validation, DataLoader):
+        return Data.dataset(training, validation, shards, samples=samples)
+    items = scored_items(validation)
+    data = Data.dataset(training, items, shards, samples=samples)
+    if validation.collate_fn is not default_collate:
+        data.collate_scored_with(validation.collate_fn)
+    return data
 
 
-def batch_form(loaded: Loaded) -> str:
-    """How the DataLoader hands out batches: as a "dict", "list" or "tensor", or "as it is"."""
-    if loaded.collate is not None:
+def batch_form(found: Sources) -> str:
+    """How DataLoaders hand out batches: as a "dict", "list" or "tensor", or "as it is"."""
+    given = (found.training, found.validation)
+    loaders = [each for each in given if isinstance(each, DataLoader)]
+    if any(loader.collate_fn is not default_collate for loader in loaders):
         return "as it is"
-    item = loaded.dataset[0]
+    dataset: Any = found.training
+    if isinstance(dataset, DataLoader):
+        dataset = dataset.dataset
+    if isinstance(dataset, IterableDataset):
+        item = next(iter(dataset))
+    else:
+        item = dataset[0]
     if isinstance(item, Mapping):
         return "dict"
     return "list" if isinstance(item, tuple | list) else "tensor"

@@ -36,6 +36,7 @@ from shoal.train.adapt.module.seat import (
 from shoal.train.adapt.terms import GivenData, Terms
 from shoal.train.data.data import Data
 from shoal.train.recipe.adapted import Adapted, TrialProgress
+from shoal.train.recipe.bring import adopt
 from shoal.train.recipe.settings import Settings
 
 ModuleMaker = Callable[[Mapping[str, Any]], nn.Module]
@@ -54,14 +55,8 @@ class LightningRecipe(Adapted):
         """The data of the given loaders, or of the data module's or module's own."""
         given = self.terms.given
         found = given.sources(self.module)
-        data = as_data(found, given.shards, given.fraction)
-        loaded = found.training
-        if "batch_size" not in vars(self) and loaded.batch_size is not None:
-            self.batch_size = loaded.batch_size
-        if "shuffle" not in vars(self) and loaded.shuffles:
-            self.shuffle = "each"
-        if "drop_last" not in vars(self):
-            self.drop_last = loaded.drop_last
+        data = as_data(found, given.shards, given.fraction, given.samples)
+        adopt(self, data)
         self.terms.drop_last = self.drop_last
         self.terms.learn(found, tuple(data.sizes.values()))
         return data

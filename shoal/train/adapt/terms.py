@@ -9,6 +9,9 @@ from shoal.train.adapt.kinds import is_data_module, is_data_module_class
 from shoal.train.adapt.loaders import Sources, batch_form, loaders_of, opened, sources
 from shoal.train.data.columns import DataError
 
+# attributes of a DataLoader that may be the user's code
+OF_LOADERS = ("dataset", "sampler", "batch_sampler", "collate_fn")
+
 
 @dataclass(frozen=True)
 class GivenData:
@@ -19,6 +22,7 @@ class GivenData:
     data_module: Any = None
     shards: int | None = None
     fraction: float | None = None
+    samples: int | None = None
 
     def sources(self, module: Any) -> Sources:
         """The training and validation data. `module`: the class, or the function that makes it.
@@ -41,10 +45,10 @@ class GivenData:
         """The user's classes and functions among it."""
         every = (self.train, self.valid, self.data_module)
         found = [each for each in every if each is not None]
-        inner = [getattr(each, "dataset", None) for each in found]
+        inner = [getattr(each, name, None) for each in found for name in OF_LOADERS]
         return tuple(
             each if isinstance(each, type) or hasattr(each, "__code__") else type(each)
-            for each in (*found, *filter(None, inner))
+            for each in (*found, *[each for each in inner if each is not None])
         )
 
 
@@ -84,7 +88,7 @@ class Terms:
     def learn(self, found: Sources, sizes: tuple[int, ...] | None = None) -> None:
         """Take over what the data tells."""
         self._data_module = found.data_module
-        self._form = batch_form(found.training)
+        self._form = batch_form(found)
         self._sizes = sizes or self._sizes
 
     @property

@@ -28,7 +28,7 @@ class Arrangement:
     `draws`: what draws the samples of each pass. `buckets`: by what samples of similar length are
     put together. `folds`: the rows of each fold. `sequential`: the rows are in the order of the
     data. `defaults`: attributes of the recipe that the data brings along, for a recipe that does
-    not set them.
+    not set them. `workers`: the processes of the DataLoader that the data came with.
     """
 
     draws: SampleDraws | None = None
@@ -36,6 +36,7 @@ class Arrangement:
     folds: Folds | None = None
     sequential: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 0
 
 
 class Arranged:
@@ -131,11 +132,16 @@ class Arranged:
         """The data, each of whose passes is in an order that `draws` gives."""
         return self._arranged(f"drawn by {name}", draws=draws)
 
-    def with_defaults(self, **values: Any) -> Self:
-        """The data, which brings attributes for recipes that do not set them."""
+    def with_defaults(self, workers: int = 0, **values: Any) -> Self:
+        """The data, which brings attributes for recipes that do not set them.
+
+        `workers`: how many it would like for a study that does not say.
+        """
         other = copy(self)
         defaults = {**self.arrangement.defaults, **values}
-        other.arrangement = replace(self.arrangement, defaults=defaults)
+        other.arrangement = replace(
+            self.arrangement, defaults=defaults, workers=workers
+        )
         return other
 
     def of_fold(self, fold: Any) -> Self:

@@ -52,6 +52,7 @@ class Data(Arranged, ItemReaders, FromFiles):
     # What items are made of, and what makes a batch of them. Old pickles lack these.
     form: Any = None
     collate: Any = None
+    scored_collate: Any = None  # for validation, where that is another one
     collates = (
         False  # whether batches are made of items, by `collate` or else torch's default
     )
@@ -104,6 +105,13 @@ class Data(Arranged, ItemReaders, FromFiles):
         self.collate = collate
         self.collates = True
 
+    def collate_scored_with(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Have the batches of validation made of items by this function."""
+        if not self.collates:
+            self._source = self._source.collated()  # type: ignore[attr-defined]
+            self.collates = True
+        self.scored_collate = collate
+
     def check(self) -> None:
         """Make a batch of the first items, if batches are made of items.
 
@@ -112,6 +120,8 @@ class Data(Arranged, ItemReaders, FromFiles):
         """
         if self.collates:
             check_collate(self._tried, self.collate)
+        if self.scored_collate is not None:
+            check_collate(self._tried, self.scored_collate)
 
     @property
     def samples(self) -> int:

@@ -102,9 +102,14 @@ class Sampled:
         if len(numbers) != count:
             raise DataError(
                 f"a sampler must give as many samples as the data set has, {count}; "
-                f"{type(self.sampler).__name__} gave {len(numbers)}: give a Subset of the data set"
+                f"{sampler_name(self.sampler)} gave {len(numbers)}: give a Subset of the data set"
             )
         return self.places[numbers]
+
+
+def sampler_name(sampler: Any) -> str:
+    """The name of the user's class: a sampler, or what gives its batches."""
+    return type(getattr(sampler, "batches", sampler)).__qualname__
 
 
 def check_sampler(draws: Sampled, shard: ShardId) -> None:
@@ -115,7 +120,7 @@ def check_sampler(draws: Sampled, shard: ShardId) -> None:
     """
     if not np.array_equal(draws.order(shard, 0, 0), draws.order(shard, 0, 0)):
         raise DataError(
-            f"{type(draws.sampler).__name__} gives another order under the same seed: it must draw "
+            f"{sampler_name(draws.sampler)} gives another order under the same seed: it must draw "
             "from torch's, NumPy's or Python's global generators, and remember nothing between "
             "passes; or give it a method set_epoch(number)"
         )

@@ -73,15 +73,22 @@ class Lots:
 
     def __init__(self, data: Data, seed: int, device: torch.device) -> None:
         self._collator: Collator | None = None
+        self._scored: Collator | None = None
+        self._validation = data.validation
         if data.collates:
+            scored = data.scored_collate or data.collate
             self._collator = Collator(data.form, data.collate, seed, device)
+            self._scored = Collator(data.form, scored, seed, device)
         self.varies = self._collator is not None and self._collator.may_draw
 
     def of(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:
         """The chunks, of which the first begins at that sample of the pass; as lots if need be."""
-        if self._collator is None:
+        collator = self._collator
+        if part in self._validation:
+            collator = self._scored
+        if collator is None:
             return chunks
-        return _lots(chunks, self._collator, (stable(part), turn), at)
+        return _lots(chunks, collator, (stable(part), turn), at)
 
 
 def _lots(

@@ -298,6 +298,87 @@ def test_a_rate_that_the_step_reads_keeps_models_apart() -> None:
         assert (graph_key(lanes[0]) == graph_key(lanes[1])) is same
 
 
+# -- data as loaders give it -----------------------------------------------------------------------
+
+
+class Streamed(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from (kit.dots(60, 0)[number] for number in range(60))
+
+
+class Halves:
+    """Batches of five numbers in a row, in a random order."""
+
+    def __iter__(self) -> Any:
+        for at in torch.randperm(20).tolist():
+            yield list(range(5 * at, 5 * at + 5))
+
+
+def loader(**options: Any) -> Any:
+    dataset = options.pop("dataset", None) or kit.dots(100, 0)
+    return torch.utils.data.DataLoader(dataset, **options)
+
+
+def by_weights() -> Any:
+    weights = 1.0 + kit.dots(100, 0).tensors[1]
+    return torch.utils.data.WeightedRandomSampler(weights.tolist(), 100)
+
+
+def as_list(items: list[Any]) -> list[Any]:
+    return torch.utils.data.default_collate(items)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "shuffle"),
+    [
+        (lambda: {"sampler": by_weights(), "batch_size": 20}, 20, "once"),
+        (lambda: {"batch_sampler": Halves()}, 5, "once"),
+        (lambda: {"dataset": Streamed(), "batch_size": 12}, 12, "sequential"),
+        (lambda: {"batch_size": 30, "drop_last": True}, 30, "sequential"),
+        (lambda: {"batch_size": 25, "collate_fn": as_list}, 25, "sequential"),
+    ],
+)
+def test_any_loader_of_a_data_module(
+    options: Any, size: int, shuffle: str, tmp_path: Path
+) -> None:
+    class Given(Dots):
+        def train_dataloader(self) -> Any:
+            return loader(**options())
+
+    recipe = shoal.lightning(Net, datamodule=Given)
+    study = kit.searched(recipe, tmp_path, {"lr": 0.1}, num_samples=1, max_epochs=8)
+    assert (recipe.batch_size, recipe.shuffle) == (size, shuffle)
+    assert recipe.drop_last is bool(options().get("drop_last"))
+    assert study.trials_dataframe().iloc[0]["last.val_acc"] > 0.5
+
+
+def test_learns_in_the_loaders_order_what_it_learns_in_a_trainer(
+    tmp_path: Path,
+) -> None:
+    given = loader(batch_size=15)
+    valid = loader(dataset=kit.dots(50, 1), batch_size=25)
+    recipe = shoal.lightning(Net, train=given, valid=valid)
+    plain = Net(lr=0.1)
+    plain.load_state_dict(begun(recipe, {"lr": 0.1}))
+    kit.fitted(plain, list(given), valid, 2)
+    space = {"lr": shoal.grid([0.1])}
+    study = kit.searched(recipe, tmp_path, space, num_samples=1, max_epochs=2)
+    ours = study.best_model(which="last").state_dict()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6)
+
+
+def test_validates_on_what_the_validation_loader_gives() -> None:
+    class Parted(Dots):
+        def val_dataloader(self) -> Any:
+            sampler = torch.utils.data.SubsetRandomSampler(range(7))
+            return loader(dataset=self.held_out, sampler=sampler, collate_fn=as_list)
+
+    data = shoal.lightning(Net, datamodule=Parted).data()
+    assert [data.size(part) for part in data.validation] == [7]
+    assert data.scored_collate is as_list
+
+
 # -- what is refused, and what is said -------------------------------------------------------------
 
 

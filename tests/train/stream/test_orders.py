@@ -13,10 +13,8 @@ from pack_kit import SEED, by_hand, packed
 from pack_kit import trial as timed_trial
 from torch import nn
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     IterableDataset,
-    RandomSampler,
     Sampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -446,12 +444,6 @@ def test_any_other_samplers_order_is_drawn_in_each_pass_under_the_studys_seed() 
             "as many samples as .*, 24; .* gave 20",
         ),
         (lambda: DataLoader(PAIRS, batch_size=None), "needs a batch_size"),
-        (
-            lambda: DataLoader(
-                PAIRS, batch_sampler=BatchSampler(RandomSampler(PAIRS), 3, False)
-            ),
-            "needs a batch_size",
-        ),
         (
             lambda: DataLoader(
                 PAIRS, 5, sampler=WeightedRandomSampler(torch.ones(24), 9)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,8 +22,9 @@ from torch.utils.data import (
 )
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.draws import Sampled, check_sampler
+from shoal.train.data.draws import Sampled, check_sampler, sampler_name
 from shoal.train.data.parts import is_fraction
+from shoal.train.rng import Rng
 
 
 @dataclass
@@ -28,7 +32,8 @@ class TakenLoader:
     """A DataLoader, taken apart.
 
     `weights`: of the items, where the loader draws by weights. `sampler`: one that Shoal does not
-    know, which is asked for the order of each pass.
+    know, which is asked for the order of each pass. `scored`: makes the batches of validation;
+    None: `collate` does. `workers`: the processes that the loader has.
     """
 
     dataset: Any
@@ -38,6 +43,8 @@ class TakenLoader:
     sequential: bool = False
     weights: Any = None
     sampler: Any = None
+    scored: Any = None
+    workers: int = 0
 
     def shards(self, asked: int | None) -> int | None:
         """The number of shards.
@@ -49,24 +56,26 @@ class TakenLoader:
             return asked
         if asked not in (None, 1):
             raise DataError(
-                f"{type(self.sampler).__name__} orders all samples, so that there is one shard; "
+                f"{sampler_name(self.sampler)} orders all samples, so that there is one shard; "
                 f"got shards={asked!r}"
             )
         return 1
 
     def arranged(self, data: Any) -> Any:
         """The data, in the loader's order, with the attributes that the recipe gets."""
+        if self.scored is not None:
+            data.collate_scored_with(self.scored)
         if self.weights is not None:
             data = data.weighted(self.weights)
         elif self.sampler is not None:
             data = self._sampled(data)
-        return data.with_defaults(**self.defaults)
+        return data.with_defaults(self.workers, **self.defaults)
 
     def _sampled(self, data: Any) -> Any:
         """The data in the sampler's order."""
         if data.validation and is_fraction(self.validation):
             raise DataError(
-                f"{type(self.sampler).__name__} orders all samples of the data set, so that no "
+                f"{sampler_name(self.sampler)} orders all samples of the data set, so that no "
                 "fraction of them can be set aside: give a validation loader"
             )
         (shard,) = data.shards
@@ -75,41 +84,59 @@ class TakenLoader:
         places[numbers] = np.arange(len(numbers))
         draws = Sampled(self.sampler, places)
         check_sampler(draws, shard)
-        return data.drawn_by(draws, type(self.sampler).__qualname__)
+        return data.drawn_by(draws, sampler_name(self.sampler))
 
 
-def loaded(
-    train: DataLoader[Any], valid: Any, samples: int | None = None
-) -> TakenLoader:
+def loaded(train: DataLoader[Any], valid: Any) -> TakenLoader:
     """Take a loader apart; `valid`: the loader, dataset or fraction to validate with.
 
     Raises:
-        DataError: the loader makes its batches in another way than by size.
+        DataError: the loader makes its batches in another way than by number.
     """
-    if train.batch_size is None:
+    if train.batch_sampler is None:
         raise DataError(
-            "a DataLoader needs a batch_size: with batch_sampler=, or with batch_size=None, it "
-            "decides on batches itself, and trials have batch sizes of their own"
+            "a DataLoader needs a batch_size: with batch_size=None its data set makes the batches, "
+            "and trials have batch sizes of their own; let the data set give single items"
         )
-    defaults: dict[str, Any] = {
-        "batch_size": train.batch_size,
-        "drop_last": train.drop_last,
-    }
-    collate = _collate(train)
-    validation = valid
+    found = TakenLoader(train.dataset, valid, _collate(train), {})
+    found.workers = train.num_workers
     if isinstance(valid, DataLoader):
-        validation = valid.dataset
-        if _collate(valid) != collate:
-            raise DataError(
-                "both loaders must have the same collate_fn; "
-                f"got {train.collate_fn!r} and {valid.collate_fn!r}"
-            )
-    found = TakenLoader(train.dataset, validation, collate, defaults)
+        found.validation = scored_items(valid)
+        found.workers = max(found.workers, valid.num_workers)
+        if _collate(valid) != found.collate:
+            found.scored = valid.collate_fn
     if isinstance(train.dataset, IterableDataset):
         found.sequential = True
+        found.defaults |= {
+            "batch_size": train.batch_size,
+            "drop_last": train.drop_last,
+        }
         return found
-    _take_order(found, train)
+    _take_order(found, _take_batches(found, train.batch_sampler))
     return found
+
+
+def scored_items(valid: DataLoader[Any]) -> Any:
+    """The items that a validation loader gives: all of its data set, or those of its sampler.
+
+    A sampler is asked once, so that all trials are validated on the same items.
+    """
+    dataset = valid.dataset
+    if isinstance(dataset, IterableDataset):
+        return dataset
+    sampler: Any = valid.sampler
+    if valid.batch_sampler is not None and not _is_torchs(valid.batch_sampler):
+        sampler = BatchesInOrder(valid.batch_sampler)
+    elif isinstance(valid.batch_sampler, BatchSampler):
+        sampler = valid.batch_sampler.sampler
+    if isinstance(sampler, SubsetRandomSampler):
+        return Subset(dataset, list(sampler.indices))
+    count = len(dataset)  # type: ignore[arg-type]
+    with Rng(0, torch.device("cpu")):
+        numbers = [int(number) for number in sampler]
+    if len(numbers) == count and set(numbers) == set(range(count)):
+        return dataset
+    return Subset(dataset, numbers)
 
 
 def _collate(loader: DataLoader[Any]) -> Any:
@@ -119,14 +146,68 @@ def _collate(loader: DataLoader[Any]) -> Any:
     return loader.collate_fn
 
 
-def _take_order(found: TakenLoader, loader: DataLoader[Any]) -> None:
-    """Note in which order the loader gives the items."""
-    sampler = loader.sampler
+def _is_torchs(batch_sampler: Any) -> bool:
+    """Whether the batches are consecutive samples of a sampler."""
+    return type(batch_sampler) is BatchSampler
+
+
+class BatchesInOrder:
+    """The samples of a user's batch sampler, one after the other.
+
+    `filled`: so many samples in all; those that the batches leave out come last.
+    """
+
+    def __init__(self, batches: Any, filled: int = 0) -> None:
+        self.batches = batches
+        self._filled = filled
+
+    def set_epoch(self, number: int) -> None:
+        """Tell the batch sampler the number of the pass, if it takes one."""
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(number)
+
+    def drawn(self) -> list[list[int]]:
+        """The batches of a pass."""
+        return [[int(number) for number in batch] for batch in self.batches]
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = [number for batch in self.drawn() for number in batch]
+        rest = self._filled - len(numbers)
+        if rest > 0:
+            taken = set(numbers)
+            left = (each for each in range(self._filled) if each not in taken)
+            numbers += islice(left, rest)
+        return iter(numbers)
+
+
+def _take_batches(found: TakenLoader, batches: Any) -> Any:
+    """Note how large batches are; returns the sampler of their samples.
+
+    Raises:
+        DataError: batches of several sizes.
+    """
+    if _is_torchs(batches):
+        size, drops = batches.batch_size, batches.drop_last
+        found.defaults |= {"batch_size": size, "drop_last": drops}
+        return batches.sampler
     count = len(found.dataset)
-    if type(loader.batch_sampler) is not BatchSampler:
+    with Rng(0, torch.device("cpu")):
+        sizes = [len(batch) for batch in BatchesInOrder(batches).drawn()]
+    if not sizes or set(sizes[:-1]) - {sizes[0]} or sizes[-1] > sizes[0]:
         raise DataError(
-            "a DataLoader needs torch's BatchSampler; give it a sampler instead"
+            "the batches of a batch_sampler must have one size, and only the last may be smaller; "
+            f"{type(batches).__name__} gives {', '.join(map(str, sizes[:5]))}…: "
+            "for batches of similar lengths use Data.dataset(…).bucketed(by)"
         )
+    missing = count - sum(sizes)
+    drops = 0 < missing < sizes[0] == sizes[-1]
+    found.defaults |= {"batch_size": sizes[0], "drop_last": drops}
+    return BatchesInOrder(batches, count * drops)
+
+
+def _take_order(found: TakenLoader, sampler: Any) -> None:
+    """Note in which order the loader gives the items."""
+    count = len(found.dataset)
     if isinstance(sampler, SequentialSampler):
         found.sequential = True
     elif isinstance(sampler, SubsetRandomSampler):

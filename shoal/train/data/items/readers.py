@@ -74,15 +74,16 @@ class ItemReaders:
 
         Batch size, `drop_last` and shuffling become the recipe's, where the recipe does not set
         them itself. shuffle=True draws a new order in each pass. A WeightedRandomSampler and a
-        SubsetRandomSampler keep their meaning. The order of any other sampler is drawn in each
-        pass, under the study's seed; the data has one shard then. A loader's own generator and
+        SubsetRandomSampler keep their meaning. The order of any other sampler or batch sampler is
+        drawn in each pass, under the study's seed; the data has one shard then. `num_workers`
+        becomes the study's `workers`, where that is "auto". A loader's own generator and
         `worker_init_fn` are not used. `valid`: another DataLoader or dataset, a fraction, or None.
         `samples`: of an endless IterableDataset, how many are read.
 
         Raises:
             DataError: a loader that makes batches in another way, or as `dataset`.
         """
-        found: TakenLoader = loaded(train, valid, samples)
+        found: TakenLoader = loaded(train, valid)
         how = Division(seed, found.shards(shards), None, found.sequential)
         if isinstance(found.dataset, IterableDataset):
             parts = from_iterable(
