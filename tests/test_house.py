@@ -43,6 +43,9 @@ def test_self_and_options_of_commands_are_no_parameters() -> None:
     source += f"def h(a, *, {nine}): 0\n"
     assert row(function_rows(files(a=source), ()), "functions with over").value == "1"
     assert row(function_rows(files(a=source), ("h",)), "functions with over").holds
+    many = f"class Mixed:\n  def m(self, *, {nine}): 0\nclass Public(Mixed): 0\n"
+    assert row(function_rows(files(a=many), ("Public",)), "functions with over").holds
+    assert not row(function_rows(files(a=many), ()), "functions with over").holds
 
 
 @pytest.mark.parametrize(
