@@ -345,7 +345,7 @@ def test_replay_says_in_what_another_place_differs(
     tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = shoal.create_study(
-        blobs(), storage=tmp_path / "s", search_space={"lr": 0.1}
+        blobs(), storage=tmp_path / "s", search_space={"width": 8, "lr": 0.1}
     )
     study.optimize(num_samples=1, max_epochs=1, progress=False)
     (row,) = study.replay()
