@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
@@ -14,7 +15,12 @@ import numpy as np
 
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.parts import Parts, is_fraction, part_names
+from shoal.train.data.mapped import MappedArray
+from shoal.train.data.parts import Index, Parts, is_fraction, part_names
+
+# of a member of a zip archive; its last two numbers are the lengths of the name, and of what
+# follows it
+HEADER = struct.Struct("<4s5H3L2H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +33,28 @@ class Files:
     def read(self, part: ShardId) -> Columns:
         """All samples of the part: a tuple if its arrays were saved without names."""
         with np.load(self.paths[part], allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files}
-        unnamed = [f"arr_{i}" for i in range(len(columns))]  # as numpy.savez names them
-        if set(columns) == set(unnamed):
-            return tuple(columns[name] for name in unnamed)
-        return columns
+            return _columns({name: file[name] for name in file.files})
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFiles(Files):
+    """Files whose arrays are not compressed, so that their rows can be read where they lie."""
+
+    columns: Mapping[ShardId, Mapping[str, MappedArray]] = field(default_factory=dict)
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part."""
+        return _columns(
+            {name: array[index] for name, array in self.columns[part].items()}
+        )
+
+
+def _columns(named: dict[str, Any]) -> Columns:
+    """A tuple if the arrays were saved without names."""
+    unnamed = [f"arr_{i}" for i in range(len(named))]  # as numpy.savez names them
+    if set(named) == set(unnamed):
+        return tuple(named[name] for name in unnamed)
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +64,7 @@ class FileColumn:
     name: str
     dtype: str
     shape: tuple[int, ...]  # with its samples
+    mapped: MappedArray | None  # None: it is compressed, or empty
 
     @property
     def sample(self) -> tuple[str, str, tuple[int, ...]]:
@@ -78,6 +102,15 @@ class FileHeader:
         """Samples in the file."""
         return self.columns[0].rows
 
+    @property
+    def arrays(self) -> dict[str, MappedArray]:
+        """The columns where they lie, as the file has them; none if one is not to be mapped."""
+        mapped = {column.name: column.mapped for column in self.columns}
+        found = {name: array for name, array in mapped.items() if array is not None}
+        if len(found) < len(mapped):
+            return {}
+        return dict(sorted(found.items(), key=lambda item: item[1].offset))
+
     def __str__(self) -> str:
         return ", ".join(map(str, self.columns))
 
@@ -99,9 +132,13 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
     contents = [(part, headers[file].content) for part, file in paths.items()]
     hashed = blake2b(repr(contents).encode(), digest_size=16)
     columns = headers[train[0]].columns
+    source = Files(paths)
+    arrays = {part: headers[file].arrays for part, file in paths.items()}
+    if all(arrays.values()):
+        source = MappedFiles(paths, columns=arrays)
     sizes = {part: headers[file].rows for part, file in paths.items()}
     return Parts(
-        source=Files(paths),
+        source=source,
         training={part: sizes[part] for part in training},
         validation={part: sizes[part] for part in validating},
         row_bytes=sum(column.row_bytes for column in columns),
@@ -165,7 +202,7 @@ def _header(path: Path) -> FileHeader:
     try:
         with zipfile.ZipFile(path) as archive:
             infos = sorted(archive.infolist(), key=lambda info: info.filename)
-            columns = [_column(archive, info) for info in infos]
+            columns = [_column(path, archive, info) for info in infos]
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as .npz ({type(error).__name__}: {error})"
@@ -196,11 +233,29 @@ def _check(path: Path, columns: Sequence[FileColumn]) -> None:
         )
 
 
-def _column(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> FileColumn:
+def _column(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> FileColumn:
     """One array, from its header."""
     read = np.lib.format.read_array_header_2_0
     with archive.open(info) as file:
         if np.lib.format.read_magic(file) == (1, 0):
             read = np.lib.format.read_array_header_1_0
-        shape, _, dtype = read(file)
-    return FileColumn(info.filename.removesuffix(".npy"), dtype.str, shape)
+        shape, is_fortran, dtype = read(file)
+        offset = _start(path, info) + file.tell()
+    mapped = None
+    stored = info.compress_type == zipfile.ZIP_STORED and not dtype.hasobject
+    values: int = prod(shape)
+    if stored and values:
+        mapped = MappedArray(
+            str(path), dtype, shape, offset, "F" if is_fortran else "C"
+        )
+    name = info.filename.removesuffix(".npy")
+    return FileColumn(name, dtype.str, shape, mapped)
+
+
+def _start(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where the content of a member of the archive begins."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(HEADER.size)
+    *_, name, extra = HEADER.unpack(header)
+    return info.header_offset + HEADER.size + int(name) + int(extra)

@@ -315,6 +315,31 @@ def test_arrays_saved_without_names_make_tuples(tmp_path: Path) -> None:
     )
 
 
+def test_rows_of_files_that_are_not_compressed_are_read_where_they_lie(
+    tmp_path: Path,
+) -> None:
+    columns = {
+        "z": np.arange(60.0).reshape(20, 3),
+        "a": np.asfortranarray(np.arange(80, dtype="i2").reshape(20, 2, 2)),
+        "flags": np.arange(20) % 3 == 0,
+    }
+    chosen = np.array([7, 3, 19, 7])
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "0.npz", **columns)
+        data = Data.folder(tmp_path)
+        assert data.by_rows == (save is np.savez)
+        sent = pickle.loads(pickle.dumps(data))
+        whole = data.read(S0)
+        assert isinstance(whole, dict)
+        for rows in (data.rows(S0, chosen), sent.rows(S0, chosen)):
+            assert isinstance(rows, dict) and list(rows) == list(whole) == list(columns)
+            for name, column in whole.items():
+                wanted = column[chosen]
+                assert rows[name].strides == wanted.strides
+                assert rows[name].tobytes() == wanted.tobytes()
+        assert len(pickle.dumps(data)) < 4000
+
+
 def test_a_file_that_goes_away_later_stops_the_study_not_the_trial(
     folder: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from shoal.train.data.read.table import from_table
 
 Decoder = Callable[[Any], Any]
 Group = tuple[int, Index, Index]  # a batch, places in the result, rows of the batch
+LARGE = 4096  # bytes of a value
 KINDS = ("*.arrow", "*.feather", "*.ipc")
 
 
@@ -57,46 +58,56 @@ class ArrowRows:
         """These rows: a dict of columns."""
         if self.chosen is not None:
             numbers = self.chosen[numbers]
-        batches, ends = self._opened()
+        ends = self._opened()[1]
         which = np.searchsorted(ends, numbers, side="right")
-        starts = ends - [batch.num_rows for batch in batches]
-        groups = [
-            (at, np.flatnonzero(which == at), numbers[which == at] - starts[at])
-            for at in np.unique(which).tolist()
-        ]
+        by_batch = np.argsort(which, kind="stable")
+        found, begins = np.unique(which[by_batch], return_index=True)
+        groups: list[Group] = []
+        for at, places in zip(
+            found.tolist(), np.split(by_batch, begins[1:]), strict=True
+        ):
+            start = ends[at - 1] if at else 0
+            groups.append((at, places, numbers[places] - start))
         return {name: self._gathered(name, len(numbers), groups) for name in self.names}
 
     def _gathered(self, name: str, count: int, groups: Sequence[Group]) -> Array:
         """A column of so many rows, out of several batches."""
         made: Array | None = None
         for at, places, rows in groups:
-            values = self._values(at, name, rows)
+            if name in self.decoders:
+                column = self._decoded(at, name, rows)
+                rows = np.arange(len(rows))
+            else:
+                column = self._view(at, name)
             if made is None:
-                made = np.empty((count, *values.shape[1:]), values.dtype)
-            if values.shape[1:] != made.shape[1:]:
-                raise _unequal(name, made.shape[1:], values.shape[1:])
-            made[places] = values
+                made = np.empty((count, *column.shape[1:]), column.dtype)
+            if column.shape[1:] != made.shape[1:]:
+                raise _unequal(name, made.shape[1:], column.shape[1:])
+            _copy_rows(made, places, column, rows)
         assert made is not None, "a chunk has rows"
         return made
 
-    def _values(self, at: int, name: str, rows: Index) -> Array:
-        """These rows of a batch's column as an array of numbers.
+    def _decoded(self, at: int, name: str, rows: Index) -> Array:
+        """These rows of a batch's column, decoded.
 
         Raises:
             DataError: they are missing, no numbers, or of unequal shapes.
         """
-        if name in self.decoders:
-            column = _whole(name, self._opened()[0][at].column(name))
-            values = [
-                _value(column[row].as_py(), self.decoders[name])
-                for row in rows.tolist()
-            ]
-            return _numbers(name, stacked(values, name, "decode to one shape"))
+        column = _whole(name, self._opened()[0][at].column(name))
+        decoder = self.decoders[name]
+        values = [_value(column[row].as_py(), decoder) for row in rows.tolist()]
+        return _numbers(name, stacked(values, name, "decode to one shape"))
+
+    def _view(self, at: int, name: str) -> Array:
+        """A batch's column as an array of numbers that lies in the file.
+
+        Raises:
+            DataError: values are missing, no numbers, or of unequal shapes.
+        """
         if (at, name) not in self._views:
             column = _whole(name, self._opened()[0][at].column(name))
             self._views[at, name] = _numbers(name, _array(name, column))
-        taken: Array = self._views[at, name][rows]
-        return taken
+        return self._views[at, name]
 
     def _opened(self) -> tuple[Sequence[Any], Array]:
         """The table's batches, and the row at which each ends."""
@@ -105,6 +116,18 @@ class ArrowRows:
             self._batches = batches, np.cumsum([each.num_rows for each in batches])
         opened: tuple[Sequence[Any], Array] = self._batches
         return opened
+
+
+def _copy_rows(to: Array, places: Index, column: Array, rows: Index) -> None:
+    """Copy these rows of a column to their places.
+
+    Large ones are copied one by one, for NumPy copies what it gathers twice.
+    """
+    if column[:1].nbytes < LARGE:
+        to[places] = column[rows]
+        return
+    for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+        to[place] = column[row]
 
 
 def _whole(name: str, column: Any) -> Any:
