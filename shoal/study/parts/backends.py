@@ -131,10 +131,12 @@ def _station(
         functions = FunctionStation(setup.recipe, vault, slot, logs=logs)
         return functions, functions.close
     workers = _workers(setup, options, start.data)
-    station = Station(setup.recipe, start.data, vault, slot, feed=workers)
     if workers is None:
-        return station, _nothing
+        return Station(setup.recipe, start.data, vault, slot), _nothing
+    feed = workers.of(())
+    station = Station(setup.recipe, start.data, vault, slot, feed=feed)
     workers.starting = station.at.streams.share
+    workers.handed = station.at.streams.handed
     return station, workers.close
 
 

@@ -28,6 +28,13 @@ ONCE = "once"
 DRAWS = "drawn:"  # begins an order that the data draws for one pass
 
 
+def kept_name(part: ShardId, order: str) -> ShardId:
+    """The name in a cache of what is made of the part's blocks in that order."""
+    if order == ONCE:
+        return part
+    return ShardId(f"{part}/{order}")
+
+
 def lasting(shuffle: str) -> str:
     """The order in which the chunks of such passes are kept."""
     return ONCE if shuffle == "each" else shuffle
@@ -64,7 +71,7 @@ class Blocks:
         self._took: dict[int, Seconds] = {}  # for bringing blocks
         self.part = part
         self.order = order
-        self.name = part if order == ONCE else ShardId(f"{part}/{order}")
+        self.name = kept_name(part, order)
         self.trained = seed is not None
         self.lasts = not order.startswith(DRAWS)
         self.count = -(-self._size // self._chunk)

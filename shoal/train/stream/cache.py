@@ -45,6 +45,15 @@ class ChunkCache:
             self._held.move_to_end(name)
             return self._held[name].get(number)
 
+    def pop(self, shard: ShardId, number: int) -> Columns | None:
+        """The chunk, if it is here; it is kept no longer."""
+        name = self._key + shard
+        with self._lock:
+            chunk = self._held.get(name, {}).pop(number, None)
+            if chunk is not None:
+                self._sizes[name] -= cols.nbytes(chunk)
+        return chunk
+
     def shrink(self) -> bool:
         """Drop all chunks, and keep half as much from now on; returns whether there were any."""
         with self._lock:

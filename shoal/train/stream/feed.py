@@ -12,10 +12,12 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.recipe.settings import DataKey
 from shoal.train.stream.blocks import Blocks, UnreadError, lasting
 
 # Of a chunk: shard, number, turn (None: it is the same in all passes), shuffle.
 Key = tuple[ShardId, int, int | None, str]
+Asked = tuple[DataKey, Key]  # the chunk of which stream
 TIMED = 16  # chunks by which the time that training takes is estimated
 
 
@@ -23,6 +25,10 @@ class Feed(Protocol):
     """Where a stream gets chunks that other streams use, too."""
 
     ahead: Samples  # that are to be prepared beyond the chunk asked for
+
+    def of(self, key: DataKey) -> Feed | None:
+        """Where a stream of trials with this data key asks; None: it makes its chunks itself."""
+        ...
 
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
         """What `Stream.made` gives for the first key; None: the caller has to make it.

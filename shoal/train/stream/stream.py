@@ -23,10 +23,11 @@ from shoal.train.stream.blocks import (
     Blocks,
     UnreadError,
     as_numpy,
+    kept_name,
     lasting,
 )
 from shoal.train.stream.cache import ChunkCache
-from shoal.train.stream.feed import Feed, FeedClient, PassOrder
+from shoal.train.stream.feed import Asked, Feed, FeedClient, PassOrder
 from shoal.train.stream.making import ChunkMaker
 from shoal.train.stream.orders import Chunks, Lots, PassOrders, versions, without
 
@@ -107,19 +108,27 @@ class Stream:
         return self._lots.of(chunks, shard, turn, at)
 
     def made(
-        self, shard: ShardId, number: int, turn: int | None, shuffle: str
+        self,
+        shard: ShardId,
+        number: int,
+        turn: int | None,
+        shuffle: str,
+        block: Columns | None = None,
     ) -> Columns:
         """One chunk as NumPy arrays, prepared; for the feeds of other streams.
 
-        With a turn the chunk is also in the order of that pass, and augmented.
+        With a turn the chunk is also in the order of that pass, and augmented. `block`: the chunk
+        as it was prepared elsewhere, to be kept here.
 
         Raises:
             DataError: the shard cannot be read.
         """
         blocks = self._orders.blocks(shard, lasting(shuffle))
+        if block is not None:
+            self._keep(blocks, number, block)
         make = partial(self._maker.prepared, blocks, number)
         if turn is not None:
-            make = partial(self._varied, blocks, number, turn, shuffle)
+            make = partial(self._varied, blocks, number, turn, shuffle, block)
         try:
             chunk = make()
         except UnreadError:
@@ -249,9 +258,16 @@ class Stream:
         if blocks.lasts:
             self._cache.put(blocks.name, number, chunk)
 
-    def _varied(self, blocks: Blocks, number: int, turn: int, shuffle: str) -> Columns:
+    def _varied(
+        self,
+        blocks: Blocks,
+        number: int,
+        turn: int,
+        shuffle: str,
+        block: Columns | None = None,
+    ) -> Columns:
         """The chunk in the order of a pass, augmented. What it is made of is kept."""
-        chunk = self._cache.get(blocks.name, number)
+        chunk = block or self._cache.get(blocks.name, number)
         if chunk is None:
             chunk = self._maker.prepared(blocks, number)
             self._keep(blocks, number, chunk)
@@ -263,8 +279,7 @@ class Stream:
 class Streams:
     """A slot's streams, one for each way in which its trials' data is prepared.
 
-    They share the memory for chunks; for the arguments see `Stream`. `feed`: only trials without
-    `data_keys` ask it.
+    They share the memory for chunks; for the arguments see `Stream`.
     """
 
     def __init__(
@@ -279,6 +294,7 @@ class Streams:
     ) -> None:
         self._recipe = recipe
         self._cache = ChunkCache(memory_gb * 2**30)
+        self._takes_work = overrides(recipe, "prepare") or not data.in_memory
         self._feed = feed
         self._data = data
         self._stream = partial(Stream, seed=seed, device=device)
@@ -287,6 +303,13 @@ class Streams:
     def share(self, parts: int) -> None:
         """Keep no more chunks than such a part of the memory for them holds."""
         self._cache.share(parts)
+
+    def handed(self, asked: Asked) -> Columns | None:
+        """What is kept to augment this chunk in each pass, for a feed that will keep it instead."""
+        key, (part, number, turn, shuffle) = asked
+        if turn is None or not self._takes_work:
+            return None
+        return self._cache.of(key).pop(kept_name(part, lasting(shuffle)), number)
 
     def shrink(self) -> bool:
         """Drop the kept chunks because memory ran out, and keep fewer from now on.
@@ -303,9 +326,9 @@ class Streams:
 
     def _make(self, key: DataKey) -> Stream:
         """A new stream, of the recipe as trials with this key see it."""
-        feed = None
-        if not key:
-            feed = self._feed
+        feed = self._feed
+        if feed is not None:
+            feed = feed.of(key)
         cache = self._cache.of(key)
         data = self._data
         if data.arrangement.folds is not None:
@@ -315,13 +338,18 @@ class Streams:
 
 
 def feeding(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Stream:
-    """A stream that makes chunks for others, on one core, in main memory.
+    """The stream of `feeding_streams` for trials without a data key."""
+    return feeding_streams(recipe, data, seed, memory_gb).of()
+
+
+def feeding_streams(recipe: Recipe, data: Data, seed: int, memory_gb: float) -> Streams:
+    """Streams that make chunks for others, on one core, in main memory.
 
     `memory_gb`: for blocks that were read and prepared, if the data is augmented in each pass. The
-    stream keeps no finished chunks, and no copies of what is in memory.
+    streams keep no finished chunks, and no copies of what is in memory.
     """
     torch.set_num_threads(1)
     device = torch.device("cpu")
     if data.in_memory and not overrides(recipe, "prepare"):
         memory_gb = 0.0
-    return Stream(recipe, data, seed=seed, device=device, memory_gb=memory_gb)
+    return Streams(recipe, data, seed=seed, device=device, memory_gb=memory_gb)

@@ -36,9 +36,15 @@ class _Laid:
 
 
 def place(
-    name: str, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]
+    name: str,
+    pickled: bytes,
+    buffers: Sequence[pickle.PickleBuffer],
+    free: list[SharedMemory] | None = None,
 ) -> tuple[Placed, SharedMemory]:
-    """Copy these to a new piece of shared memory. Whoever reads it last has to unlink it.
+    """Copy these to a new piece of shared memory, or to one of those that are free.
+
+    Whoever needs the piece last has to unlink it. A free piece is taken out of the list: one that
+    is used again, or one that was too small and is removed.
 
     Raises:
         OSError: there is not so much shared memory.
@@ -50,12 +56,27 @@ def place(
         start = -(-end // ALIGN) * ALIGN
         end = start + piece.nbytes
         spans.append((start, end))
-    _check_room(end)
-    memory = SharedMemory(name, create=True, size=max(1, end))
+    memory = _used_again(free or [], end)
+    if memory is None:
+        _check_room(end)
+        memory = SharedMemory(name, create=True, size=max(1, end))
     view = np.frombuffer(_buffer(memory), np.uint8)
     for (start, stop), piece in zip(spans, pieces, strict=True):
         view[start:stop] = np.frombuffer(piece, np.uint8)
-    return Placed(name, spans), memory
+    return Placed(memory.name, spans), memory
+
+
+def _used_again(free: list[SharedMemory], size: int) -> SharedMemory | None:
+    """A free piece that holds so many bytes; the system need not make its pages anew."""
+    for memory in free:
+        if memory.size >= size:
+            free.remove(memory)
+            return memory
+    if free:
+        smaller = free.pop()
+        smaller.close()
+        smaller.unlink()
+    return None
 
 
 def _check_room(size: int) -> None:
@@ -70,16 +91,18 @@ def _check_room(size: int) -> None:
         )
 
 
-def place_columns(name: str, columns: Columns) -> tuple[Placed, SharedMemory]:
+def place_columns(
+    name: str, columns: Columns, free: list[SharedMemory] | None = None
+) -> tuple[Placed, SharedMemory]:
     """As `place`, of a chunk's columns."""
     buffers: list[pickle.PickleBuffer] = []
     laid = cols.apply(columns, _on_its_way)
     pickled = pickle.dumps(laid, protocol=5, buffer_callback=buffers.append)
-    return place(name, pickled, buffers)
+    return place(name, pickled, buffers, free)
 
 
-def taken(placed: Placed) -> Columns:
-    """The columns, in memory of their own. The piece is removed.
+def taken(placed: Placed, last: bool = False) -> Columns:
+    """The columns, in memory of their own. `last`: nobody needs the piece any more.
 
     Raises:
         FileNotFoundError: the piece is gone.
@@ -92,7 +115,8 @@ def taken(placed: Placed) -> Columns:
         own[:] = np.frombuffer(_buffer(memory), np.uint8, count=len(own))
     finally:
         memory.close()
-        memory.unlink()
+        if last:
+            memory.unlink()
     columns: Columns = _loaded(own.data, placed.spans)
     return cols.apply(columns, _arrived)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from threading import Lock
@@ -16,7 +16,8 @@ from shoal.core.trial import Samples, Seconds
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.stream.feed import Key
+from shoal.train.recipe.settings import DataKey
+from shoal.train.stream.feed import Asked, Key
 from shoal.train.workers.memory import taken
 from shoal.train.workers.process import Result
 from shoal.train.workers.sent import Sent
@@ -25,10 +26,18 @@ from shoal.train.workers.worker import Worker
 START: Seconds = 2.0  # about what it takes until a worker is ready
 WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing
 EACH = 2  # tasks that a worker has at a time: one to make, and the next
+LOOK = (
+    4  # times as many chunks are looked at, for those whose blocks an idle worker keeps
+)
 
 
 def _nothing(_count: int) -> None:
     """Nobody shares the memory."""
+
+
+def _kept_nowhere(_asked: Asked) -> Columns | None:
+    """The slot keeps nothing."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class PoolSetup:
 
 
 class Workers:
-    """Processes that make a slot's chunks, a few ahead of training: a `Feed`.
+    """Processes that make a slot's chunks, a few ahead of training.
 
     They give what this process would make, to the last bit. They are started only where making a
     chunk takes `WORTH` seconds or more. Until they are ready, and for what they cannot make, the
@@ -55,18 +64,22 @@ class Workers:
     def __init__(self, recipe: Recipe, data: Data, setup: PoolSetup) -> None:
         self.most = EACH * setup.count  # chunks that are made or ready at a time
         self.ahead: Samples = self.most * data.chunk
+        if data.by_rows:
+            self.ahead *= LOOK
         self._setup = setup
         self._data = data
         self._chunk = data.chunk
         self._recipe = recipe
         # called with the number of processes that share `memory_gb`, when there are to be several
         self.starting: Callable[[int], None] = _nothing
+        # gives up what the slot keeps to make a chunk of, once a worker makes that chunk
+        self.handed: Callable[[Asked], Columns | None] = _kept_nowhere
         self.given = 0  # chunks that workers made and the slot took
         self._spent: Seconds = 0.0  # by the slot, on chunks that it made itself
         self._sent: Sent | None = None
         self._workers: list[Worker] = []
-        self._ready: OrderedDict[Key, Columns] = OrderedDict()
-        self._refused: set[Key] = set()  # could not be made by a worker
+        self._ready: OrderedDict[Asked, Columns] = OrderedDict()
+        self._refused: set[Asked] = set()  # could not be made by a worker
         self._homes: dict[
             Any, Worker
         ] = {}  # who made a block before, and may have kept it
@@ -79,8 +92,12 @@ class Workers:
 
     # -- what the slot asks ----------------------------------------------------------------------
 
-    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
-        """See `Feed`.
+    def of(self, key: DataKey) -> KeyFeed:
+        """Where trials with this data key ask for their chunks."""
+        return KeyFeed(self, key)
+
+    def chunk(self, keys: Sequence[Asked]) -> Columns | None:
+        """The first of these chunks; None: the slot has to make it. The others are wanted next.
 
         Raises:
             DataError: a worker was killed twice.
@@ -96,17 +113,17 @@ class Workers:
             self._give_out(keys[1:])
             return chunk
 
-    def _wait_for(self, keys: Sequence[Key]) -> None:
+    def _wait_for(self, keys: Sequence[Asked]) -> None:
         """Have chunks made until the first is ready, or no worker can make it now."""
         first = keys[0]
         while any(worker.is_ready for worker in self._workers):
             if first in self._ready or first in self._refused:
                 return
-            self._give_out(keys, at_least=1)
+            self._give_out(keys, awaited=first)
             self._listen(None)
 
     def made(self, seconds: Seconds) -> None:
-        """See `Feed`. Starts the workers once that pays."""
+        """The slot made a chunk in so many seconds per sample. Starts the workers if that pays."""
         took = seconds * self._chunk
         with self._lock:
             self._spent += took
@@ -183,27 +200,34 @@ class Workers:
 
     # -- tasks -----------------------------------------------------------------------------------
 
-    def _is_made(self, key: Key) -> bool:
-        """Whether a worker has the task of making the chunk."""
-        return any(key in worker.tasks for worker in self._workers)
+    def _give_out(self, keys: Sequence[Asked], awaited: Asked | None = None) -> None:
+        """Have the chunks made that are neither ready nor under way, as far as there is room.
 
-    def _give_out(self, keys: Iterable[Key], at_least: int = 0) -> None:
-        """Have the chunks made that are neither ready nor under way, as far as there is room."""
-        busy = sum(len(worker.tasks) for worker in self._workers)
-        wanted = [key for key in keys if not self._is_at_hand(key)]
-        self._drop_others(set(keys), busy + len(wanted))
-        room = self.most - busy - len(self._ready)
-        for key in wanted[: max(at_least, room)]:
-            worker = self._choose(key)
-            if worker is not None:
-                self._count += 1
-                worker.give(key, f"{self._names}-{self._count}")
-                self._homes[self._home(key)] = worker
+        `awaited`: training waits for it, so that it needs no room.
+        """
+        under_way = {key for worker in self._workers for key in worker.tasks}
+        there = under_way | self._refused | self._ready.keys()
+        wanted = [key for key in keys if key not in there]
+        coming = len(under_way) + min(len(wanted), self.most)
+        self._drop_others(set(keys), coming)
+        room = self.most - len(under_way) - len(self._ready)
+        for anew in (False, True):
+            for key in list(wanted):
+                if room < 1 and key != awaited:
+                    break
+                worker = self._choose(key, anew)
+                if worker is not None:
+                    room -= 1
+                    wanted.remove(key)
+                    self._give(key, worker)
 
-    def _is_at_hand(self, key: Key) -> bool:
-        return key in self._ready or key in self._refused or self._is_made(key)
+    def _give(self, key: Asked, worker: Worker) -> None:
+        """Have the worker make the chunk."""
+        self._count += 1
+        worker.give(key, f"{self._names}-{self._count}", self.handed(key))
+        self._homes[home_of(key, self._data)] = worker
 
-    def _drop_others(self, keys: set[Key], coming: int) -> None:
+    def _drop_others(self, keys: set[Asked], coming: int) -> None:
         """Drop ready chunks that are not wanted any more, oldest first, to make room."""
         for key in list(self._ready):
             if len(self._ready) + coming <= self.most:
@@ -211,22 +235,21 @@ class Workers:
             if key not in keys:
                 del self._ready[key]
 
-    def _home(self, key: Key) -> Any:
-        """What a worker keeps of a chunk: its block, or the whole shard."""
-        if self._data.by_rows:
-            return key[:2]
-        return key[0]
+    def _choose(self, key: Asked, anew: bool) -> Worker | None:
+        """Who is to make the chunk. None: it waits until its worker has time.
 
-    def _choose(self, key: Key) -> Worker | None:
-        """Who is to make the chunk. None: it waits until its worker has time."""
+        `anew`: a worker that has nothing to do makes it, though another keeps its block.
+        """
         there = [worker for worker in self._workers if worker.is_ready]
         if not there:
             return None
-        home = self._homes.get(self._home(key))
+        home = self._homes.get(home_of(key, self._data))
         idle = min(there, key=lambda worker: len(worker.tasks))
         if home in there and (len(home.tasks) < EACH or not self._data.by_rows):
             return home
-        if len(idle.tasks) >= EACH or (home in there and idle.tasks):
+        if home in there and (idle.tasks or not anew):
+            return None
+        if len(idle.tasks) >= EACH:
             return None
         return idle
 
@@ -253,7 +276,7 @@ class Workers:
         if result.why:
             self._give_up(result.why)
 
-    def _take(self, worker: Worker, key: Key, result: Result) -> None:
+    def _take(self, worker: Worker, key: Asked, result: Result) -> None:
         """Take a chunk that a worker made."""
         if result.placed is None:
             self._refused.add(key)
@@ -278,3 +301,36 @@ class Workers:
                 "fewer workers, or workers=0; then resume"
             )
         worker.start()
+
+
+def home_of(asked: Asked, data: Data) -> Any:
+    """What a worker keeps of a chunk: its block, or the whole shard."""
+    key, (shard, number, _, _) = asked
+    if data.by_rows:
+        return key, shard, number
+    return key, shard
+
+
+class KeyFeed:
+    """Where a stream of trials with one data key asks the slot's workers: a `Feed`."""
+
+    def __init__(self, workers: Workers, key: DataKey) -> None:
+        self.ahead = workers.ahead
+        self._workers = workers
+        self._key = key
+
+    def of(self, key: DataKey) -> KeyFeed:
+        """See `Feed`."""
+        return KeyFeed(self._workers, key)
+
+    def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+        """See `Feed`.
+
+        Raises:
+            DataError: a worker was killed twice.
+        """
+        return self._workers.chunk([(self._key, key) for key in keys])
+
+    def made(self, seconds: Seconds) -> None:
+        """See `Feed`."""
+        self._workers.made(seconds)

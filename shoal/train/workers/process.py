@@ -16,9 +16,9 @@ from shoal.core.cluster import GiB
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.bring import bring
-from shoal.train.stream.feed import Key
-from shoal.train.stream.stream import Stream, feeding
-from shoal.train.workers.memory import Placed, opened, place_columns
+from shoal.train.stream.feed import Asked
+from shoal.train.stream.stream import Streams, feeding_streams
+from shoal.train.workers.memory import Placed, opened, place_columns, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,10 @@ class WorkerSetup:
 class Task:
     """A chunk to be made."""
 
-    key: Key
-    name: str  # of the piece of shared memory for it
-    taken: Sequence[str]  # pieces of former chunks that nobody needs any more
+    key: Asked
+    name: str  # of a new piece of shared memory, if one is needed
+    taken: Sequence[str]  # pieces of former chunks that may be used again
+    block: Placed | None = None  # what it is made of, if that was prepared already
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Result:
     Without a key: the worker is ready, or says why it cannot work.
     """
 
-    key: Key | None
+    key: Asked | None
     placed: Placed | None = None
     why: str = ""
 
@@ -77,25 +78,29 @@ class ChunkWorker:
         (recipe, data), self._sent = opened(setup.sent)
         if data is None:
             data = bring(recipe)
-        self._stream = _stream(recipe, data, setup)
-        # Pieces that are open here: on Windows they are gone once nobody has them open.
+        self._streams = _streams(recipe, data, setup)
+        # Pieces with chunks that the slot may not have taken yet, and others.
         self._open: dict[str, SharedMemory] = {}
+        self._free: list[SharedMemory] = []
 
     def make(self, task: Task) -> Result:
         """The chunk, or why it could not be made."""
-        for name in task.taken:
-            self._open.pop(name).close()
+        self._free += [self._open.pop(name) for name in task.taken]
         try:
-            made = self._stream.made(*task.key)
-            placed, memory = place_columns(task.name, made)
+            block = None
+            if task.block is not None:
+                block = taken(task.block, last=True)
+            of, key = task.key
+            made = self._streams.of(of).made(*key, block)
+            placed, memory = place_columns(task.name, made, self._free)
         except Exception as error:  # noqa: BLE001 - the parent makes it again, and raises
             return Result(task.key, why=_line(error))
-        self._open[task.name] = memory
+        self._open[placed.name] = memory
         return Result(task.key, placed)
 
 
-def _stream(recipe: object, data: Data, setup: WorkerSetup) -> Stream:
-    """The stream that makes the chunks.
+def _streams(recipe: object, data: Data, setup: WorkerSetup) -> Streams:
+    """The streams that make the chunks.
 
     Raises:
         DataError: it is other data than that of the process which trains.
@@ -105,7 +110,7 @@ def _stream(recipe: object, data: Data, setup: WorkerSetup) -> Stream:
             "data() gave other data in a worker than in the process that trains: "
             "it must give the same each time"
         )
-    return feeding(recipe, data, setup.seed, setup.memory_gb)  # type: ignore[arg-type]
+    return feeding_streams(recipe, data, setup.seed, setup.memory_gb)  # type: ignore[arg-type]
 
 
 def _line(error: BaseException) -> str:

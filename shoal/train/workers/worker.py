@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.shared_memory import SharedMemory
 from threading import Lock
 from types import ModuleType
 
 from shoal.core.trial import Seconds
-from shoal.train.stream.feed import Key
-from shoal.train.workers.memory import remove
+from shoal.train.data.columns import Columns
+from shoal.train.stream.feed import Asked
+from shoal.train.workers.memory import Placed, place_columns, remove
 from shoal.train.workers.process import Result, Task, WorkerSetup, serve
 
+BLOCK = "-b"  # ends the name of a block's piece of memory
 PATIENCE: Seconds = 5.0  # until a worker that should end is killed
 _main = Lock()
 
@@ -62,24 +65,41 @@ class Worker:
         self._process, self.pipe = self._spawn()
         self.is_ready = False
         self.tasks: dict[
-            Key, str
+            Asked, str
         ] = {}  # under way, with the names of their pieces of memory
-        self.taken: list[str] = []  # pieces that it may close
+        self.taken: list[str] = []  # pieces that it may use again
+        self._pieces: set[str] = set()  # that it made
+        # blocks on their way to it
+        self._lent: dict[Asked, SharedMemory] = {}
 
     @property
     def pid(self) -> int:
         """The id of the process."""
         return self._process.pid or 0
 
-    def give(self, key: Key, name: str) -> None:
-        """Have the chunk made, in a piece of shared memory of this name."""
-        task = Task(key, name, tuple(self.taken))
+    def give(self, key: Asked, name: str, block: Columns | None = None) -> None:
+        """Have the chunk made, in a piece of shared memory of this name.
+
+        `block`: what it is made of, if that was prepared already; the worker keeps it.
+        """
+        placed = None
+        if block is not None:
+            placed = self._lend(key, f"{name}{BLOCK}", block)
+        task = Task(key, name, tuple(self.taken), placed)
         self.tasks[key] = name
         self.taken.clear()
         try:
             self.pipe.send(task)
         except OSError:
             return  # it is dead, which `heard` finds
+
+    def _lend(self, key: Asked, name: str, block: Columns) -> Placed | None:
+        """Put the block in shared memory; None: there is not so much, and the worker makes it."""
+        try:
+            placed, self._lent[key] = place_columns(name, block)
+        except OSError:
+            return None
+        return placed
 
     def heard(self) -> Result | None:
         """What the worker says; None: it is dead."""
@@ -90,6 +110,10 @@ class Worker:
             return None
         if result.key is not None:
             del self.tasks[result.key]
+            if result.placed is not None:
+                self._pieces.add(result.placed.name)
+            if result.key in self._lent:
+                self._lent.pop(result.key).close()
         return result
 
     def end(self) -> None:
@@ -105,6 +129,12 @@ class Worker:
             self._process.kill()
             self._process.join()
         self.code = self._process.exitcode
+        for memory in self._lent.values():
+            memory.close()
+        self._lent.clear()
         for name in self.tasks.values():
+            self._pieces |= {name, f"{name}{BLOCK}"}
+        for name in self._pieces:
             remove(name)
+        self._pieces.clear()
         self.tasks.clear()

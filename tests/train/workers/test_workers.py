@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from shoal.study.parts import backends
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.stream.stream import Stream
+from shoal.train.stream.stream import Stream, Streams
 from shoal.train.workers import pool
+from shoal.train.workers.memory import place_columns
 from shoal.train.workers.pool import PoolSetup, Workers
+from shoal.train.workers.process import Result
 
 SHARED = Path("/dev/shm")
 
@@ -97,6 +100,8 @@ def until(there: Any) -> None:
 
 def passes(recipe: Any, data: Data, feed: Any, shuffle: str = "each") -> list[Any]:
     """The bytes and the layout of two passes and the validation data."""
+    if feed is not None:
+        feed = feed.of(())
     of = Stream(recipe, data, seed=1, device=HERE, memory_gb=0.0, feed=feed)
     chunks = []
     for turn in range(2):
@@ -287,7 +292,7 @@ def test_a_chunk_comes_first_that_training_waits_for() -> None:
         start(feed)
         keys = [(S0, number, 0, "once") for number in range(3)]
         for key in (keys[2], keys[0], keys[1], keys[2]):
-            assert feed.chunk([key, *keys], None) is not None
+            assert feed.of(()).chunk([key, *keys], None) is not None
 
 
 @pytest.mark.slow
@@ -321,6 +326,135 @@ class Read(Small):
     """Only reading takes work."""
 
     prepare = Recipe.prepare
+
+
+class Noted(Slow):
+    """Notes which process prepares."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def prepare(self, samples: Any) -> Any:
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()} ")
+        return super().prepare(samples)
+
+
+def test_workers_take_over_what_the_slot_prepared(tmp_path: Path) -> None:
+    data = numbers()
+    recipe = Noted(tmp_path / "pids")
+    before = left()
+    with workers(recipe, data, 1) as feed:
+        streams = Streams(recipe, data, seed=1, device=HERE, memory_gb=1.0, feed=feed)
+        feed.handed = streams.handed
+        list(streams.of().chunks(S0, 0, "each"))
+        until(lambda: feed.ready() == 1)
+        given = feed.given
+        mixed = list(streams.of().chunks(S0, 1, "each"))
+        assert feed.given == given + len(mixed)
+        list(streams.of().chunks(S0, 2, "each"))
+    pids = recipe.file.read_text().split()
+    assert pids == [str(os.getpid())] * data_chunks(data), "each block once, here"
+    alone = Stream(Slow(), data, seed=1, device=HERE, memory_gb=0.0)
+    for got, wanted in zip(mixed, alone.chunks(S0, 1, "each"), strict=True):
+        assert all(map(torch.equal, got, wanted))
+    assert left() <= before
+
+
+def data_chunks(data: Data) -> int:
+    return -(-data.size(S0) // data.chunk)
+
+
+class Scaled(Slow):
+    """Its data depends on the configuration."""
+
+    data_keys = ("scale",)
+
+    def prepare(self, samples: Any, scale: float) -> Any:
+        one, other = super().prepare(samples)
+        return one * scale, other
+
+    def augment(self, samples: Any, rng: np.random.Generator, scale: float) -> Any:
+        return super().augment(samples, rng)
+
+
+def test_trials_whose_data_depends_on_their_configuration_get_workers() -> None:
+    data = numbers()
+    recipe = Scaled()
+    how = {"seed": 1, "device": HERE, "memory_gb": 1.0}
+    alone = Streams(recipe, data, **how)
+    with workers(recipe, data, 1) as feed:
+        start(feed)
+        streams = Streams(recipe, data, feed=feed.of(()), **how)
+        first = []
+        for scale in (1.0, 2.0):
+            key = (("scale", scale),)
+            made = list(streams.of(key).chunks(S0, 0, "each"))
+            for got, wanted in zip(
+                made, alone.of(key).chunks(S0, 0, "each"), strict=True
+            ):
+                assert all(map(torch.equal, got, wanted))
+            first.append(made[0][0])
+        assert feed.given == 2 * data_chunks(data)
+    assert not torch.equal(*first)
+
+
+class Fake:
+    """A worker without a process: it makes the chunks of the first pass at once, later one."""
+
+    def __init__(self, _start: Any) -> None:
+        self.pipe, self._there = Pipe()
+        self.is_ready = True
+        self.tasks: dict[Any, str] = {}
+        self.taken: list[str] = []
+        self.given: dict[int, list[int]] = {0: [], 1: []}
+        self.later = -1  # of the second pass, the only chunk that it makes
+
+    def give(self, key: Any, name: str, _block: Any) -> None:
+        _, (_, number, turn, _) = key
+        self.tasks[key] = name
+        self.given[turn].append(number)
+        if turn == 0 or number == self.later:
+            placed, memory = place_columns(name, (np.zeros(1),))
+            memory.close()
+            self._there.send(Result(key, placed))
+
+    def heard(self) -> Any:
+        result = self.pipe.recv()
+        del self.tasks[result.key]
+        return result
+
+    def end(self) -> None:
+        self.pipe.close()
+
+    def join(self) -> None:
+        pass
+
+
+def test_workers_make_chunks_of_the_blocks_that_they_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fakes: list[Fake] = []
+
+    def fake(start: Any) -> Fake:
+        fakes.append(Fake(start))
+        return fakes[-1]
+
+    monkeypatch.setattr(pool, "Worker", fake)
+    with workers(Slow(), numbers()) as feed:
+        asks = feed.of(())
+        feed.made(1.0)
+        keys = [(S0, number, 0, "each") for number in range(12)]
+        for at in range(12):
+            assert asks.chunk(keys[at:], None) is not None
+        one, other = (each.given[0] for each in fakes)
+        assert len(one) > 2 and len(other) > 2
+
+        fakes[0].later = one[0]
+        keys = [(S0, number, 1, "each") for number in [*one, *other]]
+        assert asks.chunk(keys, None) is not None
+        for each in fakes:
+            assert each.given[1] and set(each.given[1]) <= set(each.given[0])
 
 
 class Learns(Slow):

@@ -18,6 +18,7 @@ from shoal.core.event import Event, Fed
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
+from shoal.train.recipe.settings import DataKey
 
 Events = list[Event]
 # How to have something called with a future, once the reference's value is there or never will be.
@@ -40,6 +41,10 @@ class FeederFeed:
         self._there = waits  # feeders are, by the last answer
         self._answer: Any = None  # a reference to what the window says
         self._made: Seconds | None = None
+
+    def of(self, key: DataKey) -> "FeederFeed | None":
+        """See `train.stream.Feed`. Feeders make the chunks of trials without a key."""
+        return None if key else self
 
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
         """The chunk. None if the slot is to make it: no feeders, or they failed or are behind."""
