@@ -6,13 +6,14 @@ by the same calls of Pillow and NumPy on both sides, one a sample, and with the 
 are samples of training a second, from the start of the study (or of the first loader) to its end:
 starting workers counts. Shoal keeps what was decoded within `data_memory_gb`, so that later epochs
 only vary it; a DataLoader decodes in each epoch. Four models: Shoal trains them as one pack over
-one stream; with DataLoaders each model has a loop and a loader of its own, one after the other and
-all at once, and the quicker way counts.
+one stream; with DataLoaders each model has a loop and a loader of its own, one after the other (as
+many samples a second as one model) or all at once, and the quicker way counts.
 
-Out of core: `data_memory_gb` is a quarter of the decoded pictures. The same pictures as JPEG files
-in class folders, as raw pixels in an Arrow file, and as JPEG files in tar shards; the loader's
-Dataset reads the same files at random. Peak memory is what the process and its workers hold at a
-time beyond files that are mapped (Linux: anonymous and shared pages, shared ones counted once).
+Out of core, with one worker: `data_memory_gb` is a quarter of the decoded pictures. The same
+pictures as JPEG files in class folders, as raw pixels in an Arrow file, and as JPEG files in tar
+shards; the loader's Dataset reads the same files at random. Peak memory is what the process and its
+workers hold at a time beyond files that are mapped (Linux: anonymous and shared pages, shared ones
+counted once).
 
     python benchmarks/feed.py [--short]
 """
@@ -46,8 +47,8 @@ import shoal
 FILE, SIDE, CROP, CLASSES, BATCH, MODELS = 128, 96, 80, 10, 64, 4
 TARS = 16
 ROWS = 40  # of a batch in the Arrow file; the number of files is a multiple
-LONG = {"files": 20_000, "epochs": 3, "workers": [0, 1, 2], "out": 1}
-SHORT = {"files": 240, "epochs": 2, "workers": [0, 1], "out": 1}
+LONG = {"files": 20_000, "epochs": 3, "workers": [0, 1, 2], "epochs out of core": 2}
+SHORT = {"files": 240, "epochs": 2, "workers": [0, 1], "epochs out of core": 2}
 FORMATS = ("images", "arrow", "tar")
 
 
@@ -239,24 +240,23 @@ def spans(path: Path) -> Iterator[tuple[Path, int, int, int]]:
 
 
 def of_loader(home: Path, kind: str, asked: Mapping[str, Any]) -> float:
-    """Seconds that the loops take, one after the other."""
+    """Seconds that the loop of one model takes."""
     begin = perf_counter()
-    for number in range(asked["models"]):
-        torch.manual_seed(number)
-        loader = DataLoader(
-            Files(home, kind),
-            BATCH,
-            shuffle=True,
-            num_workers=asked["workers"],
-            persistent_workers=asked["workers"] > 0,
-        )
-        model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3 * 2**number)
-        for _ in range(asked["epochs"]):
-            for batch in loader:
-                optimizer.zero_grad()
-                loss(model, batch).backward()
-                optimizer.step()
+    torch.manual_seed(0)
+    loader = DataLoader(
+        Files(home, kind),
+        BATCH,
+        shuffle=True,
+        num_workers=asked["workers"],
+        persistent_workers=asked["workers"] > 0,
+    )
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(asked["epochs"]):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss(model, batch).backward()
+            optimizer.step()
     return perf_counter() - begin
 
 
@@ -351,50 +351,47 @@ def rows(home: Path, how: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for workers in how["workers"]:
         for side in ("shoal", "loaders"):
             yield run(home, side, "images", models=1, workers=workers, **common)
-        for side in ("shoal", "loaders", "loaders at once"):
+        for side in ("shoal", "loaders at once"):
             yield run(home, side, "images", models=MODELS, workers=workers, **common)
+    common["epochs"] = how["epochs out of core"]
     small = how["files"] * 3 * SIDE * SIDE / 4 / 2**30
     for kind in FORMATS:
         for side in ("shoal", "loaders"):
             asked = {**common, "memory": small if side == "shoal" else None}
             yield {
-                **run(home, side, kind, models=1, workers=how["out"], **asked),
+                **run(home, side, kind, models=1, workers=1, **asked),
                 "out of core": True,
             }
 
 
 def ratios(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What Shoal's speeds come to against the loaders'; the headline is the least of each kind."""
-    speed = {
-        (
-            row["side"],
-            row["format"],
-            row["models"],
-            row["workers"],
-            "out of core" in row,
-        ): row
-        for row in found
-    }
     made: dict[str, Any] = {}
     groups: dict[str, list[float]] = {}
-    for key, row in speed.items():
-        side, kind, models, workers, out = key
-        if side != "shoal":
+    for row in found:
+        if row["side"] != "shoal":
             continue
-        rivals = [
-            speed[other]["samples/s"]
-            for other in speed
-            if other[0] != "shoal" and other[1:] == key[1:]
-        ]
-        name, ending = "feed_over_dataloader", f"_{workers}_workers"
-        if models > 1:
+        name, ending = "feed_over_dataloader", f"_{row['workers']}_workers"
+        if row["models"] > 1:
             name = "four_models_over_four_loaders"
-        if out:
-            name, ending = "out_of_core_over_dataloader", f"_{kind}"
+        if "out of core" in row:
+            name, ending = "out_of_core_over_dataloader", f"_{row['format']}"
+        rivals = [each["samples/s"] for each in found if is_rival(each, row)]
         ratio = row["samples/s"] / max(rivals)
         made[name + ending] = ratio
         groups.setdefault(name, []).append(ratio)
     return made | {name: min(values) for name, values in groups.items()}
+
+
+def is_rival(row: Mapping[str, Any], of: Mapping[str, Any]) -> bool:
+    """Whether the row has loaders that do the same, all at once or one after the other."""
+    same = ("format", "workers")
+    return (
+        row["side"] != "shoal"
+        and row["models"] in (1, of["models"])
+        and ("out of core" in row) == ("out of core" in of)
+        and all(row[key] == of[key] for key in same)
+    )
 
 
 def part(home: str, side: str, kind: str, asked: str) -> None:
@@ -419,7 +416,7 @@ def main() -> None:
         show(found)
         print(json.dumps(ratios(found), indent=1))
         return
-    about = {"files": how["files"], "epochs": how["epochs"]}
+    about = {key: how[key] for key in ("files", "epochs", "epochs out of core")}
     write("feed", found, {**ratios(found), **about}, ("pyarrow", "pillow"))
 
 

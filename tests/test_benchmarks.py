@@ -226,8 +226,9 @@ def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_leas
             row("shoal", 1, 1, 30.0),
             row("loaders", 1, 1, 25.0),
             row("shoal", 4, 1, 90.0),
-            row("loaders", 4, 1, 20.0),
             row("loaders at once", 4, 1, 30.0),
+            row("shoal", 4, 0, 90.0),
+            row("loaders at once", 4, 0, 10.0),
             row("shoal", 1, 1, 9.0, **out),
             row("loaders", 1, 1, 10.0, **out),
         ]
@@ -236,6 +237,7 @@ def test_ratios_of_feed_are_against_the_quicker_way_and_the_headline_is_the_leas
         "feed_over_dataloader_0_workers": 1.5,
         "feed_over_dataloader_1_workers": 1.2,
         "feed_over_dataloader": 1.2,
+        "four_models_over_four_loaders_0_workers": 4.5,
         "four_models_over_four_loaders_1_workers": 3.0,
         "four_models_over_four_loaders": 3.0,
         "out_of_core_over_dataloader_images": 0.9,

@@ -43,7 +43,14 @@ def readme() -> list[Sentence]:
 
 
 def first_table() -> list[Sentence]:
-    return [*simulations(), *moves_and_plans(), *widths(), thousands(), alone()]
+    return [
+        *simulations(),
+        *moves_and_plans(),
+        *widths(),
+        thousands(),
+        alone(),
+        feeding(),
+    ]
 
 
 def simulations() -> list[Sentence]:
@@ -173,6 +180,26 @@ def alone() -> Sentence:
         "a plain loop's {:.1f}, {:.1f} and {:.1f} ms",
         *(net[f"{way}_over_shoal"] for way in ways for net in nets),
         *(net[f"{way}_first_ms"] for way in ("shoal", "plain") for net in nets),
+    )
+
+
+def feeding() -> Sentence:
+    kinds = ("images", "arrow", "tar")
+    out = [rows("feed", format=kind, **{"out of core": True}) for kind in kinds]
+    return sentence(
+        PAGE,
+        "one model: {:.1f}, {:.1f} and {:.1f} times the loader's samples a second with 0, 1 and 2 "
+        "workers; four models: {:.1f}, {:.1f} and {:.1f} times; data four times the memory for it: "
+        "{:.2f} times from JPEG files, {:.2f} from Arrow, {:.2f} from tar files, where Shoal's "
+        "processes hold {:.0f}, {:.0f} and {:.0f} MB at most, the loader's {:.0f}, {:.0f} and "
+        "{:.0f}",
+        *(ratio("feed", f"feed_over_dataloader_{n}_workers") for n in range(3)),
+        *(
+            ratio("feed", f"four_models_over_four_loaders_{n}_workers")
+            for n in range(3)
+        ),
+        *(ratio("feed", f"out_of_core_over_dataloader_{kind}") for kind in kinds),
+        *(one["peak, MB"] for side in (0, 1) for one in (each[side] for each in out)),
     )
 
 
