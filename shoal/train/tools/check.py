@@ -53,7 +53,7 @@ def check_recipe(
         first = alone.train(alone.lane(), _same)
     except RAISED as error:
         return _report(0, [("trains", False, _described(error))])
-    steps = len(alone.batches)
+    steps = alone.steps
     checks: list[Check] = [("trains", True, f"{steps} steps")]
     if neighbour is None:
         neighbour = config
@@ -142,13 +142,15 @@ class _Bench:
             self._checked = list(stream.validation())[:1]
 
     def _first_batches(self, stream: Stream) -> list[Columns]:
-        """Up to `STEPS` batches of the first chunk, at least one."""
+        """The batches of up to `STEPS` steps, of the first chunk; at least one."""
         settings = self.lane().settings
+        group = settings.accumulate_grad_batches
         size = settings.batch_size
         shard = self._data.shards[0]
         with closing(stream.chunks(shard, 0, settings.order)) as chunks:
             chunk = next(chunks)
-        count = min(STEPS, max(1, cols.rows(chunk) // size))
+        count = min(STEPS * group, max(1, cols.rows(chunk) // size))
+        self.steps = -(-count // group)
         starts = range(0, count * size, size)
         return [cols.cut(chunk, start, start + size) for start in starts]
 
@@ -207,6 +209,8 @@ class _Bench:
             return lane
 
         def moved(lane: TrainingLane) -> TrainingLane:
+            if lane.unfinished:  # trials move where no batch waits for its step
+                return lane
             fresh = self.lane()
             fresh.load(lane.state())
             fresh.restart(lane.passed, 0)

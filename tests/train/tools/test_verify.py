@@ -100,6 +100,12 @@ def test_a_good_recipe_passes() -> None:
     ]
 
 
+def test_a_recipe_that_accumulates_gradients_passes() -> None:
+    config = {"optimizer": "adamw", "accumulate_grad_batches": 2}
+    found = check_recipe(Small(batch_size=2), blobs(), config)
+    assert found["ok"] and found["steps"] == 3, found
+
+
 def failing(recipe: Any) -> set[str]:
     found = check_recipe(recipe, blobs(), {})
     assert found["ok"] == (not any(not passed for _, passed, _ in found["checks"]))
