@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from shoal.train.adapt.of_transformers import default_data_collator
 
@@ -34,7 +35,7 @@ class TensorColumns:
 
     def __init__(self, collator: Callable[[list[Any]], Any]) -> None:
         self.collator = collator
-        self.__qualname__ = type(collator).__name__
+        self.__qualname__ = getattr(collator, "__qualname__", type(collator).__name__)
 
     def __call__(self, items: list[Any]) -> Any:
         """The batch of these items."""
@@ -70,7 +71,8 @@ def is_array(value: Any) -> bool:
 def collator_for(collator: Any, item: Any, unused: bool) -> Any:
     """What makes batches of items such as this one; None: torch's default collate does.
 
-    `unused`: columns that the model does not take are to be left out.
+    `item`: None if it is not known yet. `unused`: columns that the model does not take are to be
+    left out.
     """
     if collator is None and _wants_collator(item):
         collator = default_data_collator
@@ -80,6 +82,13 @@ def collator_for(collator: Any, item: Any, unused: bool) -> Any:
     if named.__module__.partition(".")[0] != "transformers":
         return collator
     return TensorColumns(collator)
+
+
+def first_item(dataset: Any) -> Any:
+    """The first item of a data set that is read by numbers; None of any other."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return None
+    return dataset[0] if len(dataset) else None
 
 
 def _wants_collator(item: Any) -> bool:
@@ -113,7 +122,7 @@ def inputs_of(
         return batch
     inputs = dict(batch)
     for name in OTHER_LABELS:
-        if name in inputs and name not in taken and LABELS in taken:
+        if name in inputs and LABELS in taken.difference(inputs):
             inputs[LABELS] = inputs.pop(name)
     return {
         name: value

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from shoal.train.adapt.arguments import ATTRIBUTES, Arguments
 from shoal.train.adapt.attributes import set_attributes
-from shoal.train.adapt.batches import collator_for, inputs_of, rows_in
+from shoal.train.adapt.batches import collator_for, first_item, inputs_of, rows_in
 from shoal.train.adapt.evaluated import (
     EVAL,
     EvalScores,
@@ -120,12 +120,11 @@ class HuggingFaceRecipe(Adapted):
     def data(self) -> Data:
         """The given items, which the collator makes batches of."""
         train, valid, collator, shards = self.given
-        if hasattr(train, "__getitem__") and len(train):
-            item = train[0]
-            unused = self.args.remove_unused_columns
-            collator = collator_for(collator, item, unused)
-            if unused and isinstance(item, Mapping):
-                self.columns = frozenset(item)
+        item = first_item(train)
+        unused = self.args.remove_unused_columns
+        collator = collator_for(collator, item, unused)
+        if unused and isinstance(item, Mapping):
+            self.columns = frozenset(item)
         order: Order = "sequential" if self.shuffle == "sequential" else "random"
         data = Data.dataset(train, valid, shards, collate=collator, order=order)
         self.sizes = tuple(data.sizes.values())
@@ -187,8 +186,7 @@ class HuggingFaceRecipe(Adapted):
                 f"model_init must return a torch.nn.Module; got {type(made).__name__}"
             )
         if self.args.gradient_checkpointing:
-            enable = made.gradient_checkpointing_enable
-            enable(self.args.gradient_checkpointing_kwargs)  # type: ignore[operator]
+            checkpoint_activations(made, self.args.gradient_checkpointing_kwargs)
         return made
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
@@ -246,6 +244,24 @@ def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
             groups[name not in names].append(parameter)
     made = zip(groups, (weight_decay, 0.0), strict=True)
     return [{"params": each, "weight_decay": decay} for each, decay in made if each]
+
+
+def checkpoint_activations(model: Any, kwargs: Mapping[str, Any] | None) -> None:
+    """Have the model's backward pass compute activations again, which takes less memory.
+
+    Raises:
+        TypeError: the model is none of transformers.
+    """
+    enable = getattr(model, "activation_checkpointing_enable", None) or getattr(
+        model, "gradient_checkpointing_enable", None
+    )
+    if enable is None:
+        raise TypeError(
+            "args has gradient_checkpointing, which models of transformers can do; "
+            f"got {type(model).__name__}"
+        )
+    model.config.use_cache = False  # does not go with it
+    enable(kwargs)
 
 
 def schedule_of(args: Arguments, optimizer: Any, steps: int) -> Any:

@@ -10,6 +10,7 @@ from reviews_kit import classifier, reviews
 from reviews_kit import tokenizer as tokens
 
 import shoal
+from shoal.train.adapt.batches import inputs_of
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install transformers"
@@ -186,6 +187,63 @@ def test_batches_have_what_the_model_takes() -> None:
     assert torch.isfinite(loss)
     lists = shoal.huggingface(classifier, rows.remove_columns("text"), 0.5).data()
     assert lists.collate is not None, "lists of numbers become tensors"
+
+
+def test_labels_that_the_collator_makes_stay() -> None:
+    """Also where the data set has labels of another kind."""
+    tokenizer = tokens()
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    rows = tokenized(tokenizer, 8, 0)
+    recipe = shoal.huggingface(classifier, rows, 0.5, collator)
+    batch = recipe.data().collate([rows[n] for n in range(4)])
+    assert batch["label"].shape == (4,)
+    inputs = inputs_of(classifier(), batch, recipe.columns)
+    assert inputs["labels"] is batch["labels"]
+    assert "label" not in inputs and "number" not in inputs
+
+
+def test_a_collator_that_cannot_make_a_batch_is_named() -> None:
+    rows = tokenized(tokens(), 8, 0)
+    with pytest.raises(shoal.DataError, match="default_data_collator cannot make one"):
+        shoal.huggingface(classifier, rows, 0.5).data().check()
+
+
+def test_a_streamed_dataset(tmp_path: Path) -> None:
+    tokenizer = tokens()
+    recipe = shoal.huggingface(
+        classifier,
+        tokenized(tokenizer, 16, 0).to_iterable_dataset(),
+        tokenized(tokenizer, 8, 1),
+        transformers.DataCollatorWithPadding(tokenizer),
+        {"num_train_epochs": 1},
+    )
+    study = shoal.create_study(
+        recipe, storage=tmp_path, metric="eval_loss", mode="min", search_space={}
+    )
+    study.optimize(num_samples=1, progress=False)
+    assert study.trials[0].status == "finished"
+
+
+def test_activations_are_computed_again_on_request() -> None:
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.long)}
+    batch["labels"] = torch.tensor([0, 1])
+    gradients = []
+    for wanted in (False, True):
+        recipe = shoal.huggingface(
+            classifier, [batch], args={"gradient_checkpointing": wanted}
+        )
+        torch.manual_seed(0)
+        model = recipe.configure_model({}).train()
+        assert model.is_gradient_checkpointing == wanted
+        recipe.training_step(model, batch).backward()
+        gradients.append([each.grad for each in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    recipe = shoal.huggingface(
+        lambda: torch.nn.Linear(1, 1), [batch], args={"gradient_checkpointing": True}
+    )
+    with pytest.raises(TypeError, match="gradient_checkpointing"):
+        recipe.configure_model({})
 
 
 def test_several_outputs_and_labels_reach_the_metrics(tmp_path: Path) -> None:
