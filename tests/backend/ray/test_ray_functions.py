@@ -1,5 +1,6 @@
 """Functions on slots of Ray."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,44 @@ def test_objectives_and_errors_on_ray(tmp_path: Path) -> None:
     how = [t.status for t in study.trials]
     assert how.count("finished") == 3 and "no luck" in how[2]
     assert all("x" in t.config for t in study.trials)
+
+
+PROGRAM = """
+import os, sys
+kept, rate, value = sys.argv[1] + "/state", float(sys.argv[2]), 1.0
+begun = 0
+if os.environ.get("SHOAL_RESTORED"):
+    begun, value = map(float, open(kept).read().split())
+for epoch in range(int(begun), 4):
+    value *= 1 - rate
+    open(kept, "w").write(f"{epoch + 1} {value}")
+    print(f"loss={value}")
+    sys.stdin.readline()
+print("done by", os.environ["SHOAL_TRIAL"])
+"""
+
+
+def test_command_lines_on_two_slots(tmp_path: Path) -> None:
+    """They go on from their folders in a second run, and give the losses of the program alone."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    rates = [0.1, 0.2, 0.5]
+    study = shoal.create_study(
+        command=f"'{sys.executable}' '{program}' {{checkpoint}} {{lr}}",
+        storage=tmp_path / "s",
+        metric="loss",
+        search_space={"lr": shoal.grid(rates)},
+    )
+    study.optimize(max_epochs=2, backend="ray", slots=2, progress=False)
+    assert [t.epochs for t in study.trials] == [2.0] * 3
+    study.optimize(max_epochs=9, backend="ray", slots=2, progress=False)
+    assert [t.status for t in study.trials] == ["finished"] * 3
+    for trial, rate in zip(study.trials, rates, strict=True):
+        losses = [1.0]
+        for _ in range(4):
+            losses.append(losses[-1] * (1 - rate))
+        assert [values["loss"] for _, values in trial.scores] == losses[1:]
+        state = (study.checkpoint(trial) / "state").read_text()
+        assert state == f"4 {losses[-1]}"
+        log = tmp_path / "s" / "trials" / trial.id / "log.txt"
+        assert f"done by {trial.id}" in log.read_text()
