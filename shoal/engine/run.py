@@ -25,7 +25,7 @@ from shoal.core.event import (
     Submitted,
 )
 from shoal.core.fold import fold
-from shoal.core.plan import Gang, Plan
+from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.ports import Backend, Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State, View, durable, view
@@ -194,7 +194,18 @@ class _Deciders:
         return view(at.state, at.now, self.believe(at.state))
 
     def _propose(self, at: _AtMoment) -> Seconds | None:
-        """Ask the searcher; returns when to ask it again."""
+        """Ask the searcher; returns when to ask it again.
+
+        If it takes out all trials that had work left, it is asked a second time at once. They have
+        made room, and nothing else may happen that would ask it.
+        """
+        proposal = self._asked(at)
+        if proposal.retire and not at.state.trials:
+            proposal = self._asked(at)
+        return proposal.wake_at
+
+    def _asked(self, at: _AtMoment) -> Proposal:
+        """What the searcher proposes now; it is noted."""
         seen = self._see(at)
         proposal, remembered = self.searcher.propose(seen, self.searcher_memory)
         answers: list[Entry] = [Submitted(trial) for trial in proposal.submit]
@@ -203,7 +214,7 @@ class _Deciders:
             self.searcher_memory = remembered
             answers.append(Remembered("searcher", remembered))
         at.note(answers)
-        return proposal.wake_at
+        return proposal
 
     def _decide(self, at: _AtMoment) -> Seconds | None:
         """Ask the policy; returns when to ask it again."""

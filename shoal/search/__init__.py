@@ -11,6 +11,7 @@ from shoal.search.halving import SuccessiveHalving as SuccessiveHalving
 from shoal.search.named import compares as compares
 from shoal.search.named import completed as completed
 from shoal.search.named import describe as describe
+from shoal.search.named import is_searcher as is_searcher
 from shoal.search.named import nested as nested
 from shoal.search.named import parse as parse
 from shoal.search.named import rebuild as rebuild

@@ -136,6 +136,13 @@ def _read(text: str) -> dict[str, Any]:
     return {"name": call.func.id.lower(), **given}
 
 
+def is_searcher(value: Any) -> bool:
+    """Whether it is a searcher, or the name of one, perhaps with arguments."""
+    if isinstance(value, str):
+        return value.partition("(")[0].strip().lower() in KNOWN
+    return hasattr(value, "propose")
+
+
 def compares(searcher: Any) -> bool:
     """Whether it is one of these that compare trials by their scores; of one's own nobody knows."""
     return type(searcher) in KNOWN.values() and hasattr(searcher, "metric")

@@ -17,6 +17,7 @@ from shoal.search.space import value_of
 from shoal.study.folder import StudyBusy, StudyError
 from shoal.study.inbox import Inbox, Meaning, Note, answers
 from shoal.study.options import Options, check_for_width, check_widths
+from shoal.study.parts.functions import trains_itself
 from shoal.study.results import check_known
 from shoal.study.setup import Setup, check_one_slot, epochs_of
 from shoal.train.lane.checkpoint import Checkpoints
@@ -44,8 +45,14 @@ def enqueue(
         "widths": widths or (1, 1),
         "priority": priority,
     }
-    note = _ask(setup, lambda names: {"add": _free(names, "added"), **said})
-    return TrialId(note["add"])
+
+    def asked(names: Names) -> Note:
+        return {"add": _free(names, "added"), **said}
+
+    begun = setup.folder.live is not None or setup.folder.journal.exists()
+    if trains_itself(setup) and not begun:
+        return TrialId(_leave_first(setup, asked)["add"])
+    return TrialId(_ask(setup, asked)["add"])
 
 
 def clone(
@@ -250,6 +257,17 @@ def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
     except StudyBusy:
         with inbox.writing():
             return _leave(setup, inbox, said)
+
+
+def _leave_first(setup: Setup, said: Callable[[Names], Note]) -> Note:
+    """Leave a note to the first run of a study that has not begun."""
+    setup.folder.make()
+    inbox = Inbox(setup.folder.path)
+    with inbox.writing():
+        names = [TrialId(str(note.get("add"))) for note in inbox.read().values()]
+        note = said(frozenset(names))
+        inbox.leave(note)
+    return note
 
 
 def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:

@@ -1,7 +1,7 @@
 """How a study runs: the options that `optimize` takes, and the speeds that a user may give."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,7 +21,15 @@ from shoal.train.slot.setup import cpus_here
 MOST_EACH = 4
 # Arguments of `create_study`, which users may look for here.
 OF_THE_STUDY = frozenset(
-    {"storage", "study_name", "metric", "mode", "search_space", "seed", "checkpoints"}
+    {
+        "storage",
+        "study_name",
+        "metric",
+        "mode",
+        "search_space",
+        "seed",
+        "checkpoints",
+    }
 )
 # Other arguments of `optimize`, and what users of other tools look for.
 OF_OPTIMIZE = (
@@ -40,7 +48,7 @@ OF_OPTIMIZE = (
     "loggers",
 )
 MEANT = {
-    "n_jobs": "backend='ray' with slots=N, for N slots; on one slot trials are packed",
+    "n_jobs": "backend='ray' with slots=N, for N at once; on one slot recipes are packed",
     "num_workers": "workers=",
     "epochs": "max_epochs=",
     "num_epochs": "max_epochs=",
@@ -60,6 +68,29 @@ MEANT = {
     "time_budget_s": "timeout=",
     "show_progress_bar": "progress=",
     "verbose": "progress=",
+}
+# What needs no argument here, and why.
+NEEDLESS = {
+    "catch": "a trial that raises fails, and the others go on",
+    "gc_after_trial": "Python collects garbage by itself",
+    "func": "give the function first, by place",
+}
+# Arguments of other tools' studies, and what to use in `create_study`.
+OF_OTHER_STUDIES = {
+    "sampler": "searcher='optuna' (Optuna's TPE), or 'random'",
+    "pruner": "searcher='median', or 'asha' with max_epochs= in optimize()",
+    "directions": "metric= and direction=, of one value",
+    "objective": "the function as the first argument",
+    "model": "a shoal.Recipe as the first argument",
+    "name": "study_name=",
+    "space": "search_space=",
+    "param_space": "search_space=",
+    "config": "search_space=",
+    "n_trials": "optimize(n_trials=)",
+    "num_samples": "optimize(num_samples=)",
+    "max_epochs": "optimize(max_epochs=)",
+    "policy": "optimize(policy=)",
+    "backend": "optimize(backend=)",
 }
 LEAST = {
     "threads": 1,
@@ -209,12 +240,29 @@ class Options:
 
 def _hint(name: str, known: Sequence[str]) -> str:
     """What the user may have meant by an option of that name."""
+    if name in NEEDLESS:
+        return f" (leave it out: {NEEDLESS[name]})"
     meant = MEANT.get(name)
     if meant is None:
         meant = " or ".join(get_close_matches(name, [*known, *OF_OPTIMIZE], 2))
     if not meant:
         return ""
     return f" (did you mean {meant}?)"
+
+
+def check_names(others: Mapping[str, Any]) -> None:
+    """Raise StudyError if `create_study` was given arguments that it does not have."""
+    known = {*OF_THE_STUDY, "command", "direction", "load_if_exists", "searcher"}
+    for name in others:
+        meant = OF_OTHER_STUDIES.get(name)
+        if meant is None:
+            meant = " or ".join(
+                f"{near}=" for near in get_close_matches(name, known, 2)
+            )
+        hint = ""
+        if meant:
+            hint = f": did you mean {meant}?"
+        raise StudyError(f"create_study has no argument {name}={hint}")
 
 
 def check_widths(widths: tuple[int, int] | None, options: Options) -> None:

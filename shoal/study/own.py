@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.core.trial import TrialId
+from shoal.search import is_searcher
 from shoal.study import results
 from shoal.study.folder import StudyError, code_name, function_in
-from shoal.study.results import TrialResult
+from shoal.study.parts.result import TrialResult
 from shoal.study.setup import as_recipe
 from shoal.study.stored import StoredStudy
 from shoal.train.function.recipe import nothing
@@ -15,7 +16,25 @@ from shoal.train.function.recipe import nothing
 class OwnCode(StoredStudy):
     """The part of a `Study` that is for functions."""
 
-    def without_function(self, searcher: Any) -> Any:
+    def by_place(self, searcher: Any, policy: Any) -> tuple[Any, Any, int | None]:
+        """The searcher, the policy and the number of trials that `optimize` was given by place.
+
+        After a function, which becomes what is trained, a searcher may follow, or the number of
+        trials, as in Optuna.
+
+        Raises:
+            StudyError: the study has another function.
+        """
+        rest = self._without_function(searcher)
+        if rest is searcher:
+            return searcher, policy, None
+        if isinstance(policy, int):
+            return None, "auto", policy
+        if is_searcher(policy):
+            return policy, "auto", None
+        return None, policy, None
+
+    def _without_function(self, searcher: Any) -> Any:
         """The searcher that `optimize` was given; a function becomes what is trained.
 
         Raises:

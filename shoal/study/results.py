@@ -1,14 +1,14 @@
 """What came of a study: scores, models, and trials trained a second time to compare with."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
 from shoal.core.state import Score, State
-from shoal.core.trial import Samples, Trial, TrialId, Value
+from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
@@ -18,10 +18,10 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
+from shoal.study.parts.result import TrialResult
 from shoal.study.setup import Setup, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
-from shoal.train.function.objective import numbered
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.unit import Tree
@@ -43,41 +43,6 @@ NUDGE = 1e-5
 NUDGES = 2
 LEEWAY = 2.0
 COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What came of one trial.
-
-    `value` is its last score of the study's metric, `best_value` the best over its epochs; both
-    are nan without a score. `scores` are (epoch, {metric: value}), oldest first.
-    """
-
-    id: TrialId
-    config: Mapping[str, Value]
-    status: str  # "running", "finished", "retired" or "failed: why"
-    epochs: float
-    samples: Samples
-    value: float
-    best_value: float
-    scores: tuple[Score, ...]
-
-    @property
-    def number(self) -> int:
-        """The number in its name, from 0, as Optuna calls it."""
-        return numbered(self.id)
-
-    @property
-    def params(self) -> Mapping[str, Value]:
-        """`config`, as Optuna calls it."""
-        return self.config
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The last scores by name, as Ray Tune calls it; empty without a score."""
-        if not self.scores:
-            return {}
-        return self.scores[-1][1]
 
 
 def results_of(setup: Setup, state: State) -> list[TrialResult]:

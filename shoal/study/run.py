@@ -124,7 +124,11 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     entries = _opening(state, more, data, before, now)
     since = _end_of(lines)
     _write(setup.folder, since, entries)
-    start = Start(data, fold(state, entries), since, _whole(given))
+    state = fold(state, entries)
+    if not lines and control.take(setup):  # notes that were left before the first run
+        lines = setup.folder.lines()
+        state = replay(lines)
+    start = Start(data, state, since, _whole(given))
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 

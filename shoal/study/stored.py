@@ -13,7 +13,7 @@ from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts.curves import curve_rows
 from shoal.study.parts.places import unlike_here
-from shoal.study.results import TrialResult
+from shoal.study.parts.result import TrialResult
 from shoal.study.setup import Setup
 
 if TYPE_CHECKING:

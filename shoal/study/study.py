@@ -12,10 +12,10 @@ from shoal.study.folder import Folder, StudyError, code_name
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
-from shoal.study.options import Options, check_timeout, check_widths
+from shoal.study.options import Options, check_names, check_timeout, check_widths
 from shoal.study.own import OwnCode
 from shoal.study.parts.asked import Wishes, searcher_of
-from shoal.study.results import TrialResult
+from shoal.study.parts.result import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
@@ -48,7 +48,7 @@ class Study(OwnCode):
     def optimize(
         self,
         searcher: Searcher[Any] | str | Callable[..., Any] | None = None,
-        policy: Policy[Any] | str = "auto",
+        policy: Policy[Any] | Searcher[Any] | str | int = "auto",
         *,
         num_samples: int | None = None,
         n_trials: int | None = None,
@@ -69,7 +69,8 @@ class Study(OwnCode):
         `searcher`, `policy`: an object, or its name, as "hyperband(reduction_factor=4)", "fifo" or
         "auto:fifo,hop-lrw". By default a grid if the search space is one, else random; and the
         policy that is quickest in a simulation. What a searcher leaves open (None) is the study's,
-        or given here. A study without a recipe takes a function in the searcher's place.
+        or given here. A study without a recipe takes a function in the searcher's place, and then a
+        searcher or the number of trials in the policy's.
 
         `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
         trial; `priority`: of each trial; both are for grid and random search.
@@ -89,21 +90,21 @@ class Study(OwnCode):
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named = self.without_function(searcher) or self._searcher
+        named, rule, count = self.by_place(searcher, policy)
         chosen = Options.of(**options)
         check_timeout(timeout)
         wishes = Wishes(
-            num_samples=_either(num_samples, n_trials),
+            num_samples=_either(num_samples, n_trials, count),
             max_epochs=epochs_of(self.recipe, max_epochs),
             max_concurrent=max_concurrent,
             widths=widths,
             priority=priority,
         )
-        search = searcher_of(self.setup, named, wishes)
+        search = searcher_of(self.setup, named or self._searcher, wishes)
         asked = getattr(search, "widths", widths)
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
-        deciders = Deciders(search, policy, chosen)
+        deciders = Deciders(search, rule, chosen)
         request = Request(
             deciders,
             timeout,
@@ -274,6 +275,7 @@ def create_study(
     searcher: Searcher[Any] | str | None = None,
     load_if_exists: bool = False,
     seed: int = 0,
+    **others: Any,
 ) -> Study:
     """A study of this recipe or function, in a new folder.
 
@@ -288,9 +290,12 @@ def create_study(
     and "minimize" and "maximize" other words for its values, as Optuna has them. `searcher`: what
     `optimize` and `ask` use if they are given none.
 
+    There are no `others`: names that other tools have are errors that say what to use.
+
     Raises:
         StudyError: the folder holds a study already, cannot be written to, or an argument is wrong.
     """
+    check_names(others)
     recipe = as_recipe(recipe, command)
     mode = _mode(mode, direction) or recipe.mode or "min"
     name = study_name or code_name(recipe).lower()
@@ -348,13 +353,12 @@ def _mode(mode: str | None, direction: str | None) -> str | None:
     return chosen
 
 
-def _either(num_samples: int | None, n_trials: int | None) -> int | None:
+def _either(*given: int | None) -> int | None:
     """The number of samples under either name."""
-    if num_samples is None:
-        return n_trials
-    if n_trials not in (None, num_samples):
+    found = {count for count in given if count is not None}
+    if len(found) > 1:
         raise StudyError(
-            f"num_samples={num_samples} and n_trials={n_trials} are two names of one number: "
-            "give one of them"
+            f"num_samples= and n_trials= are two names of one number; got {sorted(found)}: give "
+            "one of them"
         )
-    return num_samples
+    return next(iter(found), None)

@@ -15,6 +15,8 @@ from shoal.study.parts.grown import with_last
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED
 
+# A searcher that was given no number of samples has 10 to the power of so many at first.
+DIGITS = 3
 Head = Mapping[str, Any]
 
 
@@ -88,7 +90,7 @@ class Asking:
 
         If the user named no number of samples, there are always some left.
         """
-        samples = 10 ** max(3, len(str(len(state.known))))
+        samples = 10 ** max(DIGITS, len(str(len(state.known))))
         asked = (trials, samples)
         if asked not in self._made:
             self._made[asked] = self._changed(trials, samples)

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+# What Optuna's trials have, and what to use here.
+_MEANT = {
+    "suggest_uniform": "suggest_float(name, low, high)",
+    "suggest_loguniform": "suggest_float(name, low, high, log=True)",
+    "suggest_discrete_uniform": "suggest_float(name, low, high, step=…)",
+    "set_system_attr": "set_user_attr(name, value)",
+}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -38,6 +45,14 @@ class ObjectiveTrial:
         self.params: dict[str, Value] = {}
         self.user_attrs: dict[str, Any] = {}
         self.noted: Values = {}  # attributes that are numbers; they go with the next report
+
+    def __getattr__(self, name: str) -> Any:
+        hint = ""
+        if name in _MEANT:
+            hint = f": did you mean {_MEANT[name]}?"
+        raise AttributeError(
+            f"a trial of Shoal has no {name!r}{hint}; docs/functions.md lists what it has"
+        )
 
     @property
     def number(self) -> int:
