@@ -322,6 +322,16 @@ def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -
         assert done.returncode == 0, done.stderr
 
 
+def test_a_lazy_layer_without_a_shape_is_refused(tmp_path: Path, blobs: Any) -> None:
+    class Lazy(blobs):  # type: ignore[misc]
+        def configure_model(self, config: Any) -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+
+    space = {"width": 8, "lr": 0.1}
+    study = shoal.create_study(Lazy(), storage=tmp_path / "s", search_space=space)
+    refused(study, "its LazyLinear waits for a first batch; run the model once")
+
+
 # -- replay ------------------------------------------------------------------------------------
 
 

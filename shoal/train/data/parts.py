@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -254,9 +255,45 @@ def as_array(column: Any, name: str) -> Array:
         mapped = MappedArray.of(column)
         if mapped is not None:
             return _checked(mapped, name)
+    _check_dense(column, name)
     if hasattr(column, "detach"):
         column = column.detach().cpu().numpy()
-    return _checked(np.asarray(column), name)
+    try:
+        array = np.asarray(column)
+    except ValueError as error:
+        raise DataError(
+            f"column {name} must have rows of one shape ({error}): give items of unequal shapes to "
+            "Data.dataset(…, collate=…)"
+        ) from error
+    checked = _checked(array, name)
+    _warn_of_missing(checked, name)
+    return checked
+
+
+def _check_dense(column: Any, name: str) -> None:
+    """Raise DataError if it is a sparse matrix, of scipy or of torch."""
+    if hasattr(column, "toarray") and hasattr(column, "nnz"):
+        remedy = "toarray()"
+    elif hasattr(column, "to_dense") and str(column.layout) != "torch.strided":
+        remedy = "to_dense()"
+    else:
+        return
+    raise DataError(
+        f"column {name} must be dense; got a sparse {type(column).__name__} of shape "
+        f"{tuple(column.shape)}: give .{remedy}, or its rows to Data.dataset(…, collate=…)"
+    )
+
+
+def _warn_of_missing(array: Array, name: str) -> None:
+    """Warn if there are values that are no numbers."""
+    if array.dtype.kind not in "fc" or not array.size or not np.isnan(array.min()):
+        return
+    count = int(np.isnan(array).sum())
+    warnings.warn(
+        f"column {name} has {count} values that are NaN, of {array.size}: losses become NaN unless "
+        "the step leaves these out; fill them, or leave the samples out",
+        stacklevel=2,
+    )
 
 
 def _checked(array: Any, name: str) -> Array:
@@ -267,7 +304,10 @@ def _checked(array: Any, name: str) -> Array:
         )
     if array.dtype.kind not in "biufc":
         raise DataError(
-            f"column {name} must hold numbers; got dtype {array.dtype}: encode it as numbers first"
+            f"column {name} must hold numbers; got dtype {array.dtype}: encode text first, as "
+            "np.unique(column, return_inverse=True)[1] does; give dates as numbers of days, tables "
+            "with both as a file to Data.csv(…, encode=…), and items of unequal lengths to "
+            "Data.dataset"
         )
     checked: Array = array
     return checked

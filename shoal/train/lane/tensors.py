@@ -18,6 +18,10 @@ SPARSE_ROWS = {  # layouts that compress rows (or blocks of rows); the others co
 SPARSE_COLUMNS = {torch.sparse_csc, torch.sparse_bsc}
 
 
+class UnshapedError(ValueError):
+    """A model has a lazy layer without a shape."""
+
+
 def is_lazy(tensor: Tensor) -> bool:
     """Whether the tensor waits for the first batch to get its shape."""
     return isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
@@ -95,13 +99,31 @@ def check_model(model: nn.Module) -> None:
     Parameters must be dense; buffers may be sparse.
 
     Raises:
+        UnshapedError: a lazy layer has no shape yet.
         ValueError: one has no values, is quantised, or is a sparse parameter; it is named.
     """
+    check_shaped(model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
         why = _obstacle(tensor)
         if why:
             raise ValueError(f"{kind} {name!r} of the model {why}")
+
+
+def check_shaped(model: nn.Module) -> None:
+    """Refuse models of which a lazy layer has not seen a batch.
+
+    Raises:
+        UnshapedError: there is such a layer.
+    """
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            layer = type(model.get_submodule(name.rpartition(".")[0])).__name__
+            raise UnshapedError(
+                f"parameter {name!r} of the model has no shape: its {layer} waits for a first "
+                "batch; run the model once in configure_model, on torch.zeros(1, …) of the shape "
+                "of a sample, or give the layer its sizes"
+            )
 
 
 def _obstacle(tensor: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -66,16 +66,17 @@ def _check_in_order(data: Data) -> None:
 
 
 def _as_data(recipe: Recipe, made: Any) -> Data:
-    """Data as it is; a DataLoader, or one to train with and one to validate with, as `Data`."""
+    """Data as it is; a DataLoader or Dataset, or one each to train and to validate with."""
     if isinstance(made, Data):
         return made
-    if isinstance(made, DataLoader):
-        return Data.loader(made)
+    train, valid = made, None
     if isinstance(made, tuple | list) and len(made) == 2:
         train, valid = made
-        if isinstance(train, DataLoader):
-            return Data.loader(train, valid)
+    if isinstance(train, DataLoader):
+        return Data.loader(train, valid)
+    if isinstance(train, Dataset):
+        return Data.dataset(train, valid)
     raise DataError(
-        f"{type(recipe).__name__}.data() must return shoal.Data, a DataLoader, or two of them; "
-        f"got {type(made).__name__}: see shoal.Data.arrays(…)"
+        f"{type(recipe).__name__}.data() must return shoal.Data, a DataLoader or Dataset, or two "
+        f"of them; got {type(made).__name__}: for arrays return shoal.Data.arrays(x, y)"
     )

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from shoal.train.lane.largest import is_open
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
+from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
@@ -182,8 +183,8 @@ def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> No
     those of this configuration only.
 
     Raises:
-        ValueError: the recipe reads a key that the configuration lacks, or what
-            `configure_optimizers` returns is no optimizer.
+        ValueError: the recipe reads a key that the configuration lacks, the model has a lazy layer
+            without a shape, or what `configure_optimizers` returns is no optimizer.
     """
     delay_compiler()  # making an optimizer imports it
     states = Rng(seed_of(config, seed), torch.device("cpu"))
@@ -198,6 +199,8 @@ def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> No
                 f"the search has {listed}: add a dimension to search_space (a plain value is the "
                 "same for all trials), or read it with config.get"
             ) from error
+        except UnshapedError:
+            raise
         except Exception:  # noqa: BLE001 - the trial will say so
             return
         try:
@@ -215,6 +218,8 @@ def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> Any:
     """
     watched = _Watched(config)
     model = recipe.configure_model(watched)
+    if isinstance(model, torch.nn.Module):
+        check_shaped(model)
     return recipe.configure_optimizers(model, watched)
 
 

@@ -122,13 +122,14 @@ def _refusal(items: Sequence[Any], collate: Collate | None, error: Exception) ->
     return (
         f"items must make a batch, and {name} cannot make one of {_shapes(items)} "
         f"({type(error).__name__}: {line[0]}); give collate=, a function of a list of items that "
-        "pads them, or pad or resize the items"
+        "makes one (that pads them, say), or have the dataset give tensors of one shape"
     )
 
 
 def _shapes(items: Sequence[Any]) -> str:
-    """What the first items are, in short."""
-    return " and ".join(_shape(item) for item in items[:2])
+    """What the items are, in short."""
+    different = dict.fromkeys(map(_shape, items))
+    return " and ".join(list(different)[:3])
 
 
 def _shape(value: Any) -> str:

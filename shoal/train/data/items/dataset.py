@@ -107,8 +107,9 @@ def from_dataset(
 
     row_bytes = cols.nbytes(columns) / len(probed)
     rows = divide(train, test, how, row_bytes)
+    # Also a validation dataset that is the training dataset itself has numbers of its own.
     apart: frozenset[ShardId] = frozenset()
-    if others is not dataset:
+    if not is_fraction(validation):
         apart = rows.validation
     items = Items(dataset, others, rows.index, apart, seed, form=form, whole=whole)
     fingerprint = _divided_fingerprint(items)
@@ -148,7 +149,8 @@ def _length(dataset: Any, name: str) -> int:
     usable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if not usable or isinstance(dataset, IterableDataset):
         raise DataError(
-            f"{name} must be map-style, with __len__ and __getitem__; got {type(dataset).__name__}"
+            f"{name} must be map-style, with __len__ and __getitem__; got "
+            f"{type(dataset).__name__}: give list(…) of it, or make both IterableDatasets"
         )
     count = len(dataset)
     if not count:
@@ -185,8 +187,8 @@ def read(
     if not is_plain(columns):
         raise DataError(
             "items of a dataset must have equal shapes, or be put together by a collate= function; "
-            "some of these have other shapes or kinds than the items read first: "
-            "give collate=, or pad or resize them"
+            "some of these have other shapes or kinds (None, say) than the items read first: "
+            "give collate=, or pad, resize or leave them out"
         )
     return narrowed(columns, found.kinds)
 

@@ -110,6 +110,11 @@ def _check_form(first: Any, item: Any) -> None:
         same = set(first) == set(item)
     elif same:
         same = len(first) == len(item)
+    if first is None or item is None:
+        raise DataError(
+            "an item of a dataset must not be None; got one that is: leave such items out, as in "
+            "Subset(dataset, [i for i in range(len(dataset)) if dataset[i] is not None])"
+        )
     if not same:
         raise DataError(
             "items of a dataset must have equal forms: the same names, or as many values; "

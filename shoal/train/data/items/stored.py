@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
@@ -167,13 +168,26 @@ def _given(dataset: Any, samples: int | None) -> Iterator[Any]:
     """The items, or the first ones.
 
     Raises:
-        DataError: the number is none.
+        DataError: the number is none, or these are no items.
     """
     if samples is None:
-        return iter(dataset)
+        return _all(dataset)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise DataError(f"samples must be a whole number >= 1; got {samples!r}")
     return islice(iter(dataset), samples)
+
+
+def _all(dataset: Any) -> Iterator[Any]:
+    """All items, of a map-style dataset by their numbers."""
+    is_iterable = isinstance(dataset, IterableDataset)
+    if not is_iterable and hasattr(dataset, "__getitem__"):
+        return (dataset[number] for number in range(len(dataset)))
+    if not hasattr(dataset, "__iter__"):
+        raise DataError(
+            "validation must be a dataset, a fraction, or None; "
+            f"got {type(dataset).__name__}"
+        )
+    return iter(dataset)
 
 
 def _grouped(items: Iterator[Any]) -> Iterator[list[Any]]:

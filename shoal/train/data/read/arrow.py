@@ -14,10 +14,15 @@ import pyarrow as pa
 
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
-from shoal.train.data.read.labels import label_numbers
 from shoal.train.data.read.paths import listed, looked_at_file
 from shoal.train.data.read.pictures import picture, stacked
 from shoal.train.data.read.table import from_table
+from shoal.train.data.read.values import (
+    array_of,
+    checked_numbers,
+    label_numbers,
+    no_column,
+)
 
 Decoder = Callable[[Any], Any]
 Group = tuple[int, Index, Index]  # a batch, places in the result, rows of the batch
@@ -96,7 +101,7 @@ class ArrowRows:
         column = _whole(name, self._opened()[0][at].column(name))
         decoder = self.decoders[name]
         values = [_value(column[row].as_py(), decoder) for row in rows.tolist()]
-        return _numbers(name, stacked(values, name, "decode to one shape"))
+        return checked_numbers(name, stacked(values, name, "decode to one shape"))
 
     def _view(self, at: int, name: str) -> Array:
         """A batch's column as an array of numbers that lies in the file.
@@ -106,7 +111,7 @@ class ArrowRows:
         """
         if (at, name) not in self._views:
             column = _whole(name, self._opened()[0][at].column(name))
-            self._views[at, name] = _numbers(name, _array(name, column))
+            self._views[at, name] = checked_numbers(name, array_of(name, column))
         return self._views[at, name]
 
     def _opened(self) -> tuple[Sequence[Any], Array]:
@@ -146,7 +151,7 @@ def _whole(name: str, column: Any) -> Any:
 def _unequal(name: str, one: Any, other: Any) -> DataError:
     return DataError(
         f"lists of column {name} must be equally long; got shapes {one} and {other}: for unequal "
-        "ones give the dataset to Data.dataset(…, collate=…)"
+        "ones give the rows to Data.dataset(…, collate=…)"
     )
 
 
@@ -154,51 +159,6 @@ def _value(value: Any, decoder: Decoder) -> Array:
     if isinstance(value, dict) and "bytes" in value:  # as datasets keeps pictures
         value = value["bytes"]
     return np.asarray(decoder(value))
-
-
-def _numbers(name: str, array: Array) -> Array:
-    if array.dtype.kind in "biufc":
-        return array
-    raise DataError(
-        f"column {name} must become numbers; got {array.dtype}: "
-        f'give decode={{"{name}": a function of a value}}'
-    )
-
-
-def _array(name: str, values: Any) -> Array:
-    """Numbers, or lists of numbers that are equally long.
-
-    Raises:
-        DataError: they are something else.
-    """
-    kind = values.type
-    if isinstance(values, pa.ExtensionArray):
-        return _array(name, values.storage)
-    if pa.types.is_fixed_size_binary(kind):
-        _, content = values.buffers()
-        start = values.offset * kind.byte_width
-        stop = start + len(values) * kind.byte_width
-        flat = np.frombuffer(content, np.uint8)[start:stop]
-        return flat.reshape(len(values), kind.byte_width)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
-        if len(lengths) > 1:
-            raise DataError(
-                f"lists of column {name} must be equally long; got {lengths[0]} to {lengths[-1]} "
-                "values: for unequal ones give the dataset to Data.dataset(…, collate=…)"
-            )
-        inner = _array(name, values.flatten())
-        return inner.reshape(len(values), int(lengths[0]), *inner.shape[1:])
-    if pa.types.is_fixed_size_list(kind):
-        inner = _array(name, values.flatten())
-        return inner.reshape(len(values), kind.list_size, *inner.shape[1:])
-    if not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
-        raise DataError(
-            f"column {name} holds {kind}, no numbers: "
-            f'give decode={{"{name}": a function of a value}}, or columns= without it'
-        )
-    numbers: Array = values.to_numpy(zero_copy_only=False)
-    return numbers
 
 
 def _batches(source: Any, names: Sequence[str]) -> list[Any]:
@@ -283,9 +243,7 @@ def _rows(
     names = tuple(columns or schema.names)
     lacks = [name for name in names if name not in schema.names]
     if lacks:
-        raise DataError(
-            f"no column {', '.join(lacks)}; there are {', '.join(schema.names)}"
-        )
+        raise DataError(no_column(lacks, schema.names))
     decoders = dict(decode or {})
     for name in names:
         kind = schema.field(name).type

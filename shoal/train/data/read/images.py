@@ -77,10 +77,12 @@ def _classes(root: Path) -> list[str]:
         raise DataError(
             f"{root} must be a folder with a folder for each class; no such folder"
         )
-    names = sorted(each.name for each in root.iterdir() if each.is_dir())
+    folders = [each.name for each in root.iterdir() if each.is_dir()]
+    names = sorted(name for name in folders if not name.startswith("."))
     if not names:
         raise DataError(
-            f"{root} must be a folder with a folder for each class; none found"
+            f"{root} must be a folder with a folder for each class; none found: put the pictures "
+            "of each class in a folder of its name"
         )
     return names
 

@@ -16,15 +16,32 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
-    """The picture: (3, height, width), uint8, resized if a size is given."""
+    """The picture: (3, height, width), uint8, resized if a size is given.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     source: Any = content
     if isinstance(content, bytes):
         source = io.BytesIO(content)
+    try:
+        return _read(source, _wanted(size))
+    except (OSError, SyntaxError) as error:  # as Pillow calls a damaged PNG
+        name = content if isinstance(content, Path) else "a picture"
+        raise DataError(
+            f"{name} cannot be read as a picture ({type(error).__name__}: {error}); mend it, or "
+            "leave it out"
+        ) from error
+
+
+def _read(source: Any, wanted: tuple[int, int] | None) -> Array:
     with Image.open(source) as image:
-        wanted = _wanted(size)
         if wanted is not None:
             image.draft("RGB", wanted)  # a JPEG is decoded at a smaller scale at once
-        shown = image.convert("RGB")
+        shown: Any = image
+        if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow would clip
+            shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        shown = shown.convert("RGB")
         if wanted is not None and shown.size != wanted:
             shown = shown.resize(wanted, Image.Resampling.BILINEAR)
         return np.ascontiguousarray(np.asarray(shown).transpose(2, 0, 1))

@@ -15,10 +15,11 @@ from shoal.train.data.arrays import from_arrays
 from shoal.train.data.columns import Array, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
 from shoal.train.data.read.encode import Categories, How, encoded, fitted
-from shoal.train.data.read.labels import label_numbers
 from shoal.train.data.read.paths import listed
+from shoal.train.data.read.values import array_of, label_numbers, no_column
 
 DELIMITERS = ",;\t|"
+SHOWN = 5  # columns that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _check_asked(table: Any, setup: TableSetup) -> None:
     asked += [name for name in (setup.label, setup.stratify) if name is not None]
     wrong = [name for name in dict.fromkeys(asked) if name not in names]
     if wrong:
-        raise DataError(f"no column {', '.join(wrong)}; there are {', '.join(names)}")
+        raise DataError(no_column(wrong, names))
     if not table.num_rows:
         raise DataError("the table has no rows")
 
@@ -144,31 +145,53 @@ def _columns(table: Any, setup: TableSetup) -> dict[str, Any]:
     names = list(setup.columns or table.schema.names)
     if setup.label is not None and setup.label not in names:
         names.append(setup.label)
+    found = [_problem(name, table.column(name), setup) for name in names]
+    problems = [problem for problem in found if problem]
+    if problems:
+        more = ""
+        if len(problems) > SHOWN:
+            more = f"; and so have {len(problems) - SHOWN} more columns"
+        raise DataError("; ".join(problems[:SHOWN]) + more)
     return {name: _column(name, table.column(name), setup) for name in names}
 
 
-def _column(name: str, column: Any, setup: TableSetup) -> Any:
-    filling = setup.fill_of(name)
-    if column.null_count and filling is None:
-        raise DataError(
+def _problem(name: str, column: Any, setup: TableSetup) -> str:
+    """Why the column cannot become numbers; empty if it can."""
+    if column.null_count and setup.fill_of(name) is None:
+        return (
             f"column {name} lacks {column.null_count} of {len(column)} values: give fill= a "
             f'number, or {{"{name}": …}}, or leave the rows out'
         )
+    if name in setup.encode or _is_of_numbers(column.type):
+        return ""
+    return (
+        f'column {name} holds {column.type}, no numbers: give encode={{"{name}": '
+        '"onehot", "ordinal", "hash", or a function}, or columns= without it'
+    )
+
+
+def _is_of_numbers(kind: Any) -> bool:
+    """Whether values are numbers, or lists of them."""
+    types = pa.types
+    while types.is_list(kind) or types.is_large_list(kind):
+        kind = kind.value_type
+    while types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    number = types.is_integer(kind) or types.is_floating(kind)
+    return bool(number or types.is_boolean(kind))
+
+
+def _column(name: str, column: Any, setup: TableSetup) -> Any:
+    """The column as an array, or of one that has an encoder the list of its values."""
+    filling = setup.fill_of(name)
     if name in setup.encode:
         return [filling if value is None else value for value in column.to_pylist()]
-    kind = column.type
-    if not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-    ):
-        raise DataError(
-            f'column {name} holds {kind}, no numbers: give encode={{"{name}": '
-            '"onehot", "ordinal", "hash", or a function}, or columns= without it'
-        )
     if column.null_count:
-        column = column.fill_null(pa.scalar(filling).cast(kind, safe=False))
-    array = column.to_numpy()
+        column = column.fill_null(pa.scalar(filling).cast(column.type, safe=False))
+    if pa.types.is_nested(column.type):
+        array = array_of(name, pa.concat_arrays(column.chunks))
+    else:
+        array = column.to_numpy()
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     return array.astype(np.int64)
