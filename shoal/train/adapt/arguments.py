@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Self
 
+import torch
+
 from shoal.train.adapt.of_transformers import TrainingArguments
 
 # fields that a trial's configuration may have, too
@@ -56,6 +58,7 @@ REFUSED = {
     "train_sampling_strategy": 'give shuffle="sequential", or leave it out',
     "use_cpu": NO_GPU,
 }
+WITHOUT_GPU = ("no_cuda", "use_cpu")  # say nothing where there is none
 # Fields of what the Trainer does around the training, which Shoal does in its own way or not at
 # all: they change nothing that is learnt.
 AROUND = {
@@ -195,6 +198,8 @@ def _check_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 def _check_around(name: str, known: list[str]) -> None:
     """Raise ValueError unless this field, which Shoal does not follow, may be left unread."""
+    if name in WITHOUT_GPU and not torch.cuda.is_available():
+        return
     if name in REFUSED:
         raise ValueError(
             f"args has {name}, which Shoal does not follow: {REFUSED[name]}"

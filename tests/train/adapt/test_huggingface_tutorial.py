@@ -134,6 +134,17 @@ def test_the_names_of_a_trainer_lead_to_those_here(name: str, says: str) -> None
         shoal.huggingface(classifier, **{name: []})
 
 
+def test_use_cpu_is_refused_only_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = {"use_cpu": True, "bf16": True}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert recipe_of(args).precision == "bf16"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
+        recipe_of(args)
+
+
 def test_a_dataset_dict_is_refused() -> None:
     both = datasets.DatasetDict(train=datasets.Dataset.from_dict(reviews(4, 0)))
     with pytest.raises(TypeError, match=r"data\['train'\] of a DatasetDict"):
