@@ -185,6 +185,11 @@ class Options:
                 f"workers are of the local backend; got workers={self.workers} with ray: "
                 "use feeders="
             )
+        if self.backend == "local" and self.feeders not in ("auto", 0):
+            raise StudyError(
+                f"feeders are of the ray backend; got feeders={self.feeders} with local: "
+                "use workers="
+            )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value < least:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -306,9 +307,14 @@ class WaitingCompiler:
         """Do nothing, for nothing is compiled."""
 
     def disable(
-        self, fn: Callable[..., Any], recursive: bool = True, **_: Any
+        self, fn: Callable[..., Any] | None = None, recursive: bool = True, **_: Any
     ) -> Callable[..., Any]:
-        """The function; as soon as the compiler is there, kept out of what it compiles."""
+        """The function; as soon as the compiler is there, kept out of what it compiles.
+
+        Without a function: a decorator that does so.
+        """
+        if fn is None:
+            return partial(self.disable, recursive=recursive)
 
         def plainly(*args: Any, **kwargs: Any) -> Any:
             if isinstance(sys.modules.get(COMPILER), WaitingCompiler):

@@ -310,6 +310,7 @@ def test_what_must_not_go_on_is_refused_before_any_work(
         ({"feeders": -1}, 'feeders must be "auto", or'),
         ({"workers": -1}, 'workers must be "auto", or'),
         ({"workers": 1, "backend": "ray"}, "of the local backend.*use feeders="),
+        ({"feeders": 1}, "of the ray backend.*use workers="),
         ({"stream_samples": -1}, "stream_samples must be >= 0"),
         ({"speed": 3}, "unknown option speed"),
         ({"metric": "loss"}, "metric: give it to create_study, not to optimize"),

@@ -24,6 +24,7 @@ def step():
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 step()
+assert torch._dynamo.disable()(max)(1, 2) == 2  # as a decorator, as Keras does
 optimizer.load_state_dict(optimizer.state_dict())
 pickle.dumps(model)
 inspect.getmodule(step)

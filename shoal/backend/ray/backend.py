@@ -137,7 +137,7 @@ class Ray:
         self.course = course
         self._waking = Waking(setup.since)
         self._inbox = EventQueue()
-        store = setup.store_gb(recipe)
+        store = setup.store_gb(recipe, data)
         self._own, limit = cluster.join(
             setup.address, setup.slots, setup.threads, store
         )
@@ -178,7 +178,7 @@ class Ray:
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
         if self._fleet.at(cluster.here()):  # the data is here already
             node_data.prepare(self._shelf, os.getpid())
-            node_data.shelve(data, self._shelf)
+            node_data.shelve(data, self._shelf, recipe)
 
     # -- the protocol --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import warnings
 from dataclasses import dataclass
 
 from shoal.backend.ray.node.setup import Feeders, SlotSetup
@@ -49,12 +50,19 @@ class RaySetup:
     stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
     stream_samples: int = 2048  # that feeders prepare before slots ask for them
 
-    def feeders_for(self, recipe: Recipe) -> Feeders:
-        """The feeders; 0 if the slots have nothing to prepare in common."""
-        prepares = overrides(recipe, "prepare") or overrides(recipe, "augment")
-        if prepares and not recipe.data_keys:
+    def feeders_for(self, recipe: Recipe, data: Data) -> Feeders:
+        """The feeders; 0 if they would have nothing to do."""
+        if why_no_feeders(recipe, data) is None:
             return self.feeders
         return 0
+
+    def warn_of_idle_feeders(self, recipe: Recipe, data: Data) -> None:
+        """Warn if the user asked for feeders, and there will be none."""
+        why = why_no_feeders(recipe, data)
+        if self.feeders not in ("auto", 0) and why is not None:
+            warnings.warn(
+                f"feeders={self.feeders} has no effect, since {why}", stacklevel=2
+            )
 
     def resting_gb(self) -> GiB:
         """What models at rest may take in main memory, per slot."""
@@ -62,10 +70,10 @@ class RaySetup:
             return self.state_memory_gb
         return resting_memory(self.slots or cpus_here())
 
-    def store_gb(self, recipe: Recipe) -> GiB:
+    def store_gb(self, recipe: Recipe, data: Data) -> GiB:
         """What the object store of a cluster started here should hold."""
         states = self.resting_gb() * (self.slots or cpus_here())
-        if not self.feeders_for(recipe):
+        if not self.feeders_for(recipe, data):
             return states
         return states + self.stream_memory_gb / SHARE
 
@@ -84,7 +92,7 @@ class RaySetup:
             token=secrets.token_hex(16),
             cache=_absolute(self.cache),
             logs=_absolute(self.logs),
-            feeders=self.feeders_for(recipe),
+            feeders=self.feeders_for(recipe, data),
             stream_memory_gb=self.stream_memory_gb,
             stream_samples=self.stream_samples,
         )
@@ -103,6 +111,16 @@ class RaySetup:
             data_memory_gb=self.data_memory_gb,
             state_memory_gb=resting,
         )
+
+
+def why_no_feeders(recipe: Recipe, data: Data) -> str | None:
+    """Why feeders would have nothing to do for all slots; None if there is something."""
+    if recipe.data_keys or data.arrangement.folds is not None:
+        return "each trial's data depends on its configuration: slots prepare their own"
+    prepares = overrides(recipe, "prepare") or overrides(recipe, "augment")
+    if data.in_memory and not prepares:
+        return "the data is in memory and the recipe neither prepares nor augments it"
+    return None
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str | None:

@@ -214,5 +214,6 @@ def _ray(
         stream_memory_gb=options.stream_memory_gb,
         stream_samples=options.stream_samples,
     )
+    slots.warn_of_idle_feeders(setup.recipe, start.data)
     made = Ray(setup.recipe, start.data, course, slots)
     return WiredBackend(made, vault, made.close)

@@ -46,17 +46,21 @@ _found: list[str] = []  # folders that recipes of this process came from
 
 
 def dumps(
-    thing: Any, aside: Callable[[pickle.PickleBuffer], Any] | None = None
+    thing: Any,
+    aside: Callable[[pickle.PickleBuffer], Any] | None = None,
+    code_of: Any = None,
 ) -> bytes:
     """The thing, pickled with the code of its classes, except that of installed packages.
 
     Of a tuple, the code of each part. `pickle.loads` reads it. `aside`: gets the contents of
     arrays, which then are not in the pickle, and have to be given to `pickle.loads` in this order.
+    `code_of`: another thing, whose classes' modules are pickled by value here, too. A class that
+    both pickles hold is then one class where they are loaded.
     """
     parts: tuple[Any, ...] = (thing,)
     if isinstance(thing, tuple):
         parts = thing
-    modules = list(_modules(parts))
+    modules = list(_modules((*parts, code_of)))
     registered = cloudpickle.list_registry_pickle_by_value()
     own = {module for module in modules if _is_pickled(module)}
     new = [module for module in own if module.__name__ not in registered]

@@ -1,6 +1,7 @@
 """One copy of the data per node, and what goes to the slots of it: nothing."""
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,49 @@ def test_other_data_is_refused_each_time(tmp_path: Path) -> None:
                 folder, os.getpid(), lambda: made(seed=1), made().fingerprint
             )
     assert ray_data.shared(folder, os.getpid(), made, made().fingerprint).samples == 900
+
+
+def test_its_classes_are_those_of_the_recipe_that_slots_get(tmp_path: Path) -> None:
+    """The data and the recipe are pickled apart, each with the code of the user's file."""
+    (tmp_path / "mine.py").write_text(
+        """
+from typing import NamedTuple
+import shoal
+class Item(NamedTuple):
+    x: float
+def collate(items):
+    return Item([item.x for item in items])
+class Own(shoal.Recipe):
+    def data(self):
+        return shoal.Data.dataset([Item(1.0), Item(2.0)], None, collate=collate)
+    def fits(self, batch):
+        return isinstance(batch, Item)
+"""
+    )
+    code = f"""
+import os, pathlib, sys
+sys.path.insert(0, {str(tmp_path)!r})
+from mine import Own
+from shoal.backend.ray.node import data as node_data
+from shoal.train.recipe.pickled import dumps
+folder = pathlib.Path({str(tmp_path)!r}) / "shelf"
+node_data.prepare(folder, {os.getpid()})
+recipe = Own()
+data = recipe.data()
+node_data.shelve(data, folder, recipe)
+print(data.fingerprint)
+(folder / "recipe").write_bytes(dumps(recipe))
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, check=True, capture_output=True, text=True)
+    folder = tmp_path / "shelf"
+    recipe = pickle.loads((folder / "recipe").read_bytes())
+    copy = ray_data.shared(
+        folder, os.getpid(), lambda: pytest.fail("it is there"), done.stdout.strip()
+    )
+    items = copy.form.items(dict(enumerate(copy.read(copy.shards[0]))))
+    assert recipe.fits(items[0]) and recipe.fits(copy.collate(items))
+    assert "mine" not in sys.modules, "the code came with the pickles"
 
 
 def test_data_that_cannot_be_pickled_is_built_by_each(tmp_path: Path) -> None:

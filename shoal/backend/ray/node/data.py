@@ -14,14 +14,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import cloudpickle
 from filelock import FileLock
 
 from shoal.backend.ray.cluster import own_folder
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.recipe.pickled import dumps
 
 ALIGN = 64  # bytes: arrays start at cache lines
 OWNER = "owner"  # the file with the id of the process whose end makes a copy of the data useless
@@ -94,14 +94,15 @@ def shared(
     return data
 
 
-def shelve(data: Data, folder: Path) -> None:
+def shelve(data: Data, folder: Path, recipe: Any = None) -> None:
     """Write the data so that `shared` finds it: the arrays to one file, everything else to another.
 
-    Data that cannot be pickled is left out: then each slot builds its own.
+    Data that cannot be pickled is left out: then each slot builds its own. `recipe`: whose classes
+    the data may hold; slots get the recipe's code with the recipe.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        rest = cloudpickle.dumps(data, protocol=5, buffer_callback=buffers.append)
+        rest = dumps(data, buffers.append, code_of=recipe)
     except (TypeError, AttributeError, pickle.PicklingError):
         return
 

@@ -258,4 +258,5 @@ class Spool:
         self._spill()
         self._file.flush()
         (dtype,) = self._dtypes
-        return np.memmap(self._file, dtype, mode="r")
+        # As a plain array: a memmap would lie in the pickles that slots and workers get.
+        return np.memmap(self._file, dtype, mode="r").view(np.ndarray)
