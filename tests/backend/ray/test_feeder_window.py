@@ -70,8 +70,8 @@ class Nest:
             FeederSetup(b"", 1, "", "", None, count, chunks * CHUNK / 2**30, 2.0, 1)
         )
 
-    def new(self, setup: FeederSetup) -> Fake:
-        self.feeders.append(Fake(setup))
+    def new(self, setup: FeederSetup, *user: bytes) -> Fake:
+        self.feeders.append(Fake(setup.received(user)))
         return self.feeders[-1]
 
 
@@ -90,6 +90,14 @@ def nest(monkeypatch: pytest.MonkeyPatch) -> Nest:
     monkeypatch.setattr(ray_window, "ray", fake)
     monkeypatch.setattr(ray_pool, "ray", fake)
     return made
+
+
+def test_a_large_recipe_is_sent_in_pieces_that_ray_keeps() -> None:
+    recipe = np.random.default_rng(0).bytes(300_000)
+    setup = FeederSetup(recipe, 1, "", "", None, 1, 1.0, 2.0, 1)
+    sent, *pieces = setup.sent()
+    assert len(pieces) > 1 and max(map(len, [sent.user, *pieces])) < 100_000
+    assert sent.received(pieces) == setup
 
 
 def key(shard: str, number: int = 0) -> Any:

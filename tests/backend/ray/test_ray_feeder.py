@@ -189,7 +189,9 @@ def test_feeders_that_raise_leave_it_to_the_slots_to_tell(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["feeder", "window"])
 def test_a_process_that_dies_is_not_missed(tmp_path: Path, what: str) -> None:
-    bench = Bench(tmp_path, Costly(slow=0.01))
+    recipe = Costly(slow=0.01)
+    recipe.ballast = bytes(2**18)  # type: ignore[attr-defined]  # a large pickle
+    bench = Bench(tmp_path, recipe)
     killed: list[int] = []
 
     def kill(backend: Ray) -> Any:

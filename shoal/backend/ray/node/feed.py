@@ -90,7 +90,7 @@ def start(setup: FeederSetup, node: str) -> Any:
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
         "name": _name(setup.token, node),
     }
-    return ray.remote(Window).options(**options).remote(setup)
+    return ray.remote(Window).options(**options).remote(*setup.sent())
 
 
 def find(token: str, node: str, count: Feeders, ahead: Samples) -> FeederFeed | None:

@@ -33,10 +33,11 @@ class PreparedChunk:
 
 
 class Feeder:
-    """A process that prepares chunks."""
+    """A process that prepares chunks. `user`: see `FeederSetup.sent`."""
 
-    def __init__(self, setup: FeederSetup) -> None:
+    def __init__(self, setup: FeederSetup, *user: bytes) -> None:
         limit_threads(1)
+        setup = setup.received(user)
         recipe, _ = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         folder = node_data.place(setup.token, node, setup.cache)

@@ -178,7 +178,7 @@ class FeederPool:
             ),
         }
         made = ray.remote(Feeder).options(**options)
-        return made.remote(replace(self._setup, data_memory_gb=memory))
+        return made.remote(*replace(self._setup, data_memory_gb=memory).sent())
 
     async def _greet(self, feeder: Any) -> None:
         """Wait until the feeder is there; until then slots prepare their own data, as before."""

@@ -1,13 +1,17 @@
 """What the processes of a node have to know of the study."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from shoal.core.cluster import GiB
 from shoal.train.slot.setup import StationSetup
 
 # Processes of each node that prepare chunks; "auto": as many as are measured to be needed.
 Feeders = int | Literal["auto"]
+# Bytes that Ray sends with the call that starts a process. Larger arguments go through the object
+# store, and Ray cannot start the process again once they have left it.
+PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +64,13 @@ class FeederSetup:
             data_memory_gb=slot.station.data_memory_gb,
             threads=slot.station.threads,
         )
+
+    def sent(self) -> tuple[Any, ...]:
+        """Arguments for a process that Ray may have to start again, each of them small."""
+        starts = range(0, len(self.user), PIECE)
+        pieces = [self.user[start : start + PIECE] for start in starts]
+        return replace(self, user=b""), *pieces
+
+    def received(self, pieces: Iterable[bytes]) -> "FeederSetup":
+        """The setup again, from what `sent` gave."""
+        return replace(self, user=b"".join(pieces))

@@ -48,10 +48,11 @@ CHUNK_FAILED = (
 class Window:
     """A node's prepared chunks, and the feeders that make them, in a process of its own.
 
-    All methods run in one thread.
+    All methods run in one thread. `user`: see `FeederSetup.sent`.
     """
 
-    def __init__(self, setup: FeederSetup) -> None:
+    def __init__(self, setup: FeederSetup, *user: bytes) -> None:
+        setup = setup.received(user)
         node = ray.get_runtime_context().get_node_id()
         resources = _resources(node)
         self._cpus = int(resources.get("CPU", 1))
