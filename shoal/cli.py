@@ -112,7 +112,7 @@ def run(
     fuse: Fuse = True,
     workers: Workers = "auto",
     feeders: Feeders = "auto",
-    validate_every: ValidateEvery = "1",
+    validate_every: ValidateEvery = None,
     profile: ProfileFile = None,
     optuna_log: OptunaLog = False,
     loggers: Loggers = None,

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from shoal import reporting
 from shoal.cli import app
+from shoal.core.event import Evaluated
 from shoal.engine.journal import read
 from shoal.study.parts import auto as candidates
 from shoal.tools.parse import parse_config
@@ -384,3 +385,17 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
     assert "no such net" in out
     assert form or "error.txt has the traceback of the first of 16" in out
+
+
+def test_evaluations_within_an_epoch(tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    small = ("--space", "width=grid([16])", "--space", "lr=grid([1e-3])")
+    asked = ("--max-epochs", "1", "--policy", "fifo", "--validate-every")
+    for every, epochs in (("0.5", [0.5, 1.0]), ("1", [1.0])):
+        folder = place / every
+        shoal("run", DIGITS, "--storage", str(folder), *small, *asked, every)
+        entries = [line.entry for line in read(folder / "journal.jsonl")]
+        found = [each.epoch for each in entries if isinstance(each, Evaluated)]
+        assert found == epochs
+    said = shoal("run", DIGITS, *small, *asked, "5 stepps", code=2)
+    assert "or of optimizer steps" in said

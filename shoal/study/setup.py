@@ -133,6 +133,14 @@ def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:
     return recipe.max_epochs
 
 
+def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, and what the recipe says of those that were not."""
+    given = dict(options)
+    if given.get("validate_every") is None:
+        given["validate_every"] = recipe.validate_every or 1
+    return given
+
+
 def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
     """Try the recipe with the first configuration of the space, before any trial starts.
 

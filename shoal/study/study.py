@@ -23,6 +23,7 @@ from shoal.study.setup import (
     as_space,
     check_one_slot,
     epochs_of,
+    with_own,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Study(OwnCode):
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
         named, rule, count = self.by_place(searcher, policy)
-        chosen = Options.of(**options)
+        chosen = Options.of(**with_own(self.recipe, options))
         check_timeout(timeout)
         wishes = Wishes(
             num_samples=_either(num_samples, n_trials, count),

@@ -141,9 +141,10 @@ Feeders = Annotated[
     ),
 ]
 ValidateEvery = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="epochs between evaluations, as 1 or 0.25, or optimizer steps, as '200 steps'"
+        help="epochs between evaluations, as 1 or 0.25, or optimizer steps, as '200 steps' "
+        "[default: the recipe's, or 1]"
     ),
 ]
 OptunaLog = Annotated[

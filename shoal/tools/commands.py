@@ -44,7 +44,8 @@ def run(
     for name in ("workers", "feeders"):
         if options[name].isdecimal():
             options[name] = int(options[name])
-    options["validate_every"] = number_in(options["validate_every"])
+    if options["validate_every"] is not None:
+        options["validate_every"] = number_in(options["validate_every"])
     options["loggers"] = options["loggers"] or ()
     with concluded(study, as_json):
         study.optimize(progress=not as_json, **options)

@@ -33,7 +33,7 @@ from shoal.study.parts.asked import (
     searcher_of,
 )
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, policy_of
-from shoal.study.setup import Setup, data_of, epochs_of
+from shoal.study.setup import Setup, data_of, epochs_of, with_own
 from shoal.tools.probe import all_trials, probed, slot
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def forecast(
     Raises:
         StudyError: as `Study.optimize`.
     """
-    chosen = Options.of(**options)
+    chosen = Options.of(**with_own(study.recipe, options))
     data = data_of(study.recipe)
     check_widths(widths, chosen)
     wishes = Wishes(

@@ -1,5 +1,6 @@
 """Evaluations within an epoch: `validate_every=0.25`, or every so many optimizer steps."""
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,53 @@ def test_a_plateau_sees_the_ends_of_epochs(tmp_path: Path) -> None:
         )
         assert not list(differences(states(study), states(plain)))
         assert all(row["equal"] for row in study.replay())
+
+
+def test_a_recipe_may_say_it(tmp_path: Path) -> None:
+    recipe = Normed()
+    recipe.validate_every = "4 steps"  # type: ignore[misc]
+    assert epochs(made(tmp_path / "own", recipe)) == [0.64, 1.16, 1.8, 2.0]
+    assert epochs(made(tmp_path / "told", recipe, validate_every=2)) == [2.0]
+
+
+def test_other_tools_are_told_of_it(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna", reason="optuna is not installed")
+    study = made(
+        tmp_path / "s", Normed(), validate_every=0.5, loggers=["csv"], optuna_log=True
+    )
+    with (study.folder.path / "csv" / "scores.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["trial"] == "t000"]
+    assert [float(row["epoch"]) for row in rows] == [0.5, 1.0, 1.5, 2.0]
+    assert [float(row["loss"]) for row in rows] == [
+        values["loss"] for _, values in study.trials[0].scores
+    ]
+    file = optuna.storages.journal.JournalFileBackend(
+        str(study.folder.path / "optuna.log")
+    )
+    storage = optuna.storages.JournalStorage(file)
+    trials = optuna.load_study(study_name=None, storage=storage).trials
+    assert trials[0].intermediate_values == {
+        int(epoch): values["loss"]
+        for epoch, values in study.trials[0].scores
+        if epoch.is_integer()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [0.3, "5 steps"])
+def test_on_two_slots_of_ray(tmp_path: Path, every: Any) -> None:
+    recipe = Normed()
+    recipe.shards = 2
+    alone = made(tmp_path / "alone", recipe, validate_every=every)
+    ray = {"backend": "ray", "slots": 2, "validate_every": every}
+    study = made(tmp_path / "ray", recipe, **ray)
+    assert not list(differences(states(study), states(alone)))
+    assert [each.scores for each in study.trials] == [
+        each.scores for each in alone.trials
+    ]
+    hopped = made(tmp_path / "hop", recipe, policy="hop", **ray)
+    assert all(row["equal"] for row in hopped.replay())
+    assert epochs(hopped) == epochs(alone)
 
 
 def test_only_whole_visits_can_be_the_best_state() -> None:

@@ -134,6 +134,9 @@ class Arguments:
     label_names: list[str] | None = None
     metric_for_best_model: str | None = None
     greater_is_better: bool | None = None
+    eval_strategy: str = "no"
+    eval_steps: float | None = None
+    logging_steps: float = 500
 
     def __post_init__(self) -> None:
         for name in NUMBERS:
@@ -178,6 +181,16 @@ class Arguments:
         if name is None:
             return None
         return name if name.startswith("eval_") else f"eval_{name}"
+
+    @property
+    def validate_every(self) -> float | str | None:
+        """When trials are evaluated; None if the arguments do not tell."""
+        if self.eval_strategy != "steps":
+            return None
+        steps = self.eval_steps or self.logging_steps
+        if steps < 1:  # a part of all steps
+            return steps * self.num_train_epochs
+        return f"{int(steps)} steps"
 
     @property
     def mode(self) -> str | None:

@@ -45,6 +45,9 @@ WITHOUT_DECAY = [
     r"_norm(?:$|\.)",
 ]
 
+# what of the arguments are attributes of the recipe
+TOLD = ("metric", "mode", "validate_every")
+
 
 def huggingface(
     model_init: Callable[..., Any] | None = None,
@@ -114,8 +117,8 @@ class HuggingFaceRecipe(Adapted):
         self.gradient_clip_val = self.args.max_grad_norm or None
         self.precision = "bf16" if self.args.bf16 else "32"
         self.drop_last = self.args.dataloader_drop_last
-        best = {"metric": self.args.metric, "mode": self.args.mode}
-        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs), **best})
+        told = {name: getattr(self.args, name) for name in TOLD}
+        set_attributes(self, {"max_epochs": int(self.args.num_train_epochs), **told})
 
     def data(self) -> Data:
         """The given items, which the collator makes batches of."""

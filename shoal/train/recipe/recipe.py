@@ -59,12 +59,13 @@ class Recipe:
     # set by data in folds: their number
     data_folds: int = 0
 
-    # these five are for the command line
+    # what `optimize` takes where it is not told; these are for the command line, too
     search_space: ClassVar[Mapping[str, Any] | None] = None
     metric: ClassVar[str | None] = None
     mode: ClassVar[Literal["min", "max"] | None] = None
     max_epochs: ClassVar[int | None] = None
     num_samples: ClassVar[int | None] = None
+    validate_every: ClassVar[float | str | None] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse(self, name)

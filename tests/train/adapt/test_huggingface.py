@@ -119,6 +119,23 @@ def test_fields_that_are_not_followed_are_refused(args: Any, says: str) -> None:
         recipe_of(args)
 
 
+@pytest.mark.parametrize(
+    ("more", "means"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 200}, "200 steps"),
+        ({"eval_strategy": "steps", "eval_steps": 0.1}, pytest.approx(0.2)),
+        ({"eval_strategy": "steps", "logging_steps": 50}, "50 steps"),
+        ({"eval_strategy": "epoch"}, None),
+        ({}, None),
+    ],
+)
+def test_evaluations_come_as_the_arguments_say(more: Any, means: Any) -> None:
+    given = {**ARGS, "num_train_epochs": 2, **more}
+    assert recipe_of(given).validate_every == means
+    given["output_dir"] = "unused"
+    assert recipe_of(transformers.TrainingArguments(**given)).validate_every == means
+
+
 def test_a_model_instead_of_a_function_is_refused() -> None:
     with pytest.raises(TypeError, match="function that returns a new model"):
         shoal.huggingface(Small(), items(8, 0))
