@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.backend.measurements import Measurements
+from shoal.backend.position import Position
 from shoal.core.cluster import GiB, ShardId, Slot
 from shoal.core.event import (
     Advanced,
@@ -18,72 +19,26 @@ from shoal.core.event import (
     Event,
     Failed,
     Fell,
-    Finished,
     Joined,
     Kept,
     Measured,
-    Retired,
-    Submitted,
     Sum,
 )
 from shoal.core.plan import Gang, prune
-from shoal.core.state import State, durable
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
+from shoal.core.state import State
+from shoal.core.trial import Samples, Trial, TrialId, Visit
 from shoal.core.visits import EPS, ValidateEvery, is_met, next_visit
 from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
     Part,
-    Returned,
+    Scored,
     TrialError,
     Unit,
 )
 
 Errors = Mapping[TrialId, TrialError]
 NO_ERRORS: Errors = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class Position:
-    """How far a trial is at its backend."""
-
-    trial: Trial
-    visits: tuple[Visit, ...] = ()
-    samples: Samples = 0.0
-    # The samples of the unit under way that were reported already.
-    reported: Samples = 0.0
-    # The newest durable state, and the seconds of training since it was written.
-    kept: Kept | None = None
-    age: Seconds = 0.0
-    signature: str = ""
-    # The newest state on its way between two slots, in the backend's own form.
-    carried: Any = None
-    # Whether the trial's function is over, or gave it up: there is nothing left to train.
-    over: bool = False
-    pruned: bool = False
-
-    def durable(self) -> tuple[int, Samples]:
-        """The visits and the samples of the newest durable state."""
-        return durable(self.kept)
-
-    def returned(self, news: Returned) -> list[Event]:
-        """The trial's function is over, and made no visit."""
-        self.over = True
-        self.pruned = news.pruned
-        return self.chose(news.config)
-
-    def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
-        """The trial drew its configuration itself: it is submitted again with that."""
-        if config is None:
-            return []
-        self.trial = replace(self.trial, config=config)
-        return [Submitted(self.trial)]
-
-    def ending(self) -> Event:
-        """What ends a trial that is over."""
-        if self.pruned:
-            return Retired(self.trial.id)
-        return Finished(self.trial.id)
 
 
 @dataclass(slots=True)
@@ -219,7 +174,7 @@ class Positions:
         visits, samples = at.durable()
         at.visits = at.visits[:visits]
         at.samples = samples
-        at.reported = 0.0
+        at.restart()
         at.age = 0.0
         at.carried = None
         return Fell(trial, visits, samples)
@@ -227,7 +182,7 @@ class Positions:
     def abandon(self, trial: TrialId) -> Fell:
         """The unit under way is void: back to where the trial was before it."""
         at = self.positions[trial]
-        at.reported = 0.0
+        at.restart()
         return Fell(trial, len(at.visits), at.samples)
 
     # -- one unit --------------------------------------------------------------------------------
@@ -264,17 +219,14 @@ class Positions:
         """Visits in an epoch of the trial."""
         return len(self.positions[trial].trial.shards or self.sizes)
 
-    def on(self, trial: TrialId, samples: Samples) -> Advanced | None:
+    def on(
+        self, trial: TrialId, samples: Samples, within: tuple[Scored, ...] = ()
+    ) -> list[Event]:
         """The unit under way has trained so many samples. Its values come when it is done.
 
-        Returns None if no more than was reported before.
+        `within`: its evaluations so far. Returns what was not reported before.
         """
-        at = self.positions[trial]
-        fresh = samples - at.reported
-        if fresh <= 0:
-            return None
-        at.reported = samples
-        return Advanced({trial: fresh})
+        return self.positions[trial].reach(samples, within, self._shards(trial))
 
     def done(
         self,
@@ -293,6 +245,7 @@ class Positions:
         trial = unit.trial.id
         at = self.positions[trial]
         at.over = done.over
+        done = replace(done, within=at.untold(done.within))
         events = at.chose(done.config)
         events.append(self._complete(unit, done, values, moved))
         figures = self._measurements.news_of(done.signature, done.figures, room)
@@ -318,7 +271,7 @@ class Positions:
         at.visits = (*unit.visits, done.visit)
         at.samples += done.visit.samples
         at.age = done.age
-        at.reported = 0.0
+        at.restart()
         return Advanced(
             {trial: fresh},
             values={trial: values} if values else {},

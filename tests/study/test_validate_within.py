@@ -260,8 +260,8 @@ def test_other_tools_are_told_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [0.3, "5 steps"])
-def test_on_two_slots_of_ray(tmp_path: Path, every: Any) -> None:
+def test_on_two_slots_of_ray(tmp_path: Path) -> None:
+    every = "5 steps"
     recipe = Normed()
     recipe.shards = 2
     alone = made(tmp_path / "alone", recipe, validate_every=every)

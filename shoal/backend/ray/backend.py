@@ -20,6 +20,7 @@ from shoal.backend.ray import cluster
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
+from shoal.backend.ray.node.outcomes import Reached
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Events, SlotProcess
 from shoal.backend.ray.states import States, Work
@@ -28,7 +29,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Commanded, Event, Joined, Left
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 
@@ -336,18 +337,16 @@ class Ray:
         return events
 
     def _on_news(
-        self, process: SlotProcess, number: int, at: Mapping[TrialId, Samples]
+        self, process: SlotProcess, number: int, at: Mapping[TrialId, Reached]
     ) -> Events:
         """How far the units of a round are; of those that are over, their results tell it."""
         trials = self._narrow.at_work(process, number)
         if not trials:
             trials = self._wides.at_work(process, number)
         events: Events = []
-        for trial, samples in at.items():
+        for trial, (samples, within) in at.items():
             if trial in trials:
-                event = self.course.on(trial, samples)
-                if event is not None:
-                    events.append(event)
+                events += self.course.on(trial, samples, within)
 
         return events
 

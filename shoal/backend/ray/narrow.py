@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from shoal.backend.course import GangRun, Position, Positions
+from shoal.backend.course import GangRun, Positions
+from shoal.backend.position import Position
 from shoal.backend.ray.node.outcomes import Cut, Lost, Outcome, Trained
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.ray.states import Work, carries, durable_name

@@ -9,7 +9,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from shoal.backend.course import GangRun, Position, Positions
+from shoal.backend.course import GangRun, Positions
+from shoal.backend.position import Position
 from shoal.backend.ray.cluster import GIB, store_room
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.node.outcomes import Broken, Trained
@@ -31,10 +32,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A trial's newest state is in the memory of these slots' processes, and nowhere else.
-
-    In that of the first for certain.
-    """
+    """A trial's newest state is only in these processes' memory; in the first's for certain."""
 
     processes: tuple[SlotProcess, ...]
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ray.exceptions import RayError
@@ -15,6 +14,7 @@ from shoal.backend.ray.node.outcomes import (
     Outcome,
     Outcomes,
     Parcel,
+    Reached,
     Share,
     Trained,
 )
@@ -38,8 +38,8 @@ from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.station import Station
 from shoal.train.wide.lane import Adrift, Halted
 
-# Called with a round, a trial of it and the samples to which the trial's unit went on.
-OnProgress = Callable[[int, TrialId, Samples], None]
+# Called with a round, a trial of it and how far the trial's unit went on.
+OnProgress = Callable[[int, TrialId, Reached], None]
 
 Sums = dict[str, Sum]
 States = dict[TrialId, Parcel]
@@ -226,7 +226,8 @@ class SlotRounds:
                 made[trial] = sums[trial].done(news)
                 continue
             sums[trial].add(news)
-            self._on_progress(number, trial, sums[trial].samples)
+            reached = (sums[trial].samples, sums[trial].within)
+            self._on_progress(number, trial, reached)
 
         return made, False
 
@@ -291,7 +292,9 @@ class SlotRounds:
         if number in self._void:
             return Cut(), None
 
-        on = partial(self._on_progress, number, unit.trial.id)
+        def on(samples: Samples) -> None:
+            self._on_progress(number, unit.trial.id, (samples, ()))
+
         made = self._ranks().run(unit, seat, orders, joins=joins, on=on)
         if made is None:
             return Cut(), None

@@ -15,10 +15,18 @@ import ray
 
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node.opened import OpenSlot, open_slot
-from shoal.backend.ray.node.outcomes import Broken, Cut, Hello, Outcomes, Parcel, Share
+from shoal.backend.ray.node.outcomes import (
+    Broken,
+    Cut,
+    Hello,
+    Outcomes,
+    Parcel,
+    Reached,
+    Share,
+)
 from shoal.backend.ray.node.process import Prints, fetched, limit_threads, portable
 from shoal.backend.ray.node.setup import SlotSetup
-from shoal.core.trial import Samples, TrialId
+from shoal.core.trial import TrialId
 from shoal.train.recipe.seat import Move, Orders
 from shoal.train.recipe.unit import Unit
 
@@ -26,7 +34,7 @@ from shoal.train.recipe.unit import Unit
 GROUPS = {"train": 1, "control": 2, "watch": 1, "news": 1}
 NEWS = 2.0  # seconds between two answers about how far a round is
 
-Progress = tuple[int, dict[TrialId, Samples]]  # a round, and how far its units are
+Progress = tuple[int, dict[TrialId, Reached]]  # a round, and how far its units are
 
 
 class SlotActor:
@@ -153,11 +161,11 @@ class SlotActor:
         """Leave the round out, unless it has begun."""
         self._off.add(number)
 
-    def _on(self, number: int, trial: TrialId, samples: Samples) -> None:
-        """The trial's unit in that round went on to so many samples."""
+    def _on(self, number: int, trial: TrialId, reached: Reached) -> None:
+        """The trial's unit in that round went on to there."""
         if self._progress[0] != number:
             self._progress = number, {}
-        self._progress[1][trial] = samples
+        self._progress[1][trial] = reached
 
     def news(self) -> Progress:
         """How far the units of a round are, once that is not what was told last."""

@@ -1,0 +1,78 @@
+"""How far one trial is at its backend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.core.event import Advanced, Event, Finished, Kept, Retired, Submitted
+from shoal.core.state import durable
+from shoal.core.trial import Samples, Seconds, Trial, Value, Visit
+from shoal.train.recipe.unit import Returned, Scored
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a trial is at its backend."""
+
+    trial: Trial
+    visits: tuple[Visit, ...] = ()
+    samples: Samples = 0.0
+    # The samples of the unit under way that were reported already.
+    reported: Samples = 0.0
+    # How many of its evaluations were told already.
+    told: int = 0
+    # The newest durable state, and the seconds of training since it was written.
+    kept: Kept | None = None
+    age: Seconds = 0.0
+    signature: str = ""
+    # The newest state on its way between two slots, in the backend's own form.
+    carried: Any = None
+    # Whether the trial's function is over, or gave it up: there is nothing left to train.
+    over: bool = False
+    pruned: bool = False
+
+    def restart(self) -> None:
+        """Nothing of a unit under way was reported."""
+        self.reported = 0.0
+        self.told = 0
+
+    def untold(self, within: tuple[Scored, ...]) -> tuple[Scored, ...]:
+        """Those of the unit's evaluations so far that were not told before; now they are."""
+        fresh = within[self.told :]
+        self.told += len(fresh)
+        return fresh
+
+    def reach(
+        self, samples: Samples, within: tuple[Scored, ...], shards: int
+    ) -> list[Event]:
+        """The unit under way went on to these samples, and had these evaluations: what is new."""
+        events: list[Event] = []
+        if samples > self.reported:
+            events.append(Advanced({self.trial.id: samples - self.reported}))
+            self.reported = samples
+        for scored in self.untold(within):
+            events.append(scored.event(self.trial.id, len(self.visits), shards))
+        return events
+
+    def durable(self) -> tuple[int, Samples]:
+        """The visits and the samples of the newest durable state."""
+        return durable(self.kept)
+
+    def returned(self, news: Returned) -> list[Event]:
+        """The trial's function is over, and made no visit."""
+        self.over = True
+        self.pruned = news.pruned
+        return self.chose(news.config)
+
+    def chose(self, config: Mapping[str, Value] | None) -> list[Event]:
+        """The trial drew its configuration itself: it is submitted again with that."""
+        if config is None:
+            return []
+        self.trial = replace(self.trial, config=config)
+        return [Submitted(self.trial)]
+
+    def ending(self) -> Event:
+        """What ends a trial that is over."""
+        if self.pruned:
+            return Retired(self.trial.id)
+        return Finished(self.trial.id)
