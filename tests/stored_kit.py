@@ -40,7 +40,7 @@ DRAWN = (
     "times",
 )  # what a figure's traces draw, without their looks
 SAME = "the same"  # of what resuming a finished study leaves as it is
-WORDS = ("why", "how")  # keys whose values are prose
+WORDS = ("why", "how", "elsewhere")  # keys whose values are prose
 
 
 def names() -> list[str]:
