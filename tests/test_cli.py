@@ -375,12 +375,18 @@ def test_to_look_at_a_study_needs_no_torch_and_no_ray(
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+# A step that raises in the second epoch, which no rehearsal reaches.
+LATE = """model: nn.Module, batch: Any, epoch: int) -> torch.Tensor:
+        if epoch:
+            raise RuntimeError("no such net")"""
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) -> None:
     raising = tmp_path / "raising.py"
     source = (ROOT / "examples" / "digits.py").read_text()
     raising.write_text(
-        source.replace('h = config["width"]', 'raise RuntimeError("no such net")')
+        source.replace("model: nn.Module, batch: Any) -> torch.Tensor:", LATE)
     )
     out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
     assert "no such net" in out

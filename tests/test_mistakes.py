@@ -49,6 +49,7 @@ class Net(shoal.Recipe):
         x, y = batch
         return {"accuracy": (model(x).argmax(1) == y).float()}
 """
+NO_RECIPE = "a model is no recipe; got Linear"
 
 
 class Mistake(NamedTuple):
@@ -60,6 +61,42 @@ class Mistake(NamedTuple):
 
 
 MISTAKES: Mapping[str, Mistake] = {
+    "The model does not fit the samples": Mistake(
+        "nn.Linear(5, 3)",
+        "nn.Linear(7, 3)",
+        "the batch: float32 (16, 5), int64 (16,); the sizes of the model's layers must fit",
+    ),
+    "Labels that are not whole numbers": Mistake(
+        "np.arange(64) % 3",
+        "(np.arange(64) % 3).astype('float32')",
+        "labels of classes must be whole numbers",
+    ),
+    "More classes than outputs": Mistake(
+        "nn.Linear(5, 3)", "nn.Linear(5, 2)", "labels must lie between 0 and"
+    ),
+    "A loss that is a plain number": Mistake(
+        "F.cross_entropy(model(x), y)",
+        "F.cross_entropy(model(x), y).item()",
+        "training_step must return the loss",
+    ),
+    "An optimizer of another model": Mistake(
+        "torch.optim.SGD(model.parameters()",
+        "torch.optim.SGD(self.configure_model(config).parameters()",
+        "are not the model's",
+    ),
+    "A loss of another model": Mistake(
+        "F.cross_entropy(model(x), y)",
+        "F.cross_entropy(self.configure_model({})(x), y)",
+        "compute it with the model that training_step gets",
+    ),
+    "Numbers that are not finite": Mistake(
+        "np.ones((64, 5), np.float32)",
+        "np.where(y[:, None] == 2, np.nan, np.ones((64, 5), np.float32))",
+        "the data holds numbers that are not finite",
+    ),
+    "A misspelt metric": Mistake(
+        'mode = "accuracy"', 'mode = "acuracy"', "did you mean 'accuracy'?"
+    ),
     "A misspelt attribute": Mistake(
         "batch_size = 16", "batchsize = 16", "did you mean 'batch_size'?"
     ),
@@ -76,6 +113,11 @@ MISTAKES: Mapping[str, Mistake] = {
         "shoal.Data.arrays(x, y, shards=2, validation=0.25)",
         "x, y",
         "must return shoal.Data",
+    ),
+    "A generator on the recipe": Mistake(
+        "max_epochs = 1",
+        "max_epochs = 1\n    numbers = (n for n in range(9))",
+        "its attribute 'numbers' (generator) cannot be pickled",
     ),
     "A lock on the recipe": Mistake(
         "max_epochs = 1",
@@ -129,10 +171,11 @@ def test_a_mistake_is_one_error_before_any_trial_trains(
 def test_the_page_names_these_mistakes_and_what_is_said() -> None:
     parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
     shown = {part.split("\n", 1)[0]: " ".join(part.split()) for part in parts}
-    assert list(shown) == list(MISTAKES)
+    assert list(shown) == ["The rehearsal", *MISTAKES, "A model for a recipe"]
     for name, mistake in MISTAKES.items():
         assert mistake.said in shown[name], name
         assert "Instead:" in shown[name], name
+    assert NO_RECIPE in shown["A model for a recipe"]
 
 
 def test_the_right_recipe_trains(tmp_path: Path) -> None:
@@ -146,5 +189,5 @@ def test_the_right_recipe_trains(tmp_path: Path) -> None:
 def test_a_model_is_no_recipe(tmp_path: Path) -> None:
     from torch import nn
 
-    with pytest.raises(shoal.StudyError, match="a model is no recipe; got Linear"):
+    with pytest.raises(shoal.StudyError, match=NO_RECIPE):
         shoal.create_study(nn.Linear(5, 3), storage=tmp_path / "study")

@@ -1,7 +1,7 @@
 """A run of a study: it is checked, written down, given a backend, and carried out."""
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +40,14 @@ from shoal.study.parts.functions import (
 )
 from shoal.study.parts.grown import longer, with_past
 from shoal.study.parts.longer import check_longer
-from shoal.study.setup import Setup, check_recipe, data_of, pausing
+from shoal.study.parts.rehearsed import check_by_rehearsal
+from shoal.study.setup import Setup, Space, check_recipe, data_of, pausing
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Idleness, MetricCheck
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.recipe.shard import ShardRecipe
-
-Space = Mapping[str, Any]
-
 
 # -- the run -------------------------------------------------------------------------------------
 
@@ -112,7 +110,10 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     check_same(before, now, state)
     check_place(setup, state)
     if not state.known or before["space"] != now["space"]:
-        check_recipe(setup, _space_of(deciders.searcher))
+        space = _space_of(deciders.searcher)
+        parameters = check_recipe(setup, space)
+        if not lines:
+            check_by_rehearsal(setup, space, data, asked.deciders.options, parameters)
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
     if control.take(setup):

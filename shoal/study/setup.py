@@ -16,6 +16,7 @@ from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
 
+Space = Mapping[str, Any]
 UNLIKE = 16  # configurations that `unlike_config` chooses from
 
 
@@ -141,10 +142,11 @@ def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
+def check_recipe(setup: Setup, space: Space | None) -> int:
     """Try the recipe with the first configuration of the space, before any trial starts.
 
-    `space`: the searcher's; None if configurations come from somewhere else.
+    `space`: the searcher's; None if configurations come from somewhere else. Returns the number of
+    the model's parameters; 0 where no model could be made.
 
     Raises:
         StudyError: a name is misspelt, a setting is out of range, or the recipe reads a key that
@@ -152,7 +154,7 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
     """
     if isinstance(setup.recipe, FunctionRecipe):
         _check_function(setup.recipe, space)
-        return
+        return 0
     chosen: dict[str, Any] = {}
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
@@ -161,9 +163,10 @@ def check_recipe(setup: Setup, space: Mapping[str, Any] | None) -> None:
         if space is not None:
             config = first_config(space)
             tried.check_values(setup.recipe, config, chosen)
-            tried.check_configured(setup.recipe, config, setup.seed)
+            return tried.check_configured(setup.recipe, config, setup.seed)
     except ValueError as error:
         raise StudyError(str(error)) from error
+    return 0
 
 
 def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
@@ -188,15 +191,26 @@ def first_config(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return Random(space or {}, num_samples=1).config(0)
 
 
-def unlike_config(
-    space: Mapping[str, Any] | None, config: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def unlike_config(space: Space | None, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Another configuration of the space, which differs from `config` in as many keys as it may."""
+    return next(iter(unlike_configs(space, config)), config)
+
+
+def unlike_configs(
+    space: Space | None, config: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Other configurations of the space, first those that differ from `config` in more keys."""
     searcher = Random(space or {}, num_samples=UNLIKE)
-    drawn = [searcher.config(number) for number in range(UNLIKE)]
-    return max(
-        drawn, key=lambda other: sum(other.get(key) != config[key] for key in config)
-    )
+    unlike: list[Mapping[str, Any]] = []
+    for number in range(UNLIKE):
+        drawn = searcher.config(number)
+        if drawn != config and drawn not in unlike:
+            unlike.append(drawn)
+
+    def differences(other: Mapping[str, Any]) -> int:
+        return sum(other.get(key) != config[key] for key in config)
+
+    return sorted(unlike, key=differences, reverse=True)
 
 
 @contextmanager

@@ -90,16 +90,17 @@ def test_n_trials_is_num_samples(tmp_path: Path, blobs: Any) -> None:
 
 
 @pytest.mark.parametrize("searcher", [None, "asha"])
-def test_a_misspelt_metric_is_an_error_at_the_first_score(
+def test_a_misspelt_metric_is_an_error_before_the_first_line(
     tmp_path: Path, blobs: Any, searcher: str | None
 ) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s", metric="acuracy")
     count = None if searcher is None else 4
     with pytest.raises(
-        ValueError, match="no metric 'acuracy'; evaluations give accuracy"
+        StudyError,
+        match="no metric 'acuracy'; evaluations give accuracy, loss: did you mean 'accuracy'",
     ):
         study.optimize(searcher, "fifo", num_samples=count, progress=False)
-    assert all(len(trial.scores) <= 1 for trial in study.trials)
+    assert not study.folder.journal.exists()
     again = shoal.create_study(
         blobs(),
         storage=tmp_path / "s",
@@ -141,8 +142,10 @@ def test_all_trials_failing_raises_with_the_first_errors(
     tmp_path: Path, blobs: Any
 ) -> None:
     class Raising(blobs):  # type: ignore[misc,valid-type]
-        def training_step(self, model: Any, batch: Any) -> Any:
-            raise RuntimeError("no such luck")
+        def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
+            if epoch:
+                raise RuntimeError("no such luck")
+            return super().training_step(model, batch)
 
     study = shoal.create_study(Raising(), storage=tmp_path / "s")
     with pytest.raises(
@@ -231,8 +234,9 @@ def test_trying_a_recipe_changes_no_random_state(tmp_path: Path, blobs: Any) -> 
 
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     study = shoal.create_study(Drawing(), storage=tmp_path / "s")
-    with pytest.raises(TrialsFailed, match="left to the trial"):
+    with pytest.raises(StudyError, match="raised RuntimeError: left to the trial"):
         study.optimize(progress=False)
+    assert not study.folder.journal.exists()
     assert random.getstate() == states[0]
     assert np.array_equal(np.random.get_state()[1], states[1][1])
     assert torch.equal(torch.get_rng_state(), states[2])

@@ -189,7 +189,7 @@ def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
 ) -> None:
     study = made(tmp_path / "s", blobs, metric="acc")
     with pytest.raises(
-        ValueError, match="trials have no metric 'acc'; evaluations give accuracy"
+        shoal.StudyError, match="trials have no metric 'acc'; evaluations give accuracy"
     ):
         study.optimize(
             "halving(reduction_factor=2)",
@@ -198,7 +198,7 @@ def test_a_misspelt_metric_is_told_at_the_first_score_and_set_right(
             max_epochs=2,
             progress=False,
         )
-    assert sum(t.epochs for t in study.trials) <= 1, "not only when a rung is through"
+    assert not study.trials
     study = made(tmp_path / "s", blobs, metric="accuracy")
     study.optimize(
         "halving(reduction_factor=2)", num_samples=4, max_epochs=2, progress=False

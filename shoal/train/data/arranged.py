@@ -15,7 +15,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.draws import SampleDraws, Weighted, balancing, checked_weights
 from shoal.train.data.folds import Folds, made_folds
-from shoal.train.data.parts import Source
+from shoal.train.data.parts import Index, Source
 from shoal.train.data.ragged import Ragged
 
 By = str | int | Callable[[Any], float]
@@ -157,13 +157,29 @@ class Arranged:
                 f'config["fold"] must be a whole number from 0 to {folds.count - 1}; got {fold!r}'
             )
         index = folds.index(int(fold))
+        source = self._source.divided(index)  # type: ignore[attr-defined]
+        return self._of_parts(source, index)
+
+    def few(self, index: Mapping[ShardId, Index]) -> Self:
+        """These rows of these parts alone, as data without weights and folds, to try code with."""
+        other = self._of_parts(FewRows(self, index), index)
+        other.arrangement = replace(self.arrangement, draws=None, folds=None)
+        return other
+
+    def _of_parts(self, source: Source, index: Mapping[ShardId, Index]) -> Self:
+        """A copy that has these rows of the source, by part."""
         other = copy(self)
-        other._source = self._source.divided(index)  # type: ignore[attr-defined]
+        other._source = source
         other._sizes = {part: len(rows) for part, rows in index.items()}
         other.sizes = {p: n for p, n in other._sizes.items() if p.startswith("s")}
         other.shards = tuple(other.sizes)
         other.validation = tuple(part for part in index if part.startswith("v"))
         return other
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a sample, as it is stored."""
+        return self._row_bytes
 
     @property
     def is_shuffled(self) -> bool:
@@ -214,6 +230,31 @@ class Arranged:
     def read(self, part: ShardId) -> Columns:
         """All samples of a part."""
         raise NotImplementedError
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of a part, in this order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """Some rows of other data's parts."""
+
+    data: Arranged
+    index: Mapping[ShardId, Index]
+
+    @property
+    def serial(self) -> bool:
+        """Whether the other data must not be read beside training."""
+        return self.data._source.serial
+
+    def read(self, part: ShardId) -> Columns:
+        """All of the rows of the part."""
+        return self.data.rows(part, self.index[part])
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """Some of the rows of the part."""
+        return self.data.rows(part, self.index[part][index])
 
 
 def labels_of(columns: Columns, by: str | int) -> Array:

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from shoal.train.lane.largest import is_open
@@ -34,7 +35,7 @@ class NotInSpaceError(KeyError):
     """The recipe reads a key that the configuration does not have."""
 
 
-class _Watched(dict[str, Any]):
+class Watched(dict[str, Any]):
     """A configuration whose missing keys raise an error of their own."""
 
     def __missing__(self, name: str) -> Any:
@@ -176,51 +177,74 @@ def check_values(
                 check_steps(recipe, settings(recipe, {**usual, field.name: value}))
 
 
-def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> None:
+def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> int:
     """Build a model and its optimizer of this configuration, and throw them away.
 
     No random state changes. Other errors of the recipe are left to the trial, for they may be
-    those of this configuration only.
+    those of this configuration only. Returns the number of the model's parameters; 0 where no model
+    could be made.
 
     Raises:
         ValueError: the recipe reads a key that the configuration lacks, the model has a lazy layer
-            without a shape, or what `configure_optimizers` returns is no optimizer.
+            without a shape, or what `configure_optimizers` returns is no optimizer, or one of
+            another model's parameters.
     """
     delay_compiler()  # making an optimizer imports it
     states = Rng(seed_of(config, seed), torch.device("cpu"))
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = _optimizer(copy(recipe), config)
+            model, made = _optimizer(copy(recipe), config)
         except NotInSpaceError as error:
-            listed = ", ".join(config) or "nothing"
-            raise ValueError(
-                f"{type(recipe).__name__} reads config[{error.args[0]!r}], and a configuration of "
-                f"the search has {listed}: add a dimension to search_space (a plain value is the "
-                "same for all trials), or read it with config.get"
-            ) from error
+            raise ValueError(lacking(recipe, config, error)) from error
         except UnshapedError:
             raise
         except Exception:  # noqa: BLE001 - the trial will say so
-            return
+            return 0
         try:
-            optimizers = Optimizing(made).optimizers
-            check_values(recipe, config, {}, len(optimizers))
+            optimizing = Optimizing(made)
+            check_values(recipe, config, {}, len(optimizing.optimizers))
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
+    if not isinstance(model, nn.Module):  # the trial will say so
+        return 0
+    _check_own(model, optimizing.parameters)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> Any:
-    """What `configure_optimizers` returns for a new model of this configuration.
+def lacking(recipe: Recipe, config: Mapping[str, Any], error: NotInSpaceError) -> str:
+    """What to tell a user whose recipe reads a key that configurations lack."""
+    listed = ", ".join(config) or "nothing"
+    return (
+        f"{type(recipe).__name__} reads config[{error.args[0]!r}], and a configuration of "
+        f"the search has {listed}: add a dimension to search_space (a plain value is the "
+        "same for all trials), or read it with config.get"
+    )
+
+
+def _check_own(model: nn.Module, stepped: Collection[nn.Parameter]) -> None:
+    """Raise ValueError if the optimizers step parameters that are not the model's."""
+    own = {id(parameter) for parameter in model.parameters()}
+    foreign = [parameter for parameter in stepped if id(parameter) not in own]
+    if foreign:
+        raise ValueError(
+            f"configure_optimizers gives {len(stepped)} parameters to optimizers, {len(foreign)} "
+            "of which are not the model's: give them those of the model that it gets, "
+            "model.parameters()"
+        )
+
+
+def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> tuple[nn.Module, Any]:
+    """A new model of this configuration, and what `configure_optimizers` returns for it.
 
     Raises:
         NotInSpaceError: the recipe reads a key that the configuration lacks.
     """
-    watched = _Watched(config)
+    watched = Watched(config)
     model = recipe.configure_model(watched)
-    if isinstance(model, torch.nn.Module):
+    if isinstance(model, nn.Module):
         check_shaped(model)
-    return recipe.configure_optimizers(model, watched)
+    return model, recipe.configure_optimizers(model, watched)
 
 
 # -- schedules that end ----------------------------------------------------------------------------
@@ -253,7 +277,7 @@ def schedule_ends(
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            schedules = Optimizing(_optimizer(copy(recipe), config)).schedules
+            schedules = Optimizing(_optimizer(copy(recipe), config)[1]).schedules
         except Exception:  # noqa: BLE001 - the trial will say so
             return ScheduleEnds(reasons=tuple(reasons))
     fatal = ""

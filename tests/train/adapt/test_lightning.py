@@ -447,3 +447,16 @@ def test_the_trained_model_is_the_users_own(tmp_path: Path) -> None:
     assert model.hparams.width == 5
     assert pickle.loads(pickle.dumps(model)).net[0].out_features == 5
     assert np.isfinite(model(torch.zeros(1, 8)).detach().numpy()).all()
+
+
+def test_a_metric_that_no_module_logs_is_an_error_before_training(
+    tmp_path: Path,
+) -> None:
+    recipe = shoal.lightning(Net, train=kit.dots(100, 0), valid=kit.dots(50, 1))
+    space = {"lr": shoal.grid([0.1, 0.01])}
+    study = shoal.create_study(
+        recipe, storage=tmp_path / "s", search_space=space, metric="valloss"
+    )
+    with pytest.raises(shoal.StudyError, match="did you mean 'val_loss'"):
+        study.optimize(max_epochs=1, progress=False)
+    assert not study.folder.journal.exists()

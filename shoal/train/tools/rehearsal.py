@@ -1,0 +1,293 @@
+"""One batch, trained and validated before a study begins, to find what is wrong with a recipe."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from copy import copy, deepcopy
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.columns import Columns
+from shoal.train.data.data import Data
+from shoal.train.data.items.collate import tensors_in
+from shoal.train.data.parts import Index
+from shoal.train.lane.blame import no_room
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.largest import is_open, with_size
+from shoal.train.lane.scoring import scoring
+from shoal.train.private import delay_compiler
+from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.hooks import scores_whole, validates
+from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.settings import (
+    FOLD,
+    DataKey,
+    data_key,
+    seed_of,
+    seen_by,
+    settings,
+)
+from shoal.train.recipe.shard import ShardRecipe
+from shoal.train.recipe.unit import RAISED, named_apart
+from shoal.train.rng import Rng
+from shoal.train.stream.stream import Stream
+from shoal.train.tools.said import said
+from shoal.train.tools.tried import NotInSpaceError, Watched, lacking
+
+LARGE = 20_000_000  # parameters of a model that is not worth a rehearsal
+MOST_BYTES = 2**24  # of a batch that is rehearsed
+SMALL = 32  # samples of a batch whose size is to be found out
+SEARCHED = 2**26  # bytes of a shard that is searched for telling samples
+CONTAINERS = (dict, list, set)  # attributes of a recipe that its code may change
+GENERATORS = (
+    np.random.Generator,
+    np.random.RandomState,
+    random.Random,
+    torch.Generator,
+)
+
+
+class Mistake(ValueError):  # noqa: N818
+    """What is wrong with a recipe, in one line for people."""
+
+
+def rehearse(
+    recipe: Recipe,
+    data: Data,
+    config: Mapping[str, Any],
+    seed: int,
+    device: str,
+    metric: str | None,
+) -> None:
+    """Train a new model of this configuration on one batch, validate it, and throw it away.
+
+    No random state changes. No step is taken with data that cannot be read by rows, with a
+    featurizer, with a `ShardRecipe`, with a model that is compiled first, and with large batches.
+
+    Raises:
+        Mistake: the recipe's code raised, or what it gives is not what it must be.
+    """
+    if not data.by_rows or overrides(recipe, "features"):
+        return
+    if isinstance(recipe, ShardRecipe):
+        return
+    if is_open(recipe, config):
+        config = with_size(config, SMALL)
+    delay_compiler()
+    place = torch.device(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
+        rehearsal.run(metric)
+
+
+def _own_copy(recipe: Recipe) -> Recipe:
+    """The recipe with containers and generators of its own.
+
+    A pickled copy would not do: to load it would change the classes of this process.
+    """
+    made = copy(recipe)
+    for name, value in vars(recipe).items():
+        if isinstance(value, CONTAINERS):
+            vars(made)[name] = copy(value)
+        elif isinstance(value, GENERATORS):
+            vars(made)[name] = deepcopy(value)
+    return made
+
+
+class _Rehearsal:
+    """A step of one configuration, and a validation."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Data,
+        config: Mapping[str, Any],
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._recipe = recipe
+        self._data = data
+        self._config = Watched(config)
+        self._seed = seed
+        self._device = device
+        self._chunk: Columns | None = None  # that a step got last
+
+    def run(self, metric: str | None) -> None:
+        """Train, validate, and look at what came out.
+
+        That memory ran out is no mistake: the trial will say so.
+
+        Raises:
+            Mistake: see `rehearse`.
+        """
+        try:
+            with Rng(seed_of(self._config, self._seed), self._device):
+                self._run(metric)
+        except Mistake:
+            raise
+        except NotInSpaceError as error:
+            raise Mistake(lacking(self._recipe, self._config, error)) from error
+        except RAISED as error:
+            if not no_room(error):
+                raise Mistake(said(error, self._described())) from error
+
+    def _run(self, metric: str | None) -> None:
+        key = data_key(self._recipe, self._config)
+        few = self._few(key)
+        lane = TrainingLane(
+            self._recipe,
+            self._config,
+            seed=seed_of(self._config, self._seed),
+            device=self._device,
+            epoch=float(self._data.samples),
+        )
+        lane.optimizing.check_metric(metric)
+        if few is None or hasattr(lane.model, "_orig_mod"):  # to compile takes long
+            return
+        stream = Stream(
+            seen_by(self._recipe, key),
+            few,
+            seed=self._seed,
+            device=self._device,
+            memory_gb=0.0,
+        )
+        trained = self._trained(lane, stream, few.shards[0])
+        self._check_trained(lane, trained.get("loss", 0.0))
+        if validates(self._recipe, few):
+            scores = self._scored(lane, stream, metric)
+            if scores is not None:
+                _check_metric(metric, {*scores, *named_apart(trained, scores)})
+
+    # -- the samples -------------------------------------------------------------------------------
+
+    def _few(self, key: DataKey) -> Data | None:
+        """A batch of training data, and as much validation data; None if that is a lot."""
+        size = settings(self._recipe, self._config).batch_size
+        if size * self._data.row_bytes > MOST_BYTES:
+            return None
+        data = self._data
+        if data.arrangement.folds is not None:
+            data = data.of_fold(dict(key)[FOLD])
+        parts = (*data.shards[:1], *data.validation[:1])
+        return data.few({part: _rows(data, part, size) for part in parts})
+
+    def _described(self) -> str:
+        """The batch that a step got last, in words; empty if none did."""
+        if self._chunk is None:
+            return ""
+        try:
+            return described(cols.ready(self._chunk))
+        except RAISED:  # collate cannot make it
+            return ""
+
+    # -- the steps ---------------------------------------------------------------------------------
+
+    def _trained(
+        self, lane: TrainingLane, stream: Stream, shard: ShardId
+    ) -> dict[str, float]:
+        """Train on the batch; what the last step gave, by name."""
+        lane.begin(self._data.size(shard))
+        with closing(stream.chunks(shard, 0, lane.settings.order)) as chunks:
+            for chunk in chunks:
+                self._chunk = chunk
+                with lane.rng:
+                    deque(lane.feed(chunk), maxlen=0)
+        with lane.rng:
+            deque(lane.flush(), maxlen=0)
+        return {name: float(items[-1][1]) for name, items in lane.noted.take().items()}
+
+    def _check_trained(self, lane: TrainingLane, loss: float) -> None:
+        """Raise Mistake if the loss is of another model, or not finite because of the data."""
+        gradients = [parameter.grad for parameter in lane.parameters]
+        if not lane.hooks.steps_itself and all(each is None for each in gradients):
+            raise Mistake(
+                "the loss of training_step depends on no parameter that the optimizer steps: "
+                "compute it with the model that training_step gets"
+            )
+        numbers = tensors_in(cols.ready(self._chunk))
+        parameters = lane.model.parameters()
+        if (
+            not isfinite(loss)
+            and not _are_finite(parameters)
+            and not _are_finite(numbers)
+        ):
+            raise Mistake(
+                "the data holds numbers that are not finite (NaN), and so is the loss; the batch: "
+                f"{self._described()}; fill them in, or leave such samples out"
+            )
+
+    def _scored(
+        self, lane: TrainingLane, stream: Stream, metric: str | None
+    ) -> dict[str, float] | None:
+        """The scores of the validation batch; None where so few samples may have none."""
+        with scoring(lane) as scores:
+            for chunk in stream.validation(lane.settings.scored_order):
+                self._chunk = chunk
+                scores.add(chunk)
+            self._chunk = None
+            try:
+                found = scores.scores()
+                with lane.rng:
+                    return {**found, **lane.end_epoch(found.get(metric or ""))}
+            except RAISED:
+                if scores_whole(self._recipe) or isinstance(self._recipe, Adapted):
+                    return None
+                raise
+
+
+def _rows(data: Data, part: ShardId, size: int) -> Index:
+    """So many samples of the part: those that may show a mistake, and the first ones."""
+    count = min(size, data.size(part))
+    rows = list(range(count))
+    if data.in_memory and data.size(part) * data.row_bytes <= SEARCHED:
+        telling = telling_rows(data.read(part))
+        rows = list(dict.fromkeys([*telling, *rows]))[:count]
+    return np.array(sorted(rows))
+
+
+def telling_rows(columns: Columns) -> Iterator[int]:
+    """Samples with the least and the largest whole number, and the first that is not finite."""
+    for column in cols.parts(columns):
+        if not isinstance(column, np.ndarray) or not column.size:
+            continue
+        rows = column.reshape(len(column), -1)
+        if rows.dtype.kind in "iu":
+            yield int(rows.min(1).argmin())
+            yield int(rows.max(1).argmax())
+        elif rows.dtype.kind == "f":
+            yield int(np.isfinite(rows.sum(1)).argmin())
+
+
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all numbers are."""
+    return all(bool(torch.isfinite(each).all()) for each in tensors)
+
+
+def described(batch: Any) -> str:
+    """The batch's tensors in words."""
+    kinds = [(str(each.dtype), tuple(each.shape)) for each in tensors_in(batch)]
+    return ", ".join(f"{kind.removeprefix('torch.')} {shape}" for kind, shape in kinds)
+
+
+def _check_metric(metric: str | None, names: Collection[str]) -> None:
+    """Raise Mistake if the metric is none of these values."""
+    if metric is None or metric in names:
+        return
+    near = get_close_matches(metric, names, 1)
+    meant = f" did you mean {near[0]!r}?" if near else ""
+    raise Mistake(
+        f"trials have no metric {metric!r}; evaluations give {', '.join(sorted(names))}:{meant} "
+        "set metric= to one of them"
+    )

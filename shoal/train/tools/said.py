@@ -1,0 +1,68 @@
+"""What a user's code raised, in one line: where, what, and what helps."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+
+SHOAL = str(Path(__file__).parents[2])
+INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
+SIZES = "the sizes of the model's layers must fit the samples and each other"
+WHOLE = "labels of classes must be whole numbers: y.astype('int64')"
+FLOATS = "the model computes with float32: convert the samples, x.astype('float32')"
+RANGE = "labels must lie between 0 and one less than the model's outputs"
+SELF = "the first argument of a recipe's methods is self"
+# Part of a message of Python or torch, and what helps.
+REMEDIES = {
+    "dtype to be Long": WHOLE,
+    "expected scalar type Long": WHOLE,
+    "same dtype": FLOATS,
+    "Found dtype": FLOATS,
+    "scalar type Float": FLOATS,
+    "shapes cannot be multiplied": SIZES,
+    "size mismatch": SIZES,
+    "channels, but got": SIZES,
+    "Target size": "the model's outputs and the labels must have one shape: unsqueeze or squeeze",
+    "out of bounds": RANGE,
+    "device-side assert": RANGE,
+    "on the same device": "make tensors on the batch's device: torch.zeros(3, device=x.device)",
+    "does not require grad": "return the loss itself, without .item(), .detach() or no_grad",
+    "positional argument": SELF,
+}
+
+
+def said(error: BaseException, batch: str) -> str:
+    """The error in one line for people; one that Shoal raised is given as it is.
+
+    `batch`: what the code worked on, in words.
+    """
+    text = str(error).strip().split("\n")[0]
+    frames = list(walk_tb(error.__traceback__))
+    own = [(frame, line) for frame, line in frames if _is_users(frame)]
+    parts = [text]
+    if own:
+        frame, line = own[-1]
+        method = own[0][0].f_code.co_name
+        place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+        parts = [f"{method} raised {type(error).__name__}: {text} ({place})"]
+    elif not frames or not _is_shoals(frames[-1][0]):
+        parts = [f"training raised {type(error).__name__}: {text}"]
+    if batch:
+        parts.append(f"the batch: {batch}")
+    for part, remedy in REMEDIES.items():
+        if part in text:
+            parts.append(remedy)
+            break
+    return "; ".join(parts)
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether this is the user's own code."""
+    file = frame.f_code.co_filename
+    return not _is_shoals(frame) and not any(part in file for part in INSTALLED)
+
+
+def _is_shoals(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(SHOAL)

@@ -1,0 +1,288 @@
+"""Before a study begins one batch is tried: that finds mistakes, and leaves nothing."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss, pad
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import shoal
+from shoal.study import run
+from shoal.study.folder import StudyError
+from shoal.train.tools.rehearsal import telling_rows
+
+
+def study_of(recipe: shoal.Recipe, folder: Path, **given: Any) -> shoal.Study:
+    """A new study of the recipe."""
+    return shoal.create_study(recipe, storage=folder / "s", **given)
+
+
+def refused(study: shoal.Study, match: str, **given: Any) -> None:
+    """The study does not begin."""
+    with pytest.raises(StudyError, match=match):
+        study.optimize(progress=False, **given)
+    assert not study.folder.journal.exists()
+
+
+def weights_of(study: shoal.Study) -> list[torch.Tensor]:
+    """All trained numbers, trial by trial."""
+    models = [study.load_model(trial.id) for trial in study.trials]
+    return [tensor for model in models for tensor in model.state_dict().values()]
+
+
+# -- what it leaves ------------------------------------------------------------------------------
+
+
+class Noting(shoal.Recipe):
+    """Draws random numbers everywhere, and keeps things on itself."""
+
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
+    metric, mode, max_epochs = "loss", "min", 2
+    batch_size = 16
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.numbers = np.random.default_rng(0)
+
+    def data(self) -> shoal.Data:
+        x = np.random.default_rng(1).normal(size=(96, 5)).astype("float32")
+        return shoal.Data.arrays(x, shards=2, validation=0.25)
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        return tuple(column + self.numbers.normal() for column in samples)
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.Linear(5, 1)
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.calls.append("training_step")
+        noise = torch.rand(()) + float(np.random.rand()) + random.random()
+        return (model(batch[0]) - noise).square().mean()
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return {"loss": model(batch[0]).square()[:, 0]}
+
+
+def test_it_changes_no_result_and_nothing_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = [Noting(), Noting()]
+    with_it = study_of(recipes[0], tmp_path / "a")
+    with_it.optimize(policy="fifo", progress=False)
+    monkeypatch.setattr(run, "check_by_rehearsal", lambda *_: None)
+    without = study_of(recipes[1], tmp_path / "b")
+    without.optimize(policy="fifo", progress=False)
+    assert len(recipes[0].calls) == len(recipes[1].calls) > 0
+    assert all(map(torch.equal, weights_of(with_it), weights_of(without)))
+
+
+def test_only_a_new_study_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(run, "check_by_rehearsal", lambda *_: seen.append(1))
+    study = study_of(Noting(), tmp_path)
+    study.optimize(max_epochs=1, progress=False)
+    study.optimize(max_epochs=1, progress=False)
+    study.resume(progress=False)
+    study.optimize(max_epochs=2, progress=False)
+    assert seen == [1]
+
+
+# -- what it refuses, and what not ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [4, 8])
+def test_one_bad_configuration_is_left_to_its_trial(
+    tmp_path: Path, blobs: Any, bad: int
+) -> None:
+    study = study_of(blobs(fail=bad), tmp_path)
+    study.optimize(max_epochs=1, progress=False)
+    statuses = {trial.config["width"]: trial.status for trial in study.trials}
+    assert statuses[bad].startswith("failed: RuntimeError: no such width")
+    assert statuses[12 - bad] == "finished"
+
+
+def test_a_key_that_only_a_step_reads_must_be_in_the_space(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Reading(blobs):  # type: ignore[misc,valid-type]
+        def training_step(self, model: Any, batch: Any, config: Any) -> Any:
+            return super().training_step(model, batch) * config["weight"]
+
+    refused(study_of(Reading(), tmp_path), r"Reading reads config\['weight'\]")
+
+
+def test_scores_that_few_samples_do_not_have_are_no_mistake(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Whole(blobs):  # type: ignore[misc,valid-type]
+        def validation_epoch(self, outputs: Any) -> Any:
+            if len(outputs["accuracy"]) < 30:
+                raise ValueError("too few samples for this score")
+            return {"accuracy": outputs["accuracy"].mean()}
+
+    study = study_of(Whole(), tmp_path)
+    study.optimize(max_epochs=1, progress=False)
+    assert {trial.status for trial in study.trials} == {"finished"}
+
+
+def test_values_of_training_may_be_the_metric(tmp_path: Path, blobs: Any) -> None:
+    for name in ("loss", "accuracy"):
+        study = study_of(blobs(), tmp_path / name, metric=name)
+        study.optimize(max_epochs=1, progress=False)
+        assert all(name in trial.scores[-1][1] for trial in study.trials)
+    refused(study_of(blobs(), tmp_path, metric="train_loss"), "no metric 'train_loss'")
+
+
+def test_a_batch_written_to_and_a_setting_of_the_recipe_are_told(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Writing(blobs):  # type: ignore[misc,valid-type]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            batch[0].mul_(2)
+            return super().training_step(model, batch)
+
+    class Setting(blobs):  # type: ignore[misc,valid-type]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.seen = 1
+            return super().training_step(model, batch)
+
+    refused(study_of(Writing(), tmp_path), "a step wrote into its batch")
+    refused(study_of(Setting(), tmp_path), "training_step sets self.seen")
+
+
+def test_with_ray_the_driver_rehearses(tmp_path: Path, blobs: Any) -> None:
+    study = study_of(blobs(), tmp_path, metric="acuracy")
+    refused(study, "did you mean 'accuracy'", backend="ray", slots=1)
+
+
+def test_large_batches_are_not_rehearsed(tmp_path: Path, blobs: Any) -> None:
+    class Large(blobs):  # type: ignore[misc,valid-type]
+        batch_size = 10**6
+
+    study = study_of(Large(fail=4), tmp_path, search_space={"width": 4, "lr": 0.1})
+    with pytest.raises(shoal.StudyError, match="all of 1 trials failed"):
+        study.optimize(num_samples=1, max_epochs=1, progress=False)
+
+
+# -- data of every kind --------------------------------------------------------------------------
+
+
+class Words(Dataset[Any]):
+    """Items of unequal lengths, and labels."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(3 + index % 4), index % 3
+
+
+def padded(items: list[Any]) -> Any:
+    rows = [pad(x, (0, 8 - len(x))) for x, _ in items]
+    return torch.stack(rows), torch.tensor([y for _, y in items])
+
+
+class Classes(shoal.Recipe):
+    """Sorts samples of whatever data it gets."""
+
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
+    metric, mode, max_epochs = "acuracy", "max", 1
+    batch_size = 8
+    made: Any = None
+
+    def data(self) -> Any:
+        return type(self).made()
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.Linear(8, 3)
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return cross_entropy(model(batch[0]), batch[1])
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+def columns() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    return np.ones((40, 8), np.float32), np.arange(40) % 3
+
+
+def loaders() -> Any:
+    tensors = TensorDataset(*map(torch.from_numpy, columns()))
+    return DataLoader(tensors, batch_size=4, shuffle=True), DataLoader(tensors)
+
+
+KINDS = {
+    "items with collate": lambda: shoal.Data.dataset(Words(), collate=padded),
+    "loaders": loaders,
+    "weighted": lambda: shoal.Data.arrays(*columns()).weighted(np.ones(40)),
+    "bucketed": lambda: shoal.Data.dataset(Words(), collate=padded).bucketed(0),
+    "folds": lambda: shoal.Data.arrays(*columns(), validation=None).folds(4),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_of_any_kind_that_can_be_read_by_rows_is_rehearsed(
+    tmp_path: Path, kind: str
+) -> None:
+    space = dict(Classes.search_space)
+    if kind == "folds":
+        space["fold"] = shoal.grid(range(4))
+    Classes.made = staticmethod(KINDS[kind])
+    refused(
+        study_of(Classes(), tmp_path, search_space=space), "did you mean 'accuracy'"
+    )
+
+
+class Carrying(shoal.Recipe):
+    """A recurrent model that hands its state on, and forgets to."""
+
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
+    max_epochs, batch_size = 1, 4
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.sequence(np.arange(400, dtype=np.float32)[:, None], window=8)
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.RNN(1, 1, batch_first=True)
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: nn.Module, batch: Any, state: Any) -> Any:
+        out, _ = model(batch[0], state)
+        return mse_loss(out, batch[1])
+
+
+def test_steps_that_carry_a_state_are_rehearsed(tmp_path: Path) -> None:
+    refused(study_of(Carrying(), tmp_path), "must return two things")
+
+
+def test_samples_that_show_mistakes_are_in_the_batch() -> None:
+    x = np.zeros((50, 3), np.float32)
+    x[31, 1] = np.inf
+    y = np.full(50, 2)
+    y[40], y[7] = 9, -1
+    assert set(telling_rows((x, y))) == {31, 40, 7}
+
+
+def test_a_rare_label_without_an_output_is_found(tmp_path: Path) -> None:
+    x, y = columns()
+    y = y * 0
+    y[37] = 3
+    Classes.made = staticmethod(lambda: shoal.Data.arrays(x, y, validation=(x, y)))
+    refused(study_of(Classes(), tmp_path), "labels must lie between 0 and")
