@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -86,10 +85,8 @@ def rehearse(
         config = with_size(config, SMALL)
     delay_compiler()
     place = torch.device(device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
-        rehearsal.run(metric)
+    rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
+    rehearsal.run(metric)
 
 
 def _own_copy(recipe: Recipe) -> Recipe:
