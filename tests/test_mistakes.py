@@ -132,6 +132,51 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
 }
 
+# As people make them who come from other tools. The page does not show these.
+FURTHER: Mapping[str, Mistake] = {
+    "a step without return": Mistake(
+        "return F.cross_entropy(", "F.cross_entropy(", "got NoneType"
+    ),
+    "a step without self": Mistake(
+        "training_step(self, model", "training_step(model", "is self"
+    ),
+    "data without self": Mistake("data(self)", "data()", "is self"),
+    "data that raises": Mistake(
+        "np.arange(64) % 3", "np.arange('a')", "data raised TypeError"
+    ),
+    "a score that is a text": Mistake(
+        "(model(x).argmax(1) == y).float()", "'good'", "accuracy: got str"
+    ),
+    "columns of two lengths": Mistake(
+        "np.ones((64, 5)", "np.ones((60, 5)", "got 0: 60, 1: 64"
+    ),
+    "classes from 1": Mistake("% 3", "% 3 + 1", "labels must lie between 0 and"),
+    "float64": Mistake("np.float32", "np.float64", "one kind of number"),
+    "a class for a model": Mistake(
+        "nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"
+    ),
+    "no model": Mistake(
+        "return nn.Linear(5, 3)", "nn.Linear(5, 3)", "must return a torch.nn.Module"
+    ),
+    "a name that is not there": Mistake(
+        "nn.Linear(5, 3)", "nn.Linear(5, three)", "raised NameError"
+    ),
+    "an attribute of the configuration": Mistake(
+        'config["lr"]', "config.lr", "write config['lr']"
+    ),
+    "a batch larger than a shard, dropped": Mistake(
+        "batch_size = 16",
+        "batch_size, drop_last = 99, True",
+        "drop_last leaves nothing to train",
+    ),
+    "another word for max": Mistake(
+        '"max"', '"maximal"', 'mode must be "min" or "max"'
+    ),
+    "an unknown value": Mistake(
+        "shoal.grid([0.1, 0.01])", "print", "a configuration holds bool, int"
+    ),
+}
+
 
 def written(folder: Path, mistake: Mistake) -> Path:
     """A file with a recipe that has the mistake."""
@@ -148,15 +193,15 @@ def trained(recipe: shoal.Recipe, storage: Path) -> shoal.Study:
     return study
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", [*MISTAKES, *FURTHER])
 def test_a_mistake_is_one_error_before_any_trial_trains(
     tmp_path: Path, name: str
 ) -> None:
-    mistake = MISTAKES[name]
+    mistake = {**MISTAKES, **FURTHER}[name]
     file = written(tmp_path, mistake)
     storage = tmp_path / "study"
     recipe = recipe_class(load_module(file))()
-    with pytest.raises(shoal.StudyError) as caught:
+    with pytest.raises((shoal.StudyError, ValueError)) as caught:
         trained(recipe, storage)
     assert mistake.said in str(caught.value)
     assert not (storage / "journal.jsonl").exists()

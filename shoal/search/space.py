@@ -200,7 +200,8 @@ def value_of(value: Any) -> Value:
     if isinstance(value, (list, tuple)):
         return tuple(value_of(item) for item in value)
     raise ValueError(
-        f"a configuration holds bool, int, float, str, None and lists of them; got {value!r}"
+        f"a configuration holds bool, int, float, str, None and lists of them; got {value!r}: give "
+        "a name or a number, and make the object of it in configure_model"
     )
 
 

@@ -15,6 +15,7 @@ from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools import tried
+from shoal.train.tools.said import said
 
 Space = Mapping[str, Any]
 UNLIKE = 16  # configurations that `unlike_config` chooses from
@@ -119,12 +120,18 @@ def data_of(recipe: Recipe) -> Data:
     """The recipe's data.
 
     Raises:
-        StudyError: `data` returns something else than data, or data of which no batch can be made.
+        StudyError: `data` raised, or returns something else than data, or data of which no batch
+            can be made.
+        OSError: a file cannot be read.
     """
     try:
         return bring(recipe)
+    except (StudyError, OSError):
+        raise
     except DataError as error:
         raise StudyError(str(error)) from error
+    except Exception as error:
+        raise StudyError(said(error)) from error
 
 
 def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:

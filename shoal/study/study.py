@@ -298,7 +298,7 @@ def create_study(
     """
     check_names(others)
     recipe = as_recipe(recipe, command)
-    mode = _mode(mode, direction) or recipe.mode or "min"
+    mode = _mode(mode, direction) or _mode(recipe.mode, None) or "min"
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:

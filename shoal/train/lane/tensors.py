@@ -94,14 +94,19 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse models whose state Shoal could not keep.
+    """Refuse what is no model, and models whose state Shoal could not keep.
 
     Parameters must be dense; buffers may be sparse.
 
     Raises:
+        TypeError: it is no module.
         UnshapedError: a lazy layer has no shape yet.
         ValueError: one has no values, is quantised, or is a sparse parameter; it is named.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"configure_model must return a torch.nn.Module, a new one at each call; got {model!r}"
+        )
     check_shaped(model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"

@@ -11,7 +11,9 @@ SHOAL = str(Path(__file__).parents[2])
 INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
 SIZES = "the sizes of the model's layers must fit the samples and each other"
 WHOLE = "labels of classes must be whole numbers: y.astype('int64')"
-FLOATS = "the model computes with float32: convert the samples, x.astype('float32')"
+FLOATS = (
+    "samples and model need one kind of number, mostly float32: x.astype('float32')"
+)
 RANGE = "labels must lie between 0 and one less than the model's outputs"
 SELF = "the first argument of a recipe's methods is self"
 # Part of a message of Python or torch, and what helps.
@@ -33,7 +35,7 @@ REMEDIES = {
 }
 
 
-def said(error: BaseException, batch: str) -> str:
+def said(error: BaseException, batch: str = "") -> str:
     """The error in one line for people; one that Shoal raised is given as it is.
 
     `batch`: what the code worked on, in words.

@@ -41,6 +41,9 @@ class Watched(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         raise NotInSpaceError(name)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a configuration is a dict: write config[{name!r}]")
+
 
 def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
     """Raise ValueError if a name looks like a misspelt name of one of Shoal's attributes.
