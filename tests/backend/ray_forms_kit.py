@@ -565,6 +565,7 @@ def keras_recipe() -> Any:
         ) -> Any:
             total = count = 0.0
             for x, y in batches:
+                perhaps_fatal()
                 total += len(y) * float(state.train_on_batch(x, y))
                 count += len(y)
                 state.reset_metrics()
