@@ -1,5 +1,7 @@
 """The user's door: create a study, optimize, look at what came out."""
 
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,10 @@ from shoal.study.setup import (
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
 
+# Words in names of metrics of which more is better.
+LARGER = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
+)
 DIRECTIONS = {"minimize": "min", "maximize": "max"}
 
 
@@ -298,7 +304,8 @@ def create_study(
     """
     check_names(others)
     recipe = as_recipe(recipe, command)
-    mode = _mode(mode, direction) or _mode(recipe.mode, None) or "min"
+    metric = _metric(metric or recipe.metric)
+    mode = _mode(mode, direction) or _mode(recipe.mode, None) or _usual_mode(metric)
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:
@@ -311,7 +318,7 @@ def create_study(
     if space is None:
         space = recipe.search_space
     space = as_space(space)
-    setup = Setup(recipe, folder, metric or recipe.metric, mode, space, seed)
+    setup = Setup(recipe, folder, metric, mode, space, seed)
     return Study(setup, searcher)
 
 
@@ -337,6 +344,24 @@ def load_study(storage: str | Path) -> Study:
             seed=int(former.get("seed", 0)),
         )
     )
+
+
+def _metric(metric: Any) -> str | None:
+    """The name of the value to rank by."""
+    if metric is not None and not isinstance(metric, str):
+        raise StudyError(f"metric must be the name of one value; got {metric!r}")
+    return metric
+
+
+def _usual_mode(metric: str | None) -> str:
+    """The mode of a study for which none was given; a warning says so if that looks wrong."""
+    if metric is not None and LARGER.intersection(re.split("[_/ .-]", metric.lower())):
+        warnings.warn(
+            f"no mode was given, so that trials with the least {metric!r} count as the best: "
+            'give mode="max", or mode="min" if that is meant',
+            stacklevel=3,
+        )
+    return "min"
 
 
 def _mode(mode: str | None, direction: str | None) -> str | None:

@@ -40,6 +40,8 @@ def refused(study: shoal.Study, match: str, **given: Any) -> None:
         ({"timeout": -1.0}, "timeout must be seconds"),
         ({"profile": 3}, "profile= takes the path"),
         ({"num_samples": 2, "n_trials": 3}, "two names of one number"),
+        ({"n_trials": 2.5}, "num_samples must be a whole number; got 2.5"),
+        ({"max_epochs": "3"}, "max_epochs must be a number; got '3'"),
     ],
 )
 def test_arguments_are_checked_before_the_first_line(
@@ -389,3 +391,13 @@ def test_replay_says_in_what_another_place_differs(
 def test_shoal_offers_few_names() -> None:
     assert len(shoal.__all__) <= 31
     assert all(getattr(shoal, name) is not None for name in shoal.__all__)
+
+
+def test_a_metric_whose_mode_was_forgotten_is_told(tmp_path: Path, blobs: Any) -> None:
+    class Modeless(blobs):  # type: ignore[misc,valid-type]
+        mode = None
+
+    with pytest.warns(UserWarning, match='give mode="max"'):
+        shoal.create_study(Modeless(), storage=tmp_path / "s", metric="val_accuracy")
+    with pytest.raises(StudyError, match="metric must be the name of one value"):
+        shoal.create_study(blobs(), storage=tmp_path / "s", metric=["accuracy"])  # type: ignore[arg-type]

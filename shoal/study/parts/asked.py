@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from shoal.core.ports import Policy, Searcher
@@ -96,6 +97,7 @@ def searcher_of(
         ValueError: no searcher has that name, or its arguments do not fit.
     """
     given = wishes.fields()
+    _check_numbers(given)
     wide = {name: given[name] for name in ("widths", "priority")}
     own = {
         "space": setup.space,
@@ -120,6 +122,16 @@ def searcher_of(
         if not drawn:
             _check_repeats(each)
     return whole
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Raise StudyError if a number is asked for by something else."""
+    kinds = {"num_samples": Integral, "max_epochs": Real, "max_concurrent": Integral}
+    words = {Integral: "a whole number", Real: "a number"}
+    for name, kind in kinds.items():
+        value = given[name]
+        if value is not None and not isinstance(value, kind):
+            raise StudyError(f"{name} must be {words[kind]}; got {value!r}")
 
 
 def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
