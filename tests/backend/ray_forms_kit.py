@@ -345,10 +345,7 @@ class Files:
 
     def _tables(self, x: Any, y: Any) -> None:
         import pyarrow as pa
-        import pyarrow.parquet
 
-        columns = {name: x[:, at] for at, name in enumerate("abcdef")} | {"kind": y}
-        pa.parquet.write_table(pa.table(columns), self.folder / "t.parquet")
         rows = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 6)
         held = pa.table({"x": rows, "y": pa.array(y)})
         with pa.ipc.new_file(str(self.folder / "t.arrow"), held.schema) as file:
@@ -378,9 +375,6 @@ class Files:
     def csv(self) -> shoal.Data:
         how = {"kind": "ordinal"}
         return shoal.Data.csv(self.folder / "t.csv", label="kind", encode=how, shards=2)
-
-    def parquet(self) -> shoal.Data:
-        return shoal.Data.parquet(self.folder / "t.parquet", label="kind", shards=2)
 
     def arrow(self) -> shoal.Data:
         return shoal.Data.arrow(self.folder / "t.arrow", shards=2)

@@ -23,7 +23,6 @@ EACH: dict[str, Any] = {"progress": False, "checkpoint_every": 0, "fuse": False}
 HALVES = {"validate_every": 0.5}
 FORMS: dict[str, Callable[[Path], Any]] = {
     "collate, buckets, augmented": lambda _: kit.Noisy(kit.bucketed),
-    "collate": lambda _: Sentences(kit.ragged),
     "IterableDataset": lambda _: Points(kit.iterable),
     "DataLoader": lambda _: Points(kit.two_loaders),
     "DataLoader, weighted": lambda _: Points(kit.weighing_loader),
@@ -36,7 +35,6 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "closure": lambda _: kit.Closure(kit.balanced),
     "metrics": lambda _: kit.Whole(kit.in_order),
     "csv": lambda path: Points(Files(path).csv),
-    "parquet": lambda path: Points(Files(path).parquet),
     "arrow": lambda path: Points(Files(path).arrow),
     "images": lambda path: Points(Files(path).images, inputs=48),
     "tar": lambda path: Points(Files(path).tar, inputs=48),
@@ -49,13 +47,13 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 }
 # Feeders read, prepare or augment for all slots of the node; the others say that they cannot.
 FED = {
-    *("collate, buckets, augmented", "collate", "IterableDataset", "DataLoader"),
+    *("collate, buckets, augmented", "IterableDataset", "DataLoader"),
     *("DataLoader, weighted", "DataLoader, own sampler", "arrow", "images", "tar"),
     *("files", "lightning", "huggingface"),
 }
 ONE_SHARD = {"DataLoader, weighted", "DataLoader, own sampler"}
 # Points out of files: trials hop with them as with those of other forms.
-FILES = {"csv", "parquet", "arrow", "images", "tar", "mapped arrays", "files"}
+FILES = {"csv", "arrow", "images", "tar", "mapped arrays", "files"}
 
 
 @pytest.fixture(scope="module")
