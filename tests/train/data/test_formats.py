@@ -272,6 +272,15 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
         rows_are_rows(data)
 
 
+def test_a_dataset_shows_the_columns_of_its_format_and_may_have_no_transform() -> None:
+    datasets = pytest.importorskip("datasets", reason="pip install datasets")
+    made = datasets.Dataset.from_dict({"x": [1, 2], "text": ["a", "b"]})
+    shown = Data.arrow(made.with_format("torch", columns=["x"]), validation=None)
+    assert list(shown.read(S0)) == ["x"]
+    with pytest.raises(DataError, match=r"has a transform.*Data\.dataset"):
+        Data.arrow(made.with_transform(lambda rows: rows), validation=None)
+
+
 def test_pictures_of_a_dataset_are_decoded(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="pip install datasets")
     features = datasets.Features(
@@ -310,6 +319,21 @@ def test_lists_of_unequal_lengths_are_refused() -> None:
         DataError, match="must be equally long; got 1 to 2.*Data.dataset"
     ):
         Data.arrow(made, validation=None)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int64(), 2)])
+def test_lists_that_lack_values_are_refused(kind: Any, tmp_path: Path) -> None:
+    """Whole numbers have no NaN: what is missing would become some number."""
+    from pyarrow import parquet
+
+    table = pa.table({"x": pa.array([[1, 2], [3, None]], kind)})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match="column x lack 1 of 4 values"):
+        Data.arrow(tmp_path / "a.arrow", validation=None).read(S0)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column x lack 1 of 4 values"):
+        Data.parquet(tmp_path / "a.parquet", validation=None)
 
 
 # -- pictures ------------------------------------------------------------------------------------

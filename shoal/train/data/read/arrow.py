@@ -237,10 +237,11 @@ def _rows(
     if is_dataset(source):
         schema = source.data.table.schema
         chosen = _chosen(source)
+        names = tuple(columns or _shown(source))
     else:
         source = tuple(_listed(source))
         schema = _schema(source[0])
-    names = tuple(columns or schema.names)
+        names = tuple(columns or schema.names)
     lacks = [name for name in names if name not in schema.names]
     if lacks:
         raise DataError(no_column(lacks, schema.names))
@@ -278,6 +279,22 @@ def _listed(source: Any) -> list[Path]:
 def is_dataset(source: Any) -> bool:
     """Whether it is a datasets.Dataset."""
     return hasattr(source, "cache_files") and hasattr(source, "data")
+
+
+def _shown(source: Any) -> Sequence[str]:
+    """The columns that a datasets.Dataset shows: all, or those of its `set_format`.
+
+    Raises:
+        DataError: it shows what a function makes of them.
+    """
+    if source.format["type"] == "custom":
+        raise DataError(
+            "the dataset has a transform (set_transform, with_transform), and Data.arrow reads the "
+            "table as it is: give decode=, take the transform off with reset_format(), or give the "
+            "dataset to Data.dataset"
+        )
+    columns: Sequence[str] = source.format["columns"]
+    return columns
 
 
 def _chosen(source: Any) -> Array | None:

@@ -80,10 +80,10 @@ def array_of(name: str, values: Any) -> Array:
                 f"lists of column {name} must be equally long; got {lengths[0]} to {lengths[-1]} "
                 "values: for unequal ones give the rows to Data.dataset(…, collate=…)"
             )
-        inner = array_of(name, values.flatten())
+        inner = _within(name, values)
         return inner.reshape(len(values), int(lengths[0]), *inner.shape[1:])
     if pa.types.is_fixed_size_list(kind):
-        inner = array_of(name, values.flatten())
+        inner = _within(name, values)
         return inner.reshape(len(values), kind.list_size, *inner.shape[1:])
     if not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
         raise DataError(
@@ -92,3 +92,18 @@ def array_of(name: str, values: Any) -> Array:
         )
     array: Array = values.to_numpy(zero_copy_only=False)
     return array
+
+
+def _within(name: str, lists: Any) -> Array:
+    """What the lists hold, one after the other.
+
+    Raises:
+        DataError: as `array_of`, or a value is missing.
+    """
+    values = lists.flatten()
+    if values.null_count:
+        raise DataError(
+            f"lists of column {name} lack {values.null_count} of {len(values)} values: fill them "
+            "in, or leave the rows out"
+        )
+    return array_of(name, values)
