@@ -106,6 +106,12 @@ def test_batches_that_cannot_be_kept_are_refused(loader: Any, rule: str) -> None
         Data.loader(loader())
 
 
+def test_a_validation_loader_without_a_batch_size_is_refused() -> None:
+    train = DataLoader(PAIRS, 5)
+    with pytest.raises(DataError, match="needs a batch_size"):
+        Data.loader(train, DataLoader(PAIRS, batch_size=None))
+
+
 def test_a_validation_loader_gives_the_items_of_its_sampler() -> None:
     split = list(range(24))
     train = DataLoader(PAIRS, 5, sampler=SubsetRandomSampler(split[:18]))

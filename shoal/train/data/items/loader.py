@@ -93,11 +93,7 @@ def loaded(train: DataLoader[Any], valid: Any) -> TakenLoader:
     Raises:
         DataError: the loader makes its batches in another way than by number.
     """
-    if train.batch_sampler is None:
-        raise DataError(
-            "a DataLoader needs a batch_size: with batch_size=None its data set makes the batches, "
-            "and trials have batch sizes of their own; let the data set give single items"
-        )
+    _check_batches(train)
     found = TakenLoader(train.dataset, valid, _collate(train), {})
     found.workers = train.num_workers
     if isinstance(valid, DataLoader):
@@ -120,12 +116,16 @@ def scored_items(valid: DataLoader[Any]) -> Any:
     """The items that a validation loader gives: all of its data set, or those of its sampler.
 
     A sampler is asked once, so that all trials are validated on the same items.
+
+    Raises:
+        DataError: the loader's data set makes the batches.
     """
+    _check_batches(valid)
     dataset = valid.dataset
     if isinstance(dataset, IterableDataset):
         return dataset
     sampler: Any = valid.sampler
-    if valid.batch_sampler is not None and not _is_torchs(valid.batch_sampler):
+    if not _is_torchs(valid.batch_sampler):
         sampler = BatchesInOrder(valid.batch_sampler)
     elif isinstance(valid.batch_sampler, BatchSampler):
         sampler = valid.batch_sampler.sampler
@@ -137,6 +137,15 @@ def scored_items(valid: DataLoader[Any]) -> Any:
     if len(numbers) == count and set(numbers) == set(range(count)):
         return dataset
     return Subset(dataset, numbers)
+
+
+def _check_batches(loader: DataLoader[Any]) -> None:
+    """Raise DataError if the loader's data set makes the batches."""
+    if loader.batch_sampler is None:
+        raise DataError(
+            "a DataLoader needs a batch_size: with batch_size=None its data set makes the batches, "
+            "and trials have batch sizes of their own; let the data set give single items"
+        )
 
 
 def _collate(loader: DataLoader[Any]) -> Any:
