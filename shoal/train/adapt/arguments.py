@@ -66,7 +66,6 @@ AROUND = {
     "do_eval",
     "do_predict",
     "do_train",
-    "evaluation_strategy",
     "full_determinism",
     "ignore_data_skip",
     "load_best_model_at_end",
@@ -101,6 +100,7 @@ OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
 NEWER = {
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+    "evaluation_strategy": "eval_strategy",
 }
 
 

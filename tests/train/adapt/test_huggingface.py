@@ -132,6 +132,10 @@ def test_fields_that_are_not_followed_are_refused(args: Any, says: str) -> None:
 def test_evaluations_come_as_the_arguments_say(more: Any, means: Any) -> None:
     given = {**ARGS, "num_train_epochs": 2, **more}
     assert recipe_of(given).validate_every == means
+    if "eval_strategy" in given:
+        former = {**given, "evaluation_strategy": given["eval_strategy"]}
+        del former["eval_strategy"]
+        assert recipe_of(former).validate_every == means
     given["output_dir"] = "unused"
     assert recipe_of(transformers.TrainingArguments(**given)).validate_every == means
 
