@@ -87,13 +87,15 @@ class ChunkCache:
         size = cols.nbytes(chunk)
         name = self._key + shard
         with self._lock:
-            self._held.setdefault(name, {})
+            held = self._held.setdefault(name, {})
             self._held.move_to_end(name)
+            if number in held:
+                return
             while not self._fits(size) and len(self._held) > 1:
                 oldest, _ = self._held.popitem(last=False)
                 self._sizes.pop(oldest, None)
             if self._fits(size):
-                self._held[name][number] = chunk
+                held[number] = chunk
                 self._sizes[name] = self._sizes.get(name, 0) + size
 
     def _fits(self, size: int) -> bool:

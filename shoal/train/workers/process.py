@@ -16,6 +16,7 @@ from shoal.core.cluster import GiB
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.recipe.bring import bring
+from shoal.train.recipe.unit import RAISED
 from shoal.train.stream.feed import Asked
 from shoal.train.stream.stream import Streams, feeding_streams
 from shoal.train.workers.memory import Placed, opened, place_columns, taken
@@ -59,7 +60,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         worker = ChunkWorker(setup)
-    except Exception as error:  # noqa: BLE001 - it may be the user's, and is told
+    except RAISED as error:  # it may be the user's, and is told
         pipe.send(Result(None, why=_line(error)))
         return
     pipe.send(Result(None))
@@ -93,7 +94,7 @@ class ChunkWorker:
             of, key = task.key
             made = self._streams.of(of).made(*key, block)
             placed, memory = place_columns(task.name, made, self._free)
-        except Exception as error:  # noqa: BLE001 - the parent makes it again, and raises
+        except RAISED as error:  # the parent makes it again, and raises
             return Result(task.key, why=_line(error))
         self._open[placed.name] = memory
         return Result(task.key, placed)

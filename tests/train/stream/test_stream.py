@@ -210,6 +210,13 @@ def test_a_shelf_keeps_within_its_limit_and_gives_up_the_shard_used_longest_ago(
     assert shelf.total == 0
 
 
+def test_a_chunk_that_a_shelf_has_counts_once() -> None:
+    shelf, block = ChunkCache(100), (np.zeros(40, "u1"),)
+    shelf.put(S0, 0, block)
+    shelf.put(S0, 0, block)
+    assert shelf.total == 40
+
+
 def test_data_larger_than_the_memory_is_trained_alike() -> None:
     ends = []
     for memory in (1.0, 0.0, 1e-6):

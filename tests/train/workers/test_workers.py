@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import Pipe
+from multiprocessing import Pipe, current_process
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from shoal.train.workers import pool
 from shoal.train.workers.memory import place_columns
 from shoal.train.workers.pool import PoolSetup, Workers
 from shoal.train.workers.process import Result
+from shoal.train.workers.worker import Worker
 
 SHARED = Path("/dev/shm")
 
@@ -155,6 +156,25 @@ def test_the_recipes_error_is_raised_where_it_trains() -> None:
         start(feed)
         with pytest.raises(ZeroDivisionError, match="seven"):
             passes(Broken(), data, feed)
+
+
+class Leaving(Slow):
+    """Ends the process that augments."""
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        raise SystemExit("enough")
+
+
+def test_code_that_exits_does_so_where_it_trains() -> None:
+    """It is not taken for a worker that was killed."""
+    data = numbers()
+    with workers(Leaving(), data, 1) as feed:
+        start(feed)
+        pids = feed.pids
+        for _ in range(3):
+            with pytest.raises(SystemExit, match="enough"):
+                passes(Leaving(), data, feed)
+        assert feed.pids == pids
 
 
 def test_a_killed_worker_is_started_again_once() -> None:
@@ -397,6 +417,19 @@ def test_trials_whose_data_depends_on_their_configuration_get_workers() -> None:
             first.append(made[0][0])
         assert feed.given == 2 * data_chunks(data)
     assert not torch.equal(*first)
+
+
+def test_a_block_that_a_worker_could_not_take_over_is_removed() -> None:
+    before = left()
+    here, there = Pipe()
+    worker = Worker(lambda: (current_process(), here))  # type: ignore[arg-type,return-value]
+    key = ((), (S0, 0, 0, "each"))
+    worker.give(key, "shoal-untaken", (np.zeros(9),))
+    assert there.recv().block is not None
+    assert left() > before
+    there.send(Result(key, why="no room"))
+    assert worker.heard() is not None
+    assert left() <= before
 
 
 class Fake:
