@@ -19,7 +19,7 @@ from shoal.study.parts.again import (
     slot_setup,
 )
 from shoal.study.parts.result import TrialResult
-from shoal.study.setup import Setup, data_of
+from shoal.study.setup import Setup, check_recipe_type, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
@@ -107,6 +107,23 @@ def row_of(trial: TrialResult) -> dict[str, Any]:
         _, values = trial.scores[-1]
         row |= {f"last.{name}": value for name, value in values.items()}
     return row
+
+
+def data_as_trained(setup: Setup) -> Data:
+    """The recipe's data, made anew.
+
+    Raises:
+        StudyError: it is other data than the study's runs had, or there is no recipe.
+    """
+    check_recipe_type(setup.recipe)
+    data = data_of(setup.recipe)
+    head = last_head(setup.folder.lines())
+    if head and head["data"]["fingerprint"] != data.fingerprint:
+        raise StudyError(
+            "the data changed since this study was trained, and with it perhaps how text is "
+            "encoded: bring the former files back"
+        )
+    return data
 
 
 def check_known(state: State, trial: TrialId) -> Trial:

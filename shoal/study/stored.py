@@ -19,6 +19,7 @@ from shoal.study.setup import Setup
 if TYPE_CHECKING:
     from torch import nn
 
+    from shoal.train.data.data import Data
     from shoal.train.recipe.recipe import Recipe
 
 
@@ -44,6 +45,7 @@ MEANT = {
     "name": "folder.path.name",
     "study_name": "folder.path.name",
     "plot": "report()",
+    "predict": "best_model(), with data().encode(file)",
 }
 
 
@@ -151,6 +153,15 @@ class StoredStudy:
         if isinstance(trial, TrialResult):
             trial = trial.id
         return results.load_model(self.setup, self.state, TrialId(trial), which)
+
+    def data(self) -> "Data":
+        """The recipe's data, read again; its method `encode` gives new rows to predict on.
+
+        Raises:
+            StudyError: it is other data than trials were trained on, it cannot be read, or the
+                study trains a function.
+        """
+        return results.data_as_trained(self.setup)
 
     def trials_dataframe(self) -> Any:
         """One row a trial.

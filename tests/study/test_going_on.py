@@ -302,3 +302,26 @@ def test_functions_that_returned_are_done_and_others_go_on(tmp_path: Path) -> No
     assert [values["loss"] for _, values in study.trials[1].scores] == [
         1 / (n + 1) for n in range(6)
     ]
+
+
+def test_a_study_gives_its_data_unless_that_changed(tmp_path: Path, blobs: Any) -> None:
+    class Table(blobs):  # type: ignore[misc,valid-type]
+        def data(self) -> shoal.Data:
+            return shoal.Data.csv(
+                tmp_path / "t.csv", label="y", encode={"kind": "onehot"}
+            )
+
+    pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    rows = [f"{'abcde'[n % 5]},{n % 3}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,y", *rows]))
+    (tmp_path / "new.csv").write_text("kind\nb\ne")
+    opened(tmp_path / "s", Table()).optimize(max_epochs=1, progress=False)
+    study = shoal.load_study(tmp_path / "s")
+    new = study.data().encode(tmp_path / "new.csv")
+    assert new.tolist() == [[0, 1, 0, 0, 0], [0, 0, 0, 0, 1]]
+    (tmp_path / "t.csv").write_text("\n".join(["kind,y", "c,1", *rows]))
+    with pytest.raises(StudyError, match="the data changed since this study was"):
+        study.data()
+    function = shoal.create_study(lambda config: None, storage=tmp_path / "f")
+    with pytest.raises(StudyError, match="only recipes can do this"):
+        function.data()

@@ -81,6 +81,7 @@ class Data(Arranged, ItemReaders, FromFiles):
         self.form = parts.form
         self.collate = parts.collate
         self.names = parts.names
+        self.table = parts.table
         self._tried = parts.tried
         self._row_bytes = parts.row_bytes
         if parts.sequential:

@@ -8,6 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+from torch import Tensor
+
 from shoal.train.data.columns import DataError
 from shoal.train.data.parts import Division, Parts
 
@@ -19,6 +22,8 @@ class FromFiles:
 
     # the texts or classes behind a column's numbers, by column; old pickles lack it
     names: Mapping[str, Sequence[str]] = {}
+    # how a table's columns became numbers; None: the data is no table's
+    table: Any = None
 
     def __init__(self, parts: Parts) -> None:
         raise NotImplementedError
@@ -77,6 +82,30 @@ class FromFiles:
         setup = tables.TableSetup(label, columns, encode or {}, fill, stratify)
         how = Division(seed, shards)
         return cls(tables.from_tables(paths, "parquet", setup, validation, how))
+
+    def encode(
+        self, paths: Paths, columns: Sequence[str] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """New rows out of files of the same format, as batches of this data hold them.
+
+        Text is encoded and gaps are filled as in this data; nothing is fitted anew. Data with a
+        label gives the other columns as float32 (n, k), and the files need no label. Data without
+        gives {column: values}. `columns`: these columns alone, by name, the label perhaps among
+        them. Rows keep their order; columns that this data does not have are left out. A warning
+        names texts that "onehot" does not know: their rows are all 0.
+
+        Raises:
+            DataError: the data is no table's, a column is missing or of another kind, or "ordinal"
+                does not know a text.
+        """
+        if self.table is None:
+            raise DataError(
+                "encode goes with data out of CSV and Parquet files; this data was made otherwise"
+            )
+        made = self.table.encode(paths, columns)
+        if isinstance(made, dict):
+            return {name: torch.from_numpy(column) for name, column in made.items()}
+        return torch.from_numpy(made)
 
     @classmethod
     def arrow(

@@ -80,6 +80,7 @@ class Parts:
     sequential: bool = False  # the rows of the parts are in the order of the data
     # the texts or classes behind a column's numbers, by column
     names: dict[str, Sequence[str]] = field(default_factory=dict)
+    table: Any = None  # a `TableForm`, of data out of CSV and Parquet files
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -203,6 +204,116 @@ def test_missing_text_is_filled_where_that_is_said(tmp_path: Path) -> None:
     assert read["kind"][np.argsort(read["x"])].tolist() == [1, 2, 2, 0]
     numbered = Data.csv(file, encode=encode, fill=0, validation=None)
     assert numbered.names["kind"] == ("0", "a", "b")
+
+
+# -- new rows --------------------------------------------------------------------------------------
+
+
+def flats(
+    folder: Path, name: str, *lines: str, head: str = "area,city,sold,dear"
+) -> Path:
+    return text(folder / name, head, *lines)
+
+
+def days(values: Any) -> Any:
+    first = min(values)
+    return lambda values: [(value - first).days for value in values]
+
+
+ENCODE = {"city": "onehot", "sold": days, "dear": "ordinal"}
+LINES = ("50,Oslo,2024-01-03,yes", ",Bergen,2024-01-01,no", "70.5,Oslo,2024-01-02,no")
+
+
+def test_new_rows_are_encoded_as_the_data(tmp_path: Path) -> None:
+    file = flats(tmp_path, "flats.csv", *LINES)
+    data = Data.csv(file, label="dear", encode=ENCODE, fill=1, validation=None)
+    new = flats(
+        tmp_path,
+        "new.csv",
+        "x,Oslo,,2024-01-05",
+        "y,Oslo,3,2023-12-31",
+        head="id,city,area,sold",
+    )
+    for each in (data, data.folds(3), data.balanced(by=1)):
+        made = each.encode(new)
+        assert isinstance(made, torch.Tensor)
+        assert made.dtype == torch.float32
+        assert made.tolist() == [[1, 0, 1, 4], [3, 0, 1, -1]]
+    whole = data.encode(file)
+    x, y = data.read(S0)
+    order = np.lexsort(np.asarray(whole).T), np.lexsort(x.T)
+    assert np.array_equal(np.asarray(whole)[order[0]], x[order[1]])
+    labels = data.encode(file, columns=["dear"])["dear"]
+    assert [data.names["dear"][n] for n in labels] == ["yes", "no", "no"]
+    assert sorted(y.tolist()) == sorted(labels.tolist())
+
+
+def test_new_rows_of_data_without_a_label_are_columns(tmp_path: Path) -> None:
+    file = text(tmp_path / "t.csv", "rooms,area,code", "1,2.5,7a", "2,3,012")
+    data = Data.csv(file, encode={"code": "ordinal"}, validation=None)
+    new = text(tmp_path / "new.csv", "code,area,rooms", "012,4,3", "012,5,1")
+    made = data.encode(new)
+    assert list(made) == ["rooms", "area", "code"]
+    assert made["code"].tolist() == [0, 0]  # "012", although all of these are numbers
+    assert {k: v.numpy().dtype for k, v in made.items()} == {
+        k: v.dtype for k, v in data.read(S0).items()
+    }
+    assert list(data.encode(new, columns=["area"])) == ["area"]
+    half = text(tmp_path / "half.csv", "code,area,rooms", "012,4,3.5")
+    with pytest.raises(
+        DataError, match="column rooms of the new rows holds double, and int64"
+    ):
+        data.encode(half)
+
+
+@pytest.mark.parametrize(
+    ("head", "line", "rule"),
+    [
+        (
+            "area,town,sold",
+            "5,Oslo,2024-01-05",
+            "no column city; there are area, town, sold",
+        ),
+        (
+            "area,city,sold",
+            "big,Oslo,2024-01-05",
+            "column area of the new rows holds string, and d",
+        ),
+        ("area,city,sold", ",Oslo,2024-01-05", "column area lacks 1 of 1 values"),
+        ("area,city,sold", "5,Oslo,soon", "cannot be read as csv .*'soon'"),
+    ],
+)
+def test_new_rows_that_do_not_fit_are_refused(
+    tmp_path: Path, head: str, line: str, rule: str
+) -> None:
+    lines = [line for line in LINES if not line.startswith(",")]
+    file = flats(tmp_path, "flats.csv", *lines)
+    data = Data.csv(file, label="dear", encode=ENCODE, validation=None)
+    new = flats(tmp_path, "new.csv", line, head=head)
+    with pytest.raises(DataError, match=rule):
+        data.encode(new)
+
+
+def test_texts_that_are_new_are_told(tmp_path: Path) -> None:
+    file = flats(tmp_path, "flats.csv", *LINES)
+    data = Data.csv(file, label="dear", encode=ENCODE, fill=1, validation=None)
+    new = flats(tmp_path, "new.csv", "5,Paris,2024-01-05,perhaps")
+    with pytest.warns(UserWarning, match=r"column city has texts that .* \(Paris\)"):
+        made = data.encode(new)
+    assert made.tolist() == [[5, 0, 0, 4]]
+    with pytest.raises(DataError, match=r"column dear has values that .*\(perhaps\)"):
+        data.encode(new, columns=["dear"])
+    with pytest.raises(DataError, match=r"no column Dear \(did you mean dear\?\)"):
+        data.encode(new, columns=["Dear"])
+    with pytest.raises(DataError, match="encode goes with data out of CSV"):
+        Data.arrays([1.0, 2.0], validation=None).encode(new)
+
+
+def test_rows_are_encoded_by_data_that_travelled(tmp_path: Path) -> None:
+    file = flats(tmp_path, "flats.csv", *LINES)
+    data = Data.csv(file, label="dear", encode=ENCODE, fill=1, validation=None)
+    there = pickle.loads(cloudpickle.dumps(data))
+    assert torch.equal(there.encode(file), data.encode(file))
 
 
 def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

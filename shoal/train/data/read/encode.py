@@ -25,10 +25,14 @@ class Categories:
     known: Sequence[Any]
     onehot: bool
 
+    def unknown(self, values: Sequence[Any]) -> list[str]:
+        """Those of the values that the training part lacks."""
+        return sorted(map(str, set(values).difference(self.known)))
+
     def __call__(self, values: Sequence[Any]) -> Array:
         """(n,) int64, or (n, categories) float32: all 0 for a value that training lacks."""
         numbers = {value: number for number, value in enumerate(self.known)}
-        unknown = sorted({str(value) for value in values if value not in numbers})
+        unknown = self.unknown(values)
         if unknown and not self.onehot:
             raise DataError(
                 f"column {self.column} has values that the training part lacks "

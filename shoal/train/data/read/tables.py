@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,95 @@ class TableSetup:
     fill: Any  # of missing values: a number, one for each column by name, or None
     stratify: str | None = None  # the column whose values keep their shares
 
+    def of(self, names: Collection[str]) -> TableSetup:
+        """The same for these columns, none of which is a label."""
+        encode = {name: how for name, how in self.encode.items() if name in names}
+        fill = self.fill
+        if isinstance(fill, Mapping):
+            fill = {name: value for name, value in fill.items() if name in names}
+        return TableSetup(None, tuple(names), encode, fill)
+
     def fill_of(self, name: str) -> Any:
         """What takes the place of missing values in the column; None: nothing may."""
         if isinstance(self.fill, Mapping):
             return self.fill.get(name)
         return self.fill
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a table's columns became numbers, so that new rows become the same ones.
+
+    `encoders`: fitted, by column. `types`: pyarrow's, by column of the files. `shapes`: of a value,
+    by column of the data, in its order.
+    """
+
+    kind: str
+    setup: TableSetup
+    encoders: Mapping[str, Any]
+    types: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def label(self) -> str | None:
+        """The name of the column that is the label."""
+        return self.setup.label
+
+    def encode(self, paths: Any, columns: Sequence[str] | None) -> Any:
+        """See `Data.encode`; arrays in place of tensors."""
+        names = [name for name in self.shapes if name != self.label]
+        if columns:
+            names = list(columns)
+        wrong = [name for name in names if name not in self.shapes]
+        if wrong:
+            raise DataError(no_column(wrong, list(self.shapes)))
+        setup = self.setup.of(names)
+        texts = {name: self.types[name] for name in setup.encode}
+        table = _read(paths, self.kind, setup, texts).select(names)
+        typed = [self._typed(name, table.column(name)) for name in names]
+        table = pa.table(dict(zip(names, typed, strict=True)))
+        read = _columns(table, setup)
+        self._warn_of_unknown(read)
+        made = _numbers(read, self.encoders)
+        for name, column in made.items():
+            self._check_shape(name, column.shape[1:])
+        if self.label is not None and not columns:
+            return _beside(made)
+        return made
+
+    def _typed(self, name: str, column: Any) -> Any:
+        """The new column, of the type that the data's column has."""
+        kind = self.types[name]
+        whole = name not in self.encoders and self.label is not None
+        if whole and _is_of_numbers(column.type):  # all become float32
+            return column
+        try:
+            return column.cast(kind)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"column {name} of the new rows holds {column.type}, and {kind} in the data that "
+                f"they are encoded as ({error})"
+            ) from error
+
+    def _warn_of_unknown(self, read: Mapping[str, Any]) -> None:
+        """Warn of texts that become rows of 0."""
+        for name, encoder in self.encoders.items():
+            if name not in read or not isinstance(encoder, Categories):
+                continue
+            unknown = encoder.unknown(read[name])
+            if unknown and encoder.onehot:
+                warnings.warn(
+                    f"column {name} has texts that the training part lacks "
+                    f"({', '.join(unknown[:3])}): their rows are all 0",
+                    stacklevel=4,
+                )
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if shape != self.shapes[name]:
+            raise DataError(
+                f"column {name} must have values of shape {self.shapes[name]}, as the data has; "
+                f"got {shape}"
+            )
 
 
 def from_tables(
@@ -55,6 +140,7 @@ def from_tables(
         if name in columns
     }
     made = _numbers(columns, encoders)
+    shapes = {name: column.shape[1:] for name, column in made.items()}
     if validation is not None and not is_fraction(validation):
         others = _columns(_read(validation, kind, setup), setup)
         validation = _numbers(others, encoders)
@@ -66,8 +152,9 @@ def from_tables(
             validation = _pair(validation, setup.label)
         made = {}
     parts = from_arrays(given, made, validation, labels, how)
-    parts.names.update(_categories(encoders))
-    return parts
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    form = TableForm(kind, setup, encoders, types, shapes)
+    return replace(parts, names=_categories(encoders), table=form)
 
 
 def _categories(encoders: Mapping[str, Any]) -> dict[str, Sequence[str]]:
@@ -79,14 +166,16 @@ def _categories(encoders: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     }
 
 
-def _read(paths: Any, kind: str, setup: TableSetup) -> Any:
-    """The files' rows, one after the other.
+def _read(
+    paths: Any, kind: str, setup: TableSetup, types: Mapping[str, Any] | None = None
+) -> Any:
+    """The files' rows, one after the other. `types`: of columns of CSV files that are known.
 
     Raises:
         DataError: no file, not of this kind, other columns than asked for.
     """
     files = listed(paths, f"*.{kind}")
-    tables = [_read_file(file, kind) for file in files]
+    tables = [_read_file(file, kind, types) for file in files]
     for file, table in zip(files, tables, strict=True):
         if table.schema.names != tables[0].schema.names:
             raise DataError(
@@ -102,13 +191,13 @@ def _read(paths: Any, kind: str, setup: TableSetup) -> Any:
     return table
 
 
-def _read_file(file: Path, kind: str) -> Any:
+def _read_file(file: Path, kind: str, types: Mapping[str, Any] | None) -> Any:
     try:
         if kind == "parquet":
             return parquet.read_table(file)
         options = csv.ParseOptions(delimiter=_delimiter(file))
         # An empty field of text is missing, as an empty field of numbers is.
-        missing = csv.ConvertOptions(strings_can_be_null=True)
+        missing = csv.ConvertOptions(strings_can_be_null=True, column_types=types)
         return csv.read_csv(file, parse_options=options, convert_options=missing)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
@@ -226,8 +315,13 @@ def _check_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 def _pair(columns: Mapping[str, Array], label: str) -> tuple[Array, ...]:
     """(a row of float32 for each sample, its label)."""
-    rest = [column for name, column in columns.items() if name != label]
+    rest = {name: column for name, column in columns.items() if name != label}
     if not rest:
         raise DataError(f"the table needs columns beside the label {label}")
-    flat = [column.reshape(len(column), -1).astype(np.float32) for column in rest]
-    return np.concatenate(flat, axis=1), columns[label]
+    return _beside(rest), columns[label]
+
+
+def _beside(columns: Mapping[str, Array]) -> Array:
+    """The columns beside each other, float32 (n, k)."""
+    flat = [each.reshape(len(each), -1).astype(np.float32) for each in columns.values()]
+    return np.concatenate(flat, axis=1)
