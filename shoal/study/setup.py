@@ -145,7 +145,8 @@ def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, and what the recipe says of those that were not."""
     given = dict(options)
     if given.get("validate_every") is None:
-        given["validate_every"] = recipe.validate_every or 1
+        own = recipe.validate_every
+        given["validate_every"] = 1 if own is None else own
     return given
 
 

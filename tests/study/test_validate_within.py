@@ -236,6 +236,13 @@ def test_a_recipe_may_say_it(tmp_path: Path) -> None:
     assert epochs(made(tmp_path / "told", recipe, validate_every=2)) == [2.0]
 
 
+def test_a_recipe_may_not_say_never(tmp_path: Path) -> None:
+    recipe = Normed()
+    recipe.validate_every = 0  # type: ignore[misc]
+    with pytest.raises(StudyError, match="validate_every is a number of epochs"):
+        made(tmp_path / "s", recipe)
+
+
 def test_other_tools_are_told_of_it(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
     study = made(
