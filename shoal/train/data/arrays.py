@@ -20,6 +20,7 @@ from shoal.train.data.parts import (
     Parts,
     alike,
     as_array,
+    check_stratify,
     divide,
     hash_array,
     is_fraction,
@@ -73,6 +74,7 @@ def from_arrays(
     how: Division,
 ) -> Parts:
     """See `Data.arrays`. `stratify`: a column, or the values whose shares are kept."""
+    check_stratify(stratify, validation, how)
     training = _given(columns, named)
     count = cols.rows(training)
     order = how.order(count)

@@ -140,6 +140,15 @@ def is_fraction(validation: Any) -> bool:
     return isinstance(validation, float | int) and not isinstance(validation, bool)
 
 
+def check_stratify(stratify: object, validation: Any, how: Division) -> None:
+    """Raise DataError unless a fraction is set aside at random, if labels are to keep shares."""
+    if stratify is not None and (how.sequential or not is_fraction(validation)):
+        raise DataError(
+            "stratify= keeps labels' shares in the fraction that is set aside at random: give "
+            'validation= a fraction and no order="sequential", or leave stratify= out'
+        )
+
+
 def set_aside(
     order: Index, fraction: float, labels: Array | None
 ) -> tuple[Index, Index]:

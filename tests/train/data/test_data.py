@@ -100,6 +100,19 @@ def test_stratify_keeps_every_labels_share() -> None:
     assert np.bincount(named.read(named.validation[0])["y"]).tolist() == [14, 4, 2]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"validation": None},
+        {"validation": (X[:7], Y[:7])},
+        {"validation": 0.2, "order": "sequential"},
+    ],
+)
+def test_stratify_without_a_random_fraction_is_refused(options: Any) -> None:
+    with pytest.raises(DataError, match="stratify= keeps labels' shares"):
+        Data.arrays(X, Y, stratify=1, **options)
+
+
 def test_validation_may_be_given_or_left_out() -> None:
     given = Data.arrays(X, Y, validation=(X[:7] + 1000, Y[:7]))
     assert given.samples == 100

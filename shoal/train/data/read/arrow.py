@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.parts import Division, Index, Parts, is_fraction
+from shoal.train.data.parts import (
+    Division,
+    Index,
+    Parts,
+    check_stratify,
+    is_fraction,
+)
 from shoal.train.data.read.paths import listed, looked_at_file
 from shoal.train.data.read.pictures import picture, stacked
 from shoal.train.data.read.table import from_table
@@ -208,10 +214,11 @@ def from_arrow(
     stratify: str | None,
 ) -> Parts:
     """See `Data.arrow`."""
+    check_stratify(stratify, validation, how)
     table = _rows(source, columns, decode)
     about = _about(table)
     labels = None
-    if stratify is not None and is_fraction(validation):
+    if stratify is not None:
         labels = _labels(source, stratify)
     if validation is not None and not is_fraction(validation):
         validation = _rows(validation, table.names, decode)
