@@ -273,7 +273,7 @@ def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> Non
         row["slots"] == 2 for row in rows.values()
     )
     assert rows["auto"]["follows"] in rows and (
-        "would take" in rows["auto"]["why"] or "costs too much" in rows["auto"]["why"]
+        "would take" in rows["auto"]["why"] or "takes too long" in rows["auto"]["why"]
     )
     assert found["kinds"] == 4 and all(row["seconds"] > 0 for row in rows.values())
     assert (tmp_path / "plan" / "hop" / "report.html").exists()

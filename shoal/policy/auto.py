@@ -10,7 +10,7 @@ from shoal.core.overlay import leading
 from shoal.core.plan import Plan
 from shoal.core.ports import Policy
 from shoal.core.state import Figures, View
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.profile.measure import measured
 
@@ -119,15 +119,13 @@ class Auto:
         if simulated:
             follows = memory["follows"]
 
-        why = self._not_asked(view, names, spent + cost)
-        if why is None:
+        unasked = self._not_asked(view, names, spent + cost)
+        if unasked is None:
             follows, why = self._compared(view, names, follows)
             simulated = True
             spent += cost
-        elif len(names) > 1 and simulated:
-            why += ": as before"
-        elif len(names) > 1:
-            why += ": the usual choice"
+        else:
+            why = _kept(view, len(names) > 1, simulated, unasked)
         return {
             **memory,
             "follows": follows,
@@ -143,21 +141,17 @@ class Auto:
 
     def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
         """Why nothing is simulated; None: nothing speaks against it."""
-        here = (
-            f"{_count(len(view.slots), 'slot')} and {_count(len(view.shards), 'shard')}"
-        )
         if len(names) == 1:
-            return f"nothing else suits {here}"
+            return f"no other candidate suits {_here(view)}"
         if measured(view.profile) == {}:
-            return f"nothing is measured yet, with {here}"
+            return "nothing is measured yet"
         if _scattered(view):
-            return f"some shards lie at no slot yet, with {here}"
+            return "some shards lie at no slot yet"
         work = _work(view)
-        beside = f"beside {work:.3g} s of work, with {here}"
         if cost == inf:
-            return f"to simulate {_count(len(view.trials), 'trial')} costs too much {beside}"
+            return f"comparing policies takes too long for {work:.3g} s of work"
         if cost > self.share * work:
-            return f"to simulate would cost {cost:.2g} s {beside}"
+            return f"comparing policies takes {cost:.2g} s, too long for {work:.3g} s of work"
         return None
 
     def _compared(self, view: View, names: Sequence[str], now: str) -> tuple[str, str]:
@@ -170,14 +164,61 @@ class Auto:
         for name, seconds in takes.items():
             if seconds < takes[best] * (1.0 - self.gain):
                 best = name
+        return best, _comparison(view, best, takes, self.gain)
 
-        order = sorted(takes, key=lambda name: (takes[name], name != best))
-        listed = ", ".join(_told(name, takes[name]) for name in order)
-        if takes[best] != min(takes.values()):
-            listed += f"; none is quicker by more than {100 * self.gain:.0f} %"
-        trials = _count(len(view.trials), "trial")
-        slots = _count(len(view.slots), "slot")
-        return best, f"with {trials} on {slots} {listed}"
+
+def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
+    """Why a policy is followed that was not compared with others now, for the reason `unasked`.
+
+    `several`: there are others. `simulated`: it was compared with them before.
+    """
+    if not several:
+        return unasked
+    if simulated:
+        return f"it was the best choice before, and {unasked}"
+    return f"it is the usual choice for {_here(view)}, and {unasked}"
+
+
+def _here(view: View) -> str:
+    """The slots and the shards, counted."""
+    slots = _count(len(view.slots), "slot")
+    return f"{slots} and {_count(len(view.shards), 'shard')}"
+
+
+def _comparison(
+    view: View, best: str, takes: Mapping[str, Seconds], gain: float
+) -> str:
+    """Why `best` is followed: the seconds that each candidate takes."""
+    left = sum(1 for name in view.trials if _has_work_left(view, name))
+    trials = f"the {_count(left, 'trial')} left"
+    slots = _count(len(view.slots), "slot")
+    if takes[best] == inf:
+        return f"no candidate would finish {trials} on {slots} ({', '.join(takes)})"
+
+    why = f"{trials} would take {takes[best]:.3g} s on {slots}"
+    others = sorted((name for name in takes if name != best), key=takes.__getitem__)
+    timed = [f"{takes[name]:.3g} s with {name}" for name in others if takes[name] < inf]
+    if timed:
+        against = "against"
+        if min(takes.values()) < takes[best]:
+            against = f"and no other saves more than {100 * gain:.0f} %:"
+        why += f", {against} {_listed(timed)}"
+    endless = [name for name in others if takes[name] == inf]
+    if endless:
+        why += f"; {_listed(endless)} would never finish them"
+    return why
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """The parts with commas, and "and" before the last one."""
+    if len(parts) == 1:
+        return parts[0]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _has_work_left(view: View, name: TrialId) -> bool:
+    """Whether the trial is not yet trained to its end."""
+    return view.done[name] < view.trials[name].samples - EPS
 
 
 def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
@@ -187,15 +228,7 @@ def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     """
     if memory["follows"] is None:
         return bool(view.trials)
-    trials, done = view.trials, view.done
-    return any(done[name] < trials[name].samples - EPS for name in leading(trials))
-
-
-def _told(name: str, seconds: Seconds) -> str:
-    """What the simulation of this candidate says."""
-    if seconds == inf:
-        return f"{name} would get stuck"
-    return f"{name} would take {seconds:.3g} s"
+    return any(_has_work_left(view, name) for name in leading(view.trials))
 
 
 def _count(number: int, what: str) -> str:

@@ -3,6 +3,7 @@ that nothing is lost by a change.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -10,20 +11,23 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from simkit import SHARDS, slots, started, study, trial, view_of
+from hypothesis import strategies as st
+from simkit import SHARDS, rates, slots, started, study, trial, view_of
 
 import shoal
 from shoal import reporting
 from shoal.backend.sim.ahead import Ahead
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import check
-from shoal.core.event import Opened, Planned, Remembered
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Finished, Opened, Planned, Remembered
 from shoal.core.fold import fold
 from shoal.core.plan import Plan
+from shoal.core.ports import Moment
 from shoal.core.state import State, View
 from shoal.engine.journal import Journal, Line, read
 from shoal.engine.run import reopened, run
-from shoal.policy import Auto, Explore
+from shoal.policy import Auto, Explore, Pack
 from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
 from shoal.search import Grid
@@ -173,9 +177,7 @@ def test_the_better_policy_is_followed_in_opposite_situations_and_the_journal_sa
         lines, state = study(auto("auto:hop,hop-quick4,fifo"), table, count=4, epochs=2)
         assert not state.trials
         assert {name for name, _ in choices(lines)} == {follows}
-        assert choices(lines)[0][1].startswith(
-            f"with 4 trials on 3 slots {follows} would take "
-        )
+        assert choices(lines)[0][1].startswith("the 4 trials left would take ")
         assert len(memories(lines)) == 1, "once a change, not once a decision"
 
 
@@ -228,7 +230,7 @@ def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() ->
     (first, why), *later = choices(lines)
     assert (first, why) == (
         "hop",
-        "nothing is measured yet, with 3 slots and 3 shards: the usual choice",
+        "it is the usual choice for 3 slots and 3 shards, and nothing is measured yet",
     )
     assert later and "would take" in later[0][1]
     assert len(set(choices(lines))) == len({why for _, why in choices(lines)}) <= 3
@@ -257,7 +259,7 @@ def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(
     assert last_head(made.lines())["policy"] == {"name": "auto"}
     assert choices(made.lines())[0] == (
         "pack",
-        "nothing is measured yet, with 1 slot and 3 shards: the usual choice",
+        "it is the usual choice for 1 slot and 3 shards, and nothing is measured yet",
     )
     made.resume(progress=False)
     assert all(each.status == "finished" for each in made.trials)
@@ -365,6 +367,50 @@ def test_with_its_own_measurements_too_everything_finishes(world: World) -> None
         how == "finished" or "died under it" in how for how in state.ended.values()
     )
     assert len(memories(journal.lines)) <= 1 + len(journal.lines) // 2
+
+
+class EndsLater(Sim):
+    """Trials are finished a moment after their last samples, as on the real backends."""
+
+    def moments(self) -> Iterator[Moment]:
+        for now, events in super().moments():
+            ends = tuple(event for event in events if isinstance(event, Finished))
+            yield now, tuple(event for event in events if event not in ends)
+            if ends:
+                yield now, ends
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 12),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.sampled_from([inf, 0.3, 0.004]),
+)
+def test_in_ordinary_studies_each_candidate_would_finish(
+    count: int, here: int, parts: int, epochs: int, most: float
+) -> None:
+    """At each moment all candidates are simulated, in whole or as an estimate."""
+    shards = {ShardId(f"s{i}"): 10 for i in range(parts)}
+    whole = tuple(Slot(SlotId(f"w{i}"), shards=frozenset(shards)) for i in range(here))
+    table = rates(*(10.0 + i for i in range(count)), evaluate=0.1, save=0.1)
+    sim = EndsLater(table.of, whole, shards=shards)
+    near = Ahead(most, part=inf)
+    usual = auto()
+    opened = Opened(1, shards)
+
+    class Asking(Pack):
+        def decide(self, view: View, memory: Any) -> tuple[Plan, Any]:
+            if view.trials and near.price(view) < inf:
+                for name in candidates.Among(candidates.USUAL)(view):
+                    assert near(view, usual.candidates[name]) < inf, name
+            return super().decide(view, memory)
+
+    search = Grid({"x": shoal.grid(range(count))}, epochs)
+    state = fold(State(), [opened])
+    state = run(search, Asking(), sim, table.believe, Journal(), state)
+    assert len(state.ended) == count
 
 
 def test_packing_by_nearness_counts_in_the_levels_of_the_space() -> None:

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import PlanError
 from shoal.core.event import Entry, Kept
-from shoal.core.plan import Gang, Plan, Proposal
+from shoal.core.plan import Gang, Plan, Proposal, prune
 from shoal.core.ports import Policy
 from shoal.core.profile import Cost, Profile
 from shoal.core.state import State, View
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.visits import is_met
 from shoal.engine.journal import Journal
 from shoal.engine.run import Stalled, run
 
@@ -20,6 +21,8 @@ from shoal.engine.run import Stalled, run
 # slow core, under a hopping policy.
 PER_UNIT = 1.5e-4
 PER_UNIT_AND_TRIAL = 7e-7
+
+V = TypeVar("V")
 
 
 def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seconds:
@@ -29,6 +32,7 @@ def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seco
     run now go on if the policy lets them, with their units from the start.
     `truth`: the profile that is taken as true; None: what the view believes.
     """
+    view = with_work_left(view)
     believed = truth
     if believed is None:
         believed = view.profile
@@ -64,6 +68,35 @@ def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seco
     except (Stalled, PlanError):
         return inf
     return end
+
+
+def with_work_left(view: View) -> View:
+    """The view without the trials that are trained to their end.
+
+    That they are finished is an event that is still to come. A simulation knows no such event, so
+    it would wait for these trials for ever.
+    """
+    over = frozenset(
+        name for name, trial in view.trials.items() if is_met(trial, view.done[name])
+    )
+    if not over:
+        return view
+    pruned = [prune(gang, over) for gang in view.plan.gangs]
+    gangs = [gang for gang in pruned if gang is not None]
+    return replace(
+        view,
+        trials=_without(view.trials, over),
+        ranked=_without(view.ranked, over),
+        ended={**view.ended, **dict.fromkeys(over, "finished")},
+        plan=Plan(frozenset(gangs)),
+        busy={slot: gang for gang in gangs for slot in gang.slots},
+        running={trial: gang for gang in gangs for trial in gang.trials},
+    )
+
+
+def _without(table: Mapping[TrialId, V], over: frozenset[TrialId]) -> dict[TrialId, V]:
+    """The table without these trials."""
+    return {name: value for name, value in table.items() if name not in over}
 
 
 def _state_of(view: View) -> State:
@@ -105,6 +138,7 @@ class Ahead:
 
     def price(self, view: View) -> Seconds:
         """About how many seconds a call will take; infinity: a call would raise."""
+        view = with_work_left(view)
         most = self._most(view)
         views = _parts(_shorter(view, most), most)
         if not views:
@@ -117,7 +151,8 @@ class Ahead:
         Raises:
             ValueError: there is more work than the estimate may take; `price` is infinite.
         """
-        if not _seconds(view):
+        view = with_work_left(view)
+        if not view.trials:
             return 0.0  # all is trained, and about to be reported as finished
         most = self._most(view)
         short = _shorter(view, most)

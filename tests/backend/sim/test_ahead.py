@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +11,20 @@ from simkit import SHARDS, started, trial, view_of
 
 from shoal.backend.sim.ahead import Ahead, ahead
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Joined, Opened, Planned, Submitted
+from shoal.core.event import (
+    Advanced,
+    Finished,
+    Joined,
+    Opened,
+    Planned,
+    Submitted,
+)
 from shoal.core.fold import fold
-from shoal.core.plan import solo
+from shoal.core.plan import Gang, Lane, solo
+from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.policy import Fifo, Hop
+from shoal.policy import Fifo, Hop, Pack
 from shoal.profile.table import Row, Table
 
 NEAR = Ahead(0.01, part=inf)
@@ -147,3 +156,34 @@ def test_the_estimate_of_unlike_trials_under_way_is_not_far_off(
         assert NEAR.price(look) == inf or NEAR(look, policy) == pytest.approx(
             ahead(look, policy), rel=0.25
         )
+
+
+@pytest.mark.parametrize("policy", [Fifo(), Hop(), Pack()], ids=["fifo", "hop", "pack"])
+@pytest.mark.parametrize("most", [inf, 0.01], ids=["whole", "estimated"])
+def test_trials_whose_end_is_not_yet_an_event_hold_nothing_up(
+    policy: Policy[Any], most: float
+) -> None:
+    """Two of the trials are trained to their end, one of them beside one that is not."""
+    look = study(12, 1, 1, 8)
+    trials = list(look.trials)
+    visits = tuple(Visit(epoch, ShardId("s000"), epoch, 100) for epoch in range(8))
+    gang = Gang(tuple(Lane(name, (SlotId("w0"),)) for name in trials[:3]))
+    state = fold(
+        State(),
+        [
+            Opened(1, look.shards),
+            Joined(tuple(look.slots.values())),
+            *map(Submitted, look.trials.values()),
+            Planned((), (gang,)),
+            Advanced(
+                dict.fromkeys(trials[:2], 800.0), {}, dict.fromkeys(trials[:2], visits)
+            ),
+        ],
+    )
+    trained = view(state, 0.0, look.profile)
+    finished = fold(state, [Finished(name) for name in trials[:2]])
+    then = view(finished, 0.0, look.profile)
+    near = Ahead(most, part=inf)
+    assert near(trained, policy) == near(then, policy) < inf
+    assert ahead(trained, policy) == ahead(then, policy) < inf
+    assert near.price(trained) == near.price(then) < inf
