@@ -248,6 +248,18 @@ def test_data_of_any_kind_that_can_be_read_by_rows_is_rehearsed(
     )
 
 
+def test_folds_that_the_data_lacks_are_refused(tmp_path: Path) -> None:
+    Classes.made = staticmethod(KINDS["folds"])
+    for domain in (shoal.grid(range(5)), shoal.choice([0, 4])):
+        space = {**Classes.search_space, "fold": domain}
+        study = study_of(Classes(), tmp_path, search_space=space)
+        refused(
+            study,
+            r"a whole number from 0 to 3; got 4: .*grid\(range\(4\)\)",
+            num_samples=2,
+        )
+
+
 class Carrying(shoal.Recipe):
     """A recurrent model that hands its state on, and forgets to."""
 

@@ -43,6 +43,7 @@ class Arranged:
     """What can be asked of data that is there, however it was brought."""
 
     arrangement = Arrangement()
+    table: Any
     fingerprint: str
     sizes: dict[ShardId, int]
     shards: tuple[ShardId, ...]
@@ -71,7 +72,8 @@ class Arranged:
     def balanced(self, by: str | int) -> Self:
         """The data, of which each pass draws samples of all labels equally often.
 
-        `by`: the name or place of the column of labels. All labels are read once.
+        `by`: the name or place of the column of labels; of a table the label's name. All labels
+        are read once.
 
         Raises:
             DataError: there is no such column, or it has several values per sample.
@@ -104,7 +106,7 @@ class Arranged:
         Search over it with {"fold": shoal.grid(range(count)), …}. Each sample is validated on in
         one fold. Trials of one fold share their stream of data. Where folds differ by a sample, one
         is left out of training, so that shards have one size in all folds. `stratify`: the column
-        whose values keep their shares in each fold.
+        whose values keep their shares in each fold; of a table the label's name.
 
         Raises:
             DataError: fewer than two folds, more than samples, or data that has a validation part
@@ -225,6 +227,14 @@ class Arranged:
         Raises:
             DataError: there is no such column, or it is not of numbers or text.
         """
+        label = self.table and self.table.label
+        if label is not None:
+            if by not in (label, 1):
+                raise DataError(
+                    f"labels are those of the table's label, {label!r}, or by its place 1; "
+                    f"got {by!r}"
+                )
+            by = 1
         return {shard: labels_of(self.read(shard), by) for shard in self.shards}
 
     def read(self, part: ShardId) -> Columns:

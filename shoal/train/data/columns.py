@@ -132,6 +132,21 @@ def rows(columns: Columns) -> int:
     return lengths[0]
 
 
+def described(columns: Columns) -> dict[Any, str]:
+    """What each column holds, in words, by its name or place."""
+    named: dict[Any, Any] = dict(enumerate(parts(columns)))
+    if isinstance(columns, dict):
+        named = columns
+    return {name: _kind(column) for name, column in named.items()}
+
+
+def _kind(column: Any) -> str:
+    """The type and shape of an array; what a ragged column's values are."""
+    if isinstance(column, Ragged):
+        return f"{column.kind}, of unequal lengths"
+    return f"{column.dtype} ({', '.join(['n', *map(str, column.shape[1:])])})"
+
+
 def nbytes(columns: Columns) -> int:
     """Bytes in all columns."""
     return sum(int(column.nbytes) for column in parts(columns))

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
@@ -27,12 +29,10 @@ from shoal.train.data.parts import (
     is_sequential,
 )
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["CHUNK_BYTES", "Columns", "Data", "DataError", "Source"]
 
 CHUNK_BYTES = 8 * 2**20  # of a chunk of small samples
+LOOKED_AT = 8  # samples by which `print` tells of what shape they are
 CHUNK_ROWS = 256  # samples that a chunk of large ones should have
 MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
 
@@ -128,6 +128,25 @@ class Data(Arranged, ItemReaders, FromFiles):
     def samples(self) -> int:
         """Training samples in all shards."""
         return sum(self.sizes.values())
+
+    def __repr__(self) -> str:
+        """How many samples there are, and what each column holds, in a few lines."""
+        apart = sum(self._sizes[part] for part in self.validation)
+        lines = [
+            f"Data: {self.samples:,} training samples in {len(self.shards)} "
+            f"{'shards' if len(self.shards) > 1 else 'shard'}, {apart:,} to validate on"
+        ]
+        if self.by_rows:
+            first = self.rows(
+                self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0])))
+            )
+            about = cols.described(first)
+            lines += [
+                f"  {name}: {kind}{self._meaning(name)}" for name, kind in about.items()
+            ]
+        if self.collates:
+            lines.append("  collate makes batches of these")
+        return "\n".join(lines)
 
     def read(self, part: ShardId) -> Columns:
         """All samples of a training shard or validation part.

@@ -14,6 +14,7 @@ from torch import Tensor
 from shoal.train.data.columns import DataError
 from shoal.train.data.parts import Division, Parts
 
+LISTED = 12  # columns or texts that `print` shows
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -106,6 +107,19 @@ class FromFiles:
         if isinstance(made, dict):
             return {name: torch.from_numpy(column) for name, column in made.items()}
         return torch.from_numpy(made)
+
+    def _meaning(self, name: Any) -> str:
+        """Which columns of a table the column is made of, and the texts behind its numbers."""
+        said = ""
+        if self.table is not None and self.table.label is not None:
+            said = (": " + _some(self.table.inputs), f", the label {self.table.label}")[
+                name
+            ]
+            name = (None, self.table.label)[name]
+        texts = self.names.get(str(name))
+        if texts is not None:
+            said += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])
+        return said
 
     @classmethod
     def arrow(
@@ -204,6 +218,14 @@ class FromFiles:
         """
         files = _reader("files", "files")
         return cls(files.from_files(paths, read, validation, seed))
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first ones, and how many there are more."""
+    listed = ", ".join(words[:LISTED])
+    if len(words) > LISTED:
+        listed += f" and {len(words) - LISTED} more"
+    return listed
 
 
 def _reader(module: str, constructor: str, *needs: str) -> Any:

@@ -21,7 +21,7 @@ from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.settings import Settings, seed_of, settings
+from shoal.train.recipe.settings import FOLD, Settings, data_key, seed_of, settings
 from shoal.train.recipe.shard import refuse_settings
 from shoal.train.rng import Rng
 
@@ -168,6 +168,8 @@ def check_values(
     `optimizers`: how many the recipe configures.
     """
     refuse_settings(recipe, config)
+    for fold in values.get(FOLD, ()):
+        data_key(recipe, {**config, FOLD: fold})
     usual = dict(config)
     if isinstance(recipe, Adapted):
         recipe.check_config(config)

@@ -316,6 +316,43 @@ def test_rows_are_encoded_by_data_that_travelled(tmp_path: Path) -> None:
     assert torch.equal(there.encode(file), data.encode(file))
 
 
+def test_data_says_what_it_holds(tmp_path: Path, iris: Path) -> None:
+    file = flats(tmp_path, "flats.csv", *LINES)
+    data = Data.csv(file, label="dear", encode=ENCODE, fill=1, validation=None)
+    assert repr(data).splitlines() == [
+        "Data: 3 training samples in 1 shard, 0 to validate on",
+        "  0: float32 (n, 4): area, city (2), sold",
+        "  1: int64 (n), the label dear: 0 no, 1 yes",
+    ]
+    columns = Data.csv(iris, encode={"kind": "onehot"}, shards=2)
+    assert repr(columns).splitlines() == [
+        "Data: 24 training samples in 2 shards, 6 to validate on",
+        "  width: float32 (n)",
+        "  height: int64 (n)",
+        "  kind: float32 (n, 3): 0 setosa, 1 versicolor, 2 virginica",
+    ]
+    words = [torch.arange(n + 1) for n in range(10)]
+    assert repr(Data.dataset(words, collate=list)).splitlines()[1:] == [
+        "  0: tensor, of unequal lengths",
+        "  collate makes batches of these",
+    ]
+    wide = Data.arrays(**{f"c{n}": np.ones((20, n + 1)) for n in range(2)})
+    assert "  c1: float64 (n, 2)" in repr(wide)
+
+
+def test_the_label_of_a_table_goes_by_its_name(iris: Path) -> None:
+    data = Data.csv(iris, label="kind", encode={"kind": "ordinal"}, validation=None)
+    named = data.balanced("kind"), data.folds(3, stratify="kind")
+    placed = data.balanced(1), data.folds(3, stratify=1)
+    for one, other in zip(named, placed, strict=True):
+        assert str(one.arrangement) == str(other.arrangement)
+    for wrong in ("label", "width", 0):
+        with pytest.raises(
+            DataError, match=f"label, 'kind', or by its place 1; got {wrong!r}"
+        ):
+            data.balanced(wrong)
+
+
 def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from shoal.train.data import formats
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,16 @@ class TableForm:
     def label(self) -> str | None:
         """The name of the column that is the label."""
         return self.setup.label
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns beside the label, and how many numbers each became, as "city (3)"."""
+        made = []
+        for name, shape in self.shapes.items():
+            many = f" ({math.prod(shape)})" if shape else ""
+            if name != self.label:
+                made.append(name + many)
+        return made
 
     def encode(self, paths: Any, columns: Sequence[str] | None) -> Any:
         """See `Data.encode`; arrays in place of tensors."""
