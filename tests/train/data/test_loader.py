@@ -9,6 +9,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     RandomSampler,
+    SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
@@ -104,6 +105,16 @@ def test_a_batch_sampler_that_leaves_out_the_rest_drops_the_last_batch() -> None
 def test_batches_that_cannot_be_kept_are_refused(loader: Any, rule: str) -> None:
     with pytest.raises(DataError, match=rule):
         Data.loader(loader())
+
+
+class Backwards(SequentialSampler):
+    def __iter__(self) -> Iterator[int]:
+        return iter(reversed(range(24)))
+
+
+def test_a_class_of_ones_own_is_not_taken_for_torchs() -> None:
+    data, _ = brought(DataLoader(PAIRS, 5, sampler=Backwards(PAIRS)))
+    assert numbers(data) == list(reversed(range(24)))
 
 
 def test_a_validation_loader_without_a_batch_size_is_refused() -> None:

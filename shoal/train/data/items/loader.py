@@ -124,12 +124,11 @@ def scored_items(valid: DataLoader[Any]) -> Any:
     dataset = valid.dataset
     if isinstance(dataset, IterableDataset):
         return dataset
-    sampler: Any = valid.sampler
-    if not _is_torchs(valid.batch_sampler):
-        sampler = BatchesInOrder(valid.batch_sampler)
-    elif isinstance(valid.batch_sampler, BatchSampler):
-        sampler = valid.batch_sampler.sampler
-    if isinstance(sampler, SubsetRandomSampler):
+    batches: Any = valid.batch_sampler
+    sampler: Any = BatchesInOrder(batches)
+    if _is_torchs(batches, BatchSampler):
+        sampler = batches.sampler
+    if _is_torchs(sampler, SubsetRandomSampler):
         return Subset(dataset, list(sampler.indices))
     count = len(dataset)  # type: ignore[arg-type]
     with Rng(0, torch.device("cpu")):
@@ -155,9 +154,9 @@ def _collate(loader: DataLoader[Any]) -> Any:
     return loader.collate_fn
 
 
-def _is_torchs(batch_sampler: Any) -> bool:
-    """Whether the batches are consecutive samples of a sampler."""
-    return type(batch_sampler) is BatchSampler
+def _is_torchs(sampler: Any, kind: Any) -> bool:
+    """Whether the sampler is of that class of torch's, and gives what that class gives."""
+    return isinstance(sampler, kind) and type(sampler).__iter__ is kind.__iter__
 
 
 class BatchesInOrder:
@@ -195,7 +194,7 @@ def _take_batches(found: TakenLoader, batches: Any) -> Any:
     Raises:
         DataError: batches of several sizes.
     """
-    if _is_torchs(batches):
+    if _is_torchs(batches, BatchSampler):
         size, drops = batches.batch_size, batches.drop_last
         found.defaults |= {"batch_size": size, "drop_last": drops}
         return batches.sampler
@@ -217,15 +216,15 @@ def _take_batches(found: TakenLoader, batches: Any) -> Any:
 def _take_order(found: TakenLoader, sampler: Any) -> None:
     """Note in which order the loader gives the items."""
     count = len(found.dataset)
-    if isinstance(sampler, SequentialSampler):
+    if _is_torchs(sampler, SequentialSampler):
         found.sequential = True
-    elif isinstance(sampler, SubsetRandomSampler):
+    elif _is_torchs(sampler, SubsetRandomSampler):
         found.dataset = Subset(found.dataset, list(sampler.indices))
         found.defaults["shuffle"] = "each"
-    elif isinstance(sampler, WeightedRandomSampler) and sampler.replacement:
+    elif _is_torchs(sampler, WeightedRandomSampler) and sampler.replacement:
         _check_count(sampler, count)
         found.weights = np.asarray(sampler.weights)
-    elif isinstance(sampler, RandomSampler):
+    elif _is_torchs(sampler, RandomSampler):
         _check_count(sampler, count)
         if sampler.replacement:
             found.weights = np.ones(count)
