@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.engine.journal import Line
 from shoal.reporting.facts.bars import KINDS
+from shoal.reporting.facts.folds import fold_lines, over_folds
 from shoal.reporting.facts.format import (
     DASH,
     config,
@@ -42,6 +43,7 @@ def summary(
     - status: empty, finished, added, open, or "stopped: why"; stopped: why, or None;
     - trials: how many by status, and `all`;
     - best: the best trial, or None without a score; top: the best few;
+    - folds: the best means of configurations over their folds, if there are folds;
     - seconds, runs; slots: seconds by kind of each slot; used: slot seconds by kind;
     - training: the share of slot time that went to it;
     - samples; throughput: samples/s;
@@ -91,14 +93,13 @@ def _stopped(facts: Account) -> str | None:
 
 def _trials(facts: Account) -> dict[str, Any]:
     """How many trials there are, and the best of them."""
-    top = []
-    for row in facts.ranked()[:TOP]:
-        if row.scored:
-            top.append(_trial(row))
+    top = [_trial(row) for row in facts.ranked()[:TOP] if row.scored]
+    folds = over_folds(facts.trials, facts.mode)
     return {
         "trials": {"all": len(facts.trials), **facts.count()},
         "best": next(iter(top), None),
         "top": top,
+        **({"folds": folds} if folds else {}),
     }
 
 
@@ -193,6 +194,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         f"study    {found['study'] or 'without a name'}: {_standing(found)}",
         _trials_line(found),
         *_best_lines(found),
+        *fold_lines(found),
         _time_line(found),
         *_slot_lines(found),
         *_feeder_lines(found),

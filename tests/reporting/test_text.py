@@ -2,10 +2,12 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal import reporting
 from shoal.core.event import Commanded, Evaluated
 from shoal.core.trial import TrialId
@@ -122,3 +124,25 @@ def test_a_table_for_a_terminal(hopping: list[Line], doomed: list[Line]) -> None
         "finished",
     ]
     assert text[4].split() == ["1", "x", "–", "–", "0.1", "0", "–", "failed"]
+
+
+def test_configurations_are_ranked_over_their_folds(tmp_path: Path) -> None:
+    def train(config: Any) -> float:
+        return float(config["gain"] * (config["fold"] + 1))
+
+    space = {"gain": shoal.grid([1, 3, 2]), "fold": shoal.grid(range(3))}
+    study = shoal.create_study(
+        train, storage=tmp_path / "s", metric="score", mode="max", search_space=space
+    )
+    study.optimize(progress=False)
+    study.enqueue({"gain": 9, "fold": 0})  # in one fold only
+    study.resume(progress=False)
+    found = reporting.summary(study.lines())
+    assert found["folds"] == [
+        {"config": {"gain": gain}, "mean": 2.0 * gain, "std": float(gain), "folds": 3}
+        for gain in (3, 2, 1)
+    ]
+    assert found["best"]["score"] == 9
+    lines = reporting.status_lines(found)
+    assert "folds    mean score 6.0000 ± 3.0000 of 3  gain=3" in lines
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
