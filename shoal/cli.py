@@ -43,6 +43,7 @@ from shoal.tools.arguments import (
     ProfileOut,
     ReplayTrials,
     ReportFile,
+    RetryFailed,
     Samples,
     SearcherName,
     Seed,
@@ -116,6 +117,7 @@ def run(
     profile: ProfileFile = None,
     optuna_log: OptunaLog = False,
     loggers: Loggers = None,
+    retry_failed: RetryFailed = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -124,9 +126,14 @@ def run(
 
 
 @app.command()
-def resume(directory: Dir, timeout: Timeout = None, as_json: AsJson = False) -> None:
+def resume(
+    directory: Dir,
+    timeout: Timeout = None,
+    retry_failed: RetryFailed = False,
+    as_json: AsJson = False,
+) -> None:
     """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(directory, timeout, as_json)
+    _commands().resume(directory, timeout, retry_failed, as_json)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The command line, as a person types it."""
 
+import inspect
 import json
 import re
 import shutil
@@ -11,11 +12,12 @@ import pytest
 from stored_kit import unpack
 from typer.testing import CliRunner
 
-from shoal import reporting
+from shoal import cli, reporting
 from shoal.cli import app
 from shoal.core.event import Evaluated
 from shoal.engine.journal import read
 from shoal.study.parts import auto as candidates
+from shoal.tools.outcome import OPTIONS, as_typed
 from shoal.tools.parse import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -326,6 +328,10 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
         (["run", DIGITS, "--space", "lr=loguniform(0,1)"], "loguniform needs low > 0"),
         (["run", DIGITS, "--policy", "best"], "unknown policy"),
         (["run", DIGITS, "--backend", "cloud"], "backend must be"),
+        (
+            ["run", DIGITS, "--space", "lr=loguniform(1e-3,1e-1)"],
+            "say how many samples to draw, --num-samples",
+        ),
         (["status", "nowhere"], "there is no study"),
         (["resume", "nowhere"], "there is no study"),
         (["stop", "nowhere", "t000"], "there is no study"),
@@ -391,6 +397,14 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
     assert "no such net" in out
     assert form or "error.txt has the traceback of the first of 16" in out
+    raising.write_text(source)
+    typed = ("run", str(raising), "--storage", str(tmp_path / "s"), *form)
+    out = shoal(*typed, code=1)
+    assert "failed trials (16) stay failed unless --retry-failed" in out
+    assert form or f"shoal resume {tmp_path / 's'} --retry-failed" in out
+    assert "use --cold" in shoal("add", str(tmp_path / "s"), "--from", "t001", code=2)
+    done = shoal(*typed, "--retry-failed", "--json")
+    assert json.loads(done)["trials"]["finished"] == 16
 
 
 def test_evaluations_within_an_epoch(tmp_path: Path) -> None:
@@ -405,3 +419,17 @@ def test_evaluations_within_an_epoch(tmp_path: Path) -> None:
         assert found == epochs
     said = shoal("run", DIGITS, *small, *asked, "5 stepps", code=2)
     assert "or of optimizer steps" in said
+
+
+def test_messages_say_options_as_they_are_typed() -> None:
+    said = as_typed(
+        'a larger max_epochs= than 3, mode="max", fuse=False, warm_start=False: optimize()'
+    )
+    assert said == (
+        "a larger --max-epochs than 3, --mode max, --no-fuse, --cold: shoal run"
+    )
+    same = "data_memory_gb= is none, nor asha(max_epochs=3); widths=(1, 4), seed=3, x='metric=acc'"
+    assert as_typed(same) == same
+    typed_ones = inspect.signature(cli.run).parameters.keys()
+    others = {"file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed"}
+    assert typed_ones - OPTIONS == others and typed_ones >= OPTIONS

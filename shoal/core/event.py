@@ -31,7 +31,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A trial was asked for, or extended."""
+    """A trial was asked for, or extended, or is tried again after it failed."""
 
     trial: Trial
 

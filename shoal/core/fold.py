@@ -213,6 +213,9 @@ def _submitted(draft: _Draft, entry: Submitted) -> None:
     draft.write("trials")[trial.id] = trial
     draft.set_priority(trial.id, priority_of(trial))
     draft.forget("ended", trial.id)
+    if how is not None and how.startswith("failed"):  # it is tried again
+        draft.forget("strikes", trial.id)
+        draft.forget("strikes_of_slots", trial.id)
     if former is None:
         _begin(draft, trial)
 
@@ -258,8 +261,7 @@ def _advanced(draft: _Draft, entry: Advanced) -> None:
             done[trial] += samples
     for trial, visits in entry.visits.items():
         if trial in known:
-            former = draft.read("visits")[trial]
-            draft.set_visits(trial, former + visits)
+            draft.set_visits(trial, draft.read("visits")[trial] + visits)
 
 
 def _kept(draft: _Draft, entry: Kept) -> None:
@@ -292,8 +294,7 @@ def _drop_scores(draft: _Draft, trial: TrialId, reached: float) -> None:
 def _evaluated(draft: _Draft, entry: Evaluated) -> None:
     if entry.trial not in draft.read("known"):
         return
-    scores = draft.write("scores")
-    scores[entry.trial] += ((entry.epoch, entry.values),)
+    draft.write("scores")[entry.trial] += ((entry.epoch, entry.values),)
 
 
 def _measured(draft: _Draft, entry: Measured) -> None:
@@ -350,8 +351,7 @@ def _planned(draft: _Draft, entry: Planned) -> None:
         draft.stop(gang)
     for gang in entry.start:
         draft.start(gang)
-    turn = draft.scalars.get("turn", draft.base.turn)
-    draft.scalars["turn"] = turn + 1
+    draft.scalars["turn"] = draft.scalars.get("turn", draft.base.turn) + 1
 
 
 def _remembered(draft: _Draft, entry: Remembered) -> None:

@@ -142,8 +142,8 @@ def _extended(
     how = state.ended.get(trial)
     if how not in (None, "finished"):
         raise StudyError(
-            f"trial {trial} is {how}, and only a trial that is finished or has work left can be "
-            "extended: make a copy of it, which goes on from its last durable state"
+            f"trial {trial} is {how.rstrip('.')}, and only a trial that is finished or has work "
+            f"left can be extended: {_instead(state, trial)}"
         )
     size = sum(state.shards[shard] for shard in known.shards)
     samples = max_epochs * size
@@ -157,6 +157,15 @@ def _extended(
     if how is not None:
         _check_there(setup, state, state.kept[trial], "make a cold copy of the trial")
     return (Submitted(replace(known, samples=samples)),)
+
+
+def _instead(state: State, trial: TrialId) -> str:
+    """What to do with an ended trial that cannot be extended."""
+    if state.ended[trial].startswith("failed"):
+        return "try it again with retry_failed=True"
+    if trial in state.kept:
+        return "make a copy of it, which goes on from its last durable state"
+    return "make a copy with warm_start=False, as nothing of it is durable"
 
 
 def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:

@@ -16,6 +16,7 @@ from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.parts import auto
 from shoal.study.parts.grown import refused
+from shoal.study.parts.longer import failed_in
 from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
@@ -167,6 +168,14 @@ def check_same(before: Head, now: Head, state: State) -> None:
     if len(hashes - {None}) > 1:
         warnings.warn(
             "the recipe's file has changed since this study began; "
-            "trials go on with the code as it is now",
+            f"trials go on with the code as it is now{_stay_failed(state)}",
             stacklevel=5,
         )
+
+
+def _stay_failed(state: State) -> str:
+    """What a warning of changed code says of trials that failed."""
+    failed = failed_in(state)
+    if not failed:
+        return ""
+    return f"; failed trials ({len(failed)}) stay failed unless retry_failed=True"

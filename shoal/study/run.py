@@ -1,6 +1,7 @@
 """A run of a study: it is checked, written down, given a backend, and carried out."""
 
 import gc
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.profile.given import Given
+from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
 from shoal.study import control
 from shoal.study.called import Called, checked
@@ -38,8 +40,14 @@ from shoal.study.parts.functions import (
     releasing,
     trains_itself,
 )
-from shoal.study.parts.grown import longer, with_past
-from shoal.study.parts.longer import check_longer
+from shoal.study.parts.grown import check_scored, longer, with_past
+from shoal.study.parts.longer import (
+    check_longer,
+    failed_in,
+    forget_tracebacks,
+    tried_again,
+    with_work_again,
+)
 from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import Setup, Space, check_recipe, data_of, pausing
 from shoal.study.watch.forms import display, optuna_log
@@ -64,6 +72,7 @@ class Request:
     study: Any = None  # what callbacks are given
     callbacks: Sequence[Any] = ()
     loggers: Sequence[Any] = ()
+    retry_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
 
     lines = setup.folder.lines()
     state = replay(lines)
+    check_scored(setup.metric, state)
     most = most_slots(asked.deciders.searcher, state.trials.values())
     check_validate_every(setup, asked.deciders.options, data, most)
     before = last_head(lines)
@@ -119,12 +129,16 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     if control.take(setup):
         lines = setup.folder.lines()
         state = replay(lines)
-    more = longer(deciders.searcher, lines, state)
+    again: tuple[Trial, ...] = ()
+    if asked.retry_failed:
+        again = tried_again(setup, state)
+    more = longer(deciders.searcher, lines, with_work_again(state, again))
     check_longer(setup, state, more)
     setup.folder.save_recipe(setup.recipe)
-    entries = _opening(state, more, data, before, now)
+    entries = _opening(state, (*again, *more), data, before, now)
     since = _end_of(lines)
     _write(setup.folder, since, entries)
+    forget_tracebacks(setup, again)
     state = fold(state, entries)
     if not lines and control.take(setup):  # notes that were left before the first run
         lines = setup.folder.lines()
@@ -173,7 +187,7 @@ def _opening(
 ) -> list[Entry]:
     """The entries with which the run begins. A policy remembers nothing of another policy.
 
-    `more`: trials that are to train longer than they were.
+    `more`: trials that are to train longer than they were, or are tried again.
     """
     longer: list[Entry] = [Submitted(trial) for trial in more]
     opened, *fallen = reopened(fold(state, longer), data.sizes, now)
@@ -194,13 +208,16 @@ def _space_of(searcher: Searcher[Any]) -> Space | None:
 
 def _check_failed(state: State) -> None:
     """Raise TrialsFailed if there are trials, and every one of them failed."""
-    failed = []
-    for trial, how in state.ended.items():
-        if how.startswith("failed"):
-            failed.append(f"{trial} {how}")
+    failed = failed_in(state)
     if failed and len(failed) == len(state.known):
-        first = "; ".join(failed[:3])
-        raise TrialsFailed(f"all of {len(failed)} trials failed: {first}")
+        reasons = Counter(state.ended[trial].partition(": ")[2] for trial in failed)
+        first = "; ".join(
+            f"{why} ({plural(count, 'trial')})" for why, count in reasons.most_common(3)
+        )
+        raise TrialsFailed(
+            f"all of {len(failed)} trials failed: {first}. Mend the cause, and try them again with "
+            "retry_failed=True"
+        )
 
 
 def _whole(given: Profile | Given | None) -> Profile | None:

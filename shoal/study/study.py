@@ -69,6 +69,7 @@ class Study(OwnCode):
         optuna_log: bool | str | Path = False,
         callbacks: Sequence[Any] = (),
         loggers: Sequence[Any] = (),
+        retry_failed: bool = False,
         **options: Any,
     ) -> None:
         """Train until every trial is done, going on where a former call or process stopped.
@@ -86,7 +87,8 @@ class Study(OwnCode):
         open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
         study's folder. `callbacks`: objects with some methods of `shoal.Callback`, or functions
         f(study, trial) to call when a trial ends. `loggers`: names ("csv", "tensorboard", "mlflow",
-        "wandb"), perhaps with a place as "csv:logs", or objects. `options`: the fields of
+        "wandb"), perhaps with a place as "csv:logs", or objects. `retry_failed`: failed
+        trials go on from their newest durable state, or begin again. `options`: the fields of
         `shoal.study.options.Options`.
 
         Raises:
@@ -121,6 +123,7 @@ class Study(OwnCode):
             self,
             callbacks,
             loggers,
+            retry_failed,
         )
         self._train(request)
 
@@ -131,11 +134,12 @@ class Study(OwnCode):
         progress: bool = True,
         callbacks: Sequence[Any] = (),
         loggers: Sequence[Any] | None = None,
+        retry_failed: bool = False,
     ) -> None:
         """Go on as the last run was set up: same searcher, policy, backend and options.
 
         Callbacks are not kept: give them again. `loggers`: None: those that the last run had by
-        name.
+        name. `retry_failed`: as for `optimize`.
 
         Raises:
             StudyError: nothing was run yet, or it was set up with the user's own searcher or
@@ -157,6 +161,7 @@ class Study(OwnCode):
             study=self,
             callbacks=callbacks,
             loggers=loggers,
+            retry_failed=retry_failed,
         )
         self._train(request)
 

@@ -109,6 +109,15 @@ Out = Annotated[
     Path | None, typer.Option(help="write each simulated journal and report there")
 ]
 
+# Of `run` and `resume`.
+RetryFailed = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        help="failed trials go on from their newest durable state, or begin again",
+    ),
+]
+
 # Of `run` alone.
 Address = Annotated[str | None, typer.Option(help="of a running Ray cluster")]
 Copies = Annotated[int, typer.Option(help="slots that hold each shard")]

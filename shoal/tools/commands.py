@@ -57,11 +57,13 @@ def _samples(study: "shoal.Study", given: int | None) -> int | None:
 
 
 @errors()
-def resume(directory: Path, timeout: float | None, as_json: bool) -> None:
+def resume(
+    directory: Path, timeout: float | None, retry_failed: bool, as_json: bool
+) -> None:
     """Go on with a study that was stopped or killed."""
     study = shoal.load_study(directory)
     with concluded(study, as_json):
-        study.resume(timeout=timeout, progress=not as_json)
+        study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
 
 @errors()

@@ -1,6 +1,7 @@
 """What a command prints: figures as JSON or as lines, errors as one line."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
+from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
 
 if TYPE_CHECKING:
@@ -33,14 +35,75 @@ def errors() -> Iterator[None]:
     """One clear line instead of a traceback, for what a user can mend."""
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        typer.echo(f"warning: {message}", err=True)
+        typer.echo(f"warning: {as_typed(str(message))}", err=True)
 
     warnings.showwarning = warn
     try:
         yield
     except MENDABLE as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {as_typed(str(error))}", err=True)
         raise typer.Exit(2) from error
+
+
+# Arguments in Python that are options here, with the hyphens of the command line.
+OPTIONS = frozenset(
+    [
+        "storage",
+        "space",
+        "num_samples",
+        "max_epochs",
+        "searcher",
+        "policy",
+        "backend",
+        "slots",
+        "threads",
+        "device",
+        "address",
+        "copies",
+        "widths",
+        "priority",
+        "metric",
+        "mode",
+        "max_concurrent",
+        "timeout",
+        "checkpoint_every",
+        "max_checkpoint_gb",
+        "slot_memory_gb",
+        "workers",
+        "feeders",
+        "validate_every",
+        "profile",
+        "seed",
+        "command",
+    ]
+)
+# Arguments with these values are options without one.
+FLAGS = {
+    "retry_failed=True": "--retry-failed",
+    "optuna_log=True": "--optuna-log",
+    "fuse=True": "--fuse",
+    "fuse=False": "--no-fuse",
+    "warm_start=False": "--cold",
+    "loggers=": "--logger",
+}
+# As in a message for Python: "storage=", "fuse=False", 'mode="max"'. What stands in a call, as in
+# "asha(mode='max')", is an argument of a searcher or a policy, which is typed in the same way.
+ARGUMENT = re.compile(
+    r"""\w\([^()]*\)|(?<![\w.'"])([a-z]\w*)=(?:"(\w+)"|True|False|(?=[\s,:;.)]|$))"""
+)
+
+
+def as_typed(message: str) -> str:
+    """The message with options as they are typed here: "--storage" for "storage="."""
+
+    def typed(found: re.Match[str]) -> str:
+        name, text = found.groups()
+        whole: str = found.group()
+        if name not in OPTIONS:
+            return FLAGS.get(whole, whole)
+        return f"--{name.replace('_', '-')} {text or ''}".rstrip()
+
+    return ARGUMENT.sub(typed, message).replace("optimize()", "shoal run")
 
 
 def show(
@@ -91,6 +154,10 @@ def next_steps(
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
         yield f"failed:  {text} has the traceback of the first of {len(failed)}"
+        yield (
+            f"         {plural(len(failed), 'failed trial')} stay failed; to try them again: "
+            f"shoal resume {folder} --retry-failed"
+        )
     if len(failed) < len(study.trials):
         yield (
             f"next:    shoal replay {folder}   trains every trial again over its recorded visits "

@@ -214,3 +214,12 @@ def test_figures_of_a_signature_add_up() -> None:
     )
     assert state.figures == {"m": {"rate": 3.0, "step": 1.0}}
     assert state.signature == {A: "m", B: "m"}
+
+
+def test_a_trial_that_is_tried_again_has_no_strikes() -> None:
+    died = [Planned((), (solo(A, W0, 0),)), Left(frozenset({W0}), died=True)]
+    state = fold(started(trial("a")), [*died, Failed(A, "its slot died")])
+    assert state.strikes == state.strikes_of_slots == {A: 1} and A not in state.trials
+    again = step(state, Submitted(trial("a")))
+    assert A in again.trials and A not in again.ended
+    assert again.strikes == again.strikes_of_slots == {}

@@ -10,6 +10,7 @@ import torch
 from test_study import same_weights
 
 import shoal
+from shoal.core.event import Advanced
 from shoal.study.folder import StudyError
 
 LR = shoal.loguniform(1e-3, 1e-1)
@@ -325,3 +326,94 @@ def test_a_study_gives_its_data_unless_that_changed(tmp_path: Path, blobs: Any) 
     function = shoal.create_study(lambda config: None, storage=tmp_path / "f")
     with pytest.raises(StudyError, match="only recipes can do this"):
         function.data()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "pack", "hop"])
+def test_failed_trials_are_tried_again_when_the_recipe_is_repaired(
+    tmp_path: Path, blobs: Any, policy: str
+) -> None:
+    options = {"policy": policy, "fuse": False, "progress": False}
+    study = opened(tmp_path / "s", blobs(fail=8))
+    study.optimize(**options)
+    broken = [trial.id for trial in study.trials if trial.status.startswith("failed")]
+    assert len(broken) == 2
+    repaired = opened(tmp_path / "s", blobs())
+    repaired.optimize(**options)  # nobody asked for them
+    assert sum(t.status.startswith("failed") for t in repaired.trials) == 2
+    with pytest.raises(StudyError, match="try it again with retry_failed=True"):
+        repaired.extend(broken[0], 9)
+    assert (tmp_path / "s" / "trials" / broken[0] / "error.txt").exists()
+    repaired.optimize(**options, max_epochs=3, retry_failed=True)
+    assert {(t.status, t.epochs) for t in repaired.trials} == {("finished", 3.0)}
+    assert not (tmp_path / "s" / "trials" / broken[0] / "error.txt").exists()
+    at_once = opened(tmp_path / "at once", blobs())
+    at_once.optimize(**options, max_epochs=3)
+    assert same_weights(repaired, at_once)
+    assert all(row["equal"] for row in repaired.replay())
+
+
+class Late(shoal.Recipe):
+    """Fails in its last epoch, while `broken`."""
+
+    search_space = {"lr": shoal.grid([1e-2, 1e-3])}
+    max_epochs, batch_size = 3, 16
+    broken = False
+
+    def __init__(self, blobs: Any) -> None:
+        self.data = blobs().data
+        self.configure_optimizers = blobs().configure_optimizers
+
+    def configure_model(self, config: Any) -> Any:
+        return torch.nn.Linear(5, 3)
+
+    def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
+        if self.broken and epoch == 2:
+            raise RuntimeError("too late.")
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_failed_study_goes_on_from_durable_states(tmp_path: Path, blobs: Any) -> None:
+    options = {"policy": "fifo", "progress": False, "checkpoint_every": 0}
+    recipe = Late(blobs)
+    recipe.broken = True
+    study = opened(tmp_path / "s", recipe)
+    reasons = r"all of 2 trials failed: RuntimeError: too late. \(2 trials\).*retry_failed=True"
+    for _ in range(2):  # the second run finds them failed
+        with pytest.raises(StudyError, match=reasons):
+            study.optimize(**options)
+    (gone,) = (tmp_path / "s" / "checkpoints" / "t001").glob("*.pt")
+    gone.unlink()
+    recipe.broken = False
+    before = len(study.lines())
+    with pytest.warns(
+        UserWarning, match="stay failed, because their checkpoints are gone .t001."
+    ):
+        study.resume(progress=False, retry_failed=True)
+    assert [t.status.partition(":")[0] for t in study.trials] == ["finished", "failed"]
+    entries = [line.entry for line in study.lines()[before:]]
+    visits = [
+        v
+        for each in entries
+        if isinstance(each, Advanced)
+        for v in each.visits.values()
+    ]
+    assert len(visits) == 3, "the last epoch, of three shards"
+    assert study.clone("t001", warm_start=False) == "t001-c1"
+    assert study.replay(["t000"])[0]["equal"]
+
+
+def test_another_metric_has_to_be_one_that_trials_have(
+    tmp_path: Path, blobs: Any
+) -> None:
+    opened(tmp_path / "s", blobs()).optimize(progress=False)
+    before = (tmp_path / "s" / "journal.jsonl").read_bytes()
+    with pytest.raises(
+        StudyError, match="no trial .* 'acuracy'; they have accuracy, loss: run"
+    ):
+        opened(tmp_path / "s", blobs(), metric="acuracy").optimize(progress=False)
+    assert (tmp_path / "s" / "journal.jsonl").read_bytes() == before
+    study = opened(tmp_path / "s", blobs(), metric="loss", mode="min")
+    study.optimize(progress=False)
+    assert shoal.load_study(tmp_path / "s").best_trial.value == min(
+        trial.metrics["loss"] for trial in study.trials
+    )

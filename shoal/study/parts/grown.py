@@ -18,6 +18,7 @@ from shoal.search import ASHA, PBT, Grid, Random, SuccessiveHalving, describe, n
 from shoal.search.draws import Draws
 from shoal.search.space import Space, rebuild_space
 from shoal.search.within import outside
+from shoal.study.folder import StudyError
 
 Head = Mapping[str, Any]
 
@@ -146,6 +147,20 @@ def _free(searcher: Head, state: State) -> Set[str]:
     if searcher.get("metric") not in _metrics(state):
         free |= {"metric", "mode"}
     return free
+
+
+def check_scored(metric: str | None, state: State) -> None:
+    """Refuse a metric that no trial has, once trials have scores.
+
+    Raises:
+        StudyError: it is misspelt, or what trains has changed.
+    """
+    names = _metrics(state)
+    if metric is not None and names and metric not in names:
+        raise StudyError(
+            f"no trial of this study has a score {metric!r}; they have {', '.join(sorted(names))}: "
+            "run again with metric= set to one of them, or start a new study with another storage="
+        )
 
 
 def _metrics(state: State) -> Set[str]:

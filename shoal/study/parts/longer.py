@@ -1,10 +1,12 @@
-"""What to look at before finished trials train on: their weights, and their schedules."""
+"""Trials that ended and train on: their weights, their schedules, and those that failed."""
 
 import warnings
 from collections.abc import Sequence
 
+from shoal.core.event import Submitted
+from shoal.core.fold import fold
 from shoal.core.state import State
-from shoal.core.trial import Trial
+from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.lane.checkpoint import Checkpoints
@@ -50,3 +52,44 @@ def _check_weights(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
             f"{len(gone)} trials cannot go on, because their checkpoints are gone "
             f"({', '.join(gone[:5])}): restore {setup.folder.checkpoints}, or begin a new study"
         )
+
+
+# -- trials that failed ----------------------------------------------------------------------------
+
+
+def tried_again(setup: Setup, state: State) -> tuple[Trial, ...]:
+    """The failed trials, to be submitted once more: each goes on from its newest durable state.
+
+    One without such a state begins again. One whose state is gone stays failed, with a warning.
+    """
+    failed = failed_in(state)
+    names = set(Checkpoints(setup.folder.checkpoints, state.run).names())
+    gone = [
+        trial
+        for trial in failed
+        if trial in state.kept and state.kept[trial].name not in names
+    ]
+    if gone:
+        warnings.warn(
+            f"{len(gone)} failed trials stay failed, because their checkpoints are gone "
+            f"({', '.join(gone[:5])}): copy them with warm_start=False",
+            stacklevel=5,
+        )
+    return tuple(state.known[trial] for trial in failed if trial not in gone)
+
+
+def failed_in(state: State) -> list[TrialId]:
+    """The trials that failed."""
+    return [trial for trial, how in state.ended.items() if how.startswith("failed")]
+
+
+def with_work_again(state: State, trials: Sequence[Trial]) -> State:
+    """The state once these trials are submitted again."""
+    return fold(state, [Submitted(trial) for trial in trials])
+
+
+def forget_tracebacks(setup: Setup, trials: Sequence[Trial]) -> None:
+    """Delete the tracebacks of trials that are tried again."""
+    for trial in trials:
+        place = setup.folder.path / "trials" / trial.id / "error.txt"
+        place.unlink(missing_ok=True)
