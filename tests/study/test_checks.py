@@ -151,7 +151,7 @@ def test_all_trials_failing_raises_with_the_first_errors(
 
     study = shoal.create_study(Raising(), storage=tmp_path / "s")
     with pytest.raises(
-        TrialsFailed, match="all of 4 trials failed: t000 failed: .*no such luck"
+        TrialsFailed, match="all of 4 trials failed: .*no such luck .4 trials"
     ):
         study.optimize(progress=False)
     assert all(trial.status.startswith("failed") for trial in study.trials)
