@@ -16,7 +16,6 @@ from shoal.train.adapt.kinds import (
 )
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
-from shoal.train.data.items.loader import scored_items
 
 
 @dataclass(frozen=True)
@@ -126,16 +125,7 @@ def as_data(
     validation = found.validation
     if validation is None:
         validation = fraction
-    training = found.training
-    if isinstance(training, DataLoader):
-        return Data.loader(training, validation, shards, samples=samples)
-    if not isinstance(validation, DataLoader):
-        return Data.dataset(training, validation, shards, samples=samples)
-    items = scored_items(validation)
-    data = Data.dataset(training, items, shards, samples=samples)
-    if validation.collate_fn is not default_collate:
-        data.collate_scored_with(validation.collate_fn)
-    return data
+    return Data.dataset(found.training, validation, shards, samples=samples)
 
 
 def batch_form(found: Sources) -> str:

@@ -19,6 +19,7 @@ from torch.utils.data import (
 from train_kit import S0, Small
 
 from shoal.study.options import Options
+from shoal.train.data import columns as cols
 from shoal.train.data.data import Data, DataError
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
@@ -105,6 +106,37 @@ def test_a_batch_sampler_that_leaves_out_the_rest_drops_the_last_batch() -> None
 def test_batches_that_cannot_be_kept_are_refused(loader: Any, rule: str) -> None:
     with pytest.raises(DataError, match=rule):
         Data.loader(loader())
+
+
+def test_a_validation_loader_goes_with_a_dataset() -> None:
+    valid = DataLoader(Subset(PAIRS, [3, 5]), 5, collate_fn=doubled)
+    data = Data.dataset(PAIRS, valid)
+    assert scored(data) == [3, 5]
+    stream = Stream(Small(), data, seed=0, device=CPU, memory_gb=1.0)
+    (chunk,) = stream.validation()
+    assert cols.ready(chunk)[0].tolist() == [6, 10]
+    assert Data.dataset(PAIRS, DataLoader(PAIRS, 5)).scored_collate is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"collate": list}, {"order": "sequential"}, {"shard_weights": [1, 2]}]
+)
+def test_what_a_loader_says_itself_is_not_said_twice(options: Any) -> None:
+    with pytest.raises(DataError, match="of its own: leave out"):
+        Data.dataset(DataLoader(PAIRS, 5), **options)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Data.dataset({"a": PAIRS, "b": PAIRS}),  # type: ignore[arg-type]
+        lambda: Data.dataset(PAIRS, {"a": PAIRS, "b": PAIRS}),
+        lambda: Data.loader(DataLoader(PAIRS, 5), {"a": PAIRS, "b": PAIRS}),
+    ],
+)
+def test_several_datasets_in_a_dict_are_refused(made: Any) -> None:
+    with pytest.raises(DataError, match="must be one dataset; got a dict of a, b"):
+        made()
 
 
 class Backwards(SequentialSampler):

@@ -146,6 +146,11 @@ def _length(dataset: Any, name: str) -> int:
     Raises:
         DataError: it is not map-style, or empty.
     """
+    if isinstance(dataset, Mapping):
+        raise DataError(
+            f"{name} must be one dataset; got a dict of {', '.join(map(str, dataset))}: give one "
+            "of them"
+        )
     usable = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if not usable or isinstance(dataset, IterableDataset):
         raise DataError(

@@ -99,8 +99,7 @@ def loaded(train: DataLoader[Any], valid: Any) -> TakenLoader:
     if isinstance(valid, DataLoader):
         found.validation = scored_items(valid)
         found.workers = max(found.workers, valid.num_workers)
-        if _collate(valid) != found.collate:
-            found.scored = valid.collate_fn
+        found.scored = scored_collate(valid, found.collate)
     if isinstance(train.dataset, IterableDataset):
         found.sequential = True
         found.defaults |= {
@@ -136,6 +135,22 @@ def scored_items(valid: DataLoader[Any]) -> Any:
     if len(numbers) == count and set(numbers) == set(range(count)):
         return dataset
     return Subset(dataset, numbers)
+
+
+def scored_collate(valid: DataLoader[Any], collate: Any) -> Any:
+    """What makes the batches of a validation loader; None: what makes those of training does."""
+    if _collate(valid) == collate:
+        return None
+    return valid.collate_fn
+
+
+def check_left_out(collate: Any, order: str, shard_weights: Any) -> None:
+    """Raise DataError if one of these is given along with a DataLoader, which has its own."""
+    if collate is not None or order != "random" or shard_weights is not None:
+        raise DataError(
+            "a DataLoader has a collate function and an order of its own: leave out collate=, "
+            "order= and shard_weights=, or give its dataset instead of it"
+        )
 
 
 def _check_batches(loader: DataLoader[Any]) -> None:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 from torch.utils.data import DataLoader, IterableDataset
 
 from shoal.train.data.items.dataset import from_dataset
-from shoal.train.data.items.loader import TakenLoader, loaded
+from shoal.train.data.items.loader import (
+    TakenLoader,
+    check_left_out,
+    loaded,
+    scored_collate,
+    scored_items,
+)
 from shoal.train.data.items.sequence import from_sequence
 from shoal.train.data.items.stored import from_iterable
 from shoal.train.data.parts import Division, Order, Parts, is_sequential
@@ -21,6 +27,10 @@ class ItemReaders:
     """Constructors of data out of torch's Datasets and DataLoaders, and of long sequences."""
 
     def __init__(self, parts: Parts) -> None:
+        raise NotImplementedError
+
+    def collate_scored_with(self, collate: Callable[[list[Any]], Any]) -> None:
+        """Have the batches of validation made of items by this function."""
         raise NotImplementedError
 
     @classmethod
@@ -48,18 +58,27 @@ class ItemReaders:
         beginning to its end, or its first `samples` items are. `order`: "sequential" keeps the
         items in their order, and sets the last ones aside. A DataLoader: as `loader`.
 
-        `validation`: another such dataset, the fraction set aside at random, or None. `shards`,
-        `shard_weights`: as for `arrays`.
+        `validation`: another such dataset, a DataLoader, the fraction set aside at random, or None.
+        `shards`, `shard_weights`: as for `arrays`.
 
         Raises:
             DataError: no items, items of unequal forms, nothing left to train or validate on.
         """
         if isinstance(dataset, DataLoader):
-            return cls.loader(dataset, validation, shards, seed)
+            check_left_out(collate=collate, order=order, shard_weights=shard_weights)
+            return cls.loader(dataset, validation, shards, seed, samples)
         how = Division(seed, shards, shard_weights, is_sequential(order))
+        scored = None
+        if isinstance(validation, DataLoader):
+            scored = scored_collate(validation, collate)
+            validation = scored_items(validation)
         if isinstance(dataset, IterableDataset):
-            return cls(from_iterable(dataset, validation, how, collate, samples))
-        return cls(from_dataset(dataset, validation, how, collate))
+            data = cls(from_iterable(dataset, validation, how, collate, samples))
+        else:
+            data = cls(from_dataset(dataset, validation, how, collate))
+        if scored is not None:
+            data.collate_scored_with(scored)
+        return data
 
     @classmethod
     def loader(
