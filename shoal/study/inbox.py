@@ -66,6 +66,8 @@ class Inbox:
         for path in self._paths():
             try:
                 notes[path] = _note_in(path)
+            except FileNotFoundError:  # the run has written it down, and removed it
+                continue
             except ValueError as error:
                 warnings.warn(
                     f"{path} is not a note to a study, and was removed: {error}",

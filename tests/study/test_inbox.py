@@ -258,3 +258,17 @@ def test_values_come_as_they_were_given(tmp_path: Path) -> None:
     study.enqueue(config, max_epochs=1)
     one, two = (study.state.known[name].config for name in ("added1", "added2"))  # type: ignore[index]
     assert one == two == config
+
+
+def test_a_note_that_is_taken_while_others_are_read_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Inbox(tmp_path)
+    with notes.writing():
+        notes.leave({"stop": "t001"})
+        notes.leave({"stop": "t002"})
+    first = min(notes.read())
+    listed = [first, max(notes.read())]
+    first.unlink()
+    monkeypatch.setattr(Inbox, "_paths", lambda self: listed)
+    assert list(notes.read().values()) == [{"stop": "t002"}]

@@ -82,7 +82,7 @@ def test_other_data_is_refused_each_time(tmp_path: Path) -> None:
 
 def test_its_classes_are_those_of_the_recipe_that_slots_get(tmp_path: Path) -> None:
     """The data and the recipe are pickled apart, each with the code of the user's file."""
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_items.py").write_text(
         """
 from typing import NamedTuple
 import shoal
@@ -100,7 +100,7 @@ class Own(shoal.Recipe):
     code = f"""
 import os, pathlib, sys
 sys.path.insert(0, {str(tmp_path)!r})
-from mine import Own
+from own_items import Own
 from shoal.backend.ray.node import data as node_data
 from shoal.train.recipe.pickled import dumps
 folder = pathlib.Path({str(tmp_path)!r}) / "shelf"
@@ -120,7 +120,7 @@ print(data.fingerprint)
     )
     items = copy.form.items(dict(enumerate(copy.read(copy.shards[0]))))
     assert recipe.fits(items[0]) and recipe.fits(copy.collate(items))
-    assert "mine" not in sys.modules, "the code came with the pickles"
+    assert "own_items" not in sys.modules, "the code came with the pickles"
 
 
 def test_data_that_cannot_be_pickled_is_built_by_each(tmp_path: Path) -> None:

@@ -253,11 +253,6 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
         (None, Held, "held by other objects"),
         (None, Aliased, "share memory"),
         (None, Shadowed, "attributes change"),
-        (
-            None,
-            lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4)),
-            "attributes|initialized|hooks",
-        ),
         (_by_value, None, "vectorized"),
         (_by_chance, None, "random"),
         (_by_chance_in_python, None, "random"),
