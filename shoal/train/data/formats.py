@@ -36,8 +36,13 @@ class FromFiles:
         *,
         label: str | None = None,
         columns: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         encode: Mapping[str, Any] | None = None,
-        fill: float | Mapping[str, Any] | None = None,
+        fill: float | str | Mapping[str, Any] | None = None,
+        dropna: Sequence[str] = (),
+        na_values: Sequence[Any] = (),
+        decimal: str = ".",
+        encoding: str | None = None,
         validation: Any = 0.2,
         stratify: str | None = None,
         shards: int | None = None,
@@ -49,10 +54,14 @@ class FromFiles:
         of columns. Whole numbers are int64, others float32. What parts the values (comma,
         semicolon, tab or bar) is seen from the header line.
 
-        `columns`: those to read; None: all. `encode`: {column: "onehot", "ordinal", "hash", or a
-        function}, of text; the texts by number are in `names`. A function gets the column's values
-        in the training part and returns a function of values. `fill`: what takes the place of
-        missing values, a number or one for each column. `validation`: a fraction, other files, or
+        `columns`: those to read; None: all. `drop`: columns to leave out. `encode`: {column:
+        "onehot", "ordinal", "hash", or a function}, of text and dates; the texts by number are in
+        `names`. A function gets the list of the column's values in the training part, and returns a
+        function of such a list. `fill`: what takes the place of missing values: a number, "mean" or
+        "median" (of the training part) for all columns of numbers but the label, or {column:
+        value}. `dropna`: columns; rows that lack a value there are left out. `na_values`: texts
+        that mean a missing value. `decimal`: what parts the whole from the fraction. `encoding`: of
+        the files, such as "latin-1"; None: UTF-8. `validation`: a fraction, other files, or
         None. `stratify`: the column whose values keep their shares in the fraction; it may be text.
         `shards`: as for `arrays`. All rows are held in memory.
 
@@ -60,7 +69,17 @@ class FromFiles:
             DataError: no such file or column, text without `encode`, missing values without `fill`.
         """
         tables = _reader("tables", "csv", "pyarrow")
-        setup = tables.TableSetup(label, columns, encode or {}, fill, stratify)
+        texts = tuple(map(str, _several(na_values)))
+        setup = tables.TableSetup(
+            label,
+            _several(columns),
+            encode or {},
+            fill,
+            stratify,
+            _several(drop),
+            _several(dropna),
+            tables.CsvForm(encoding, texts, decimal),
+        )
         how = Division(seed, shards)
         return cls(tables.from_tables(paths, "csv", setup, validation, how))
 
@@ -71,8 +90,10 @@ class FromFiles:
         *,
         label: str | None = None,
         columns: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
         encode: Mapping[str, Any] | None = None,
-        fill: float | Mapping[str, Any] | None = None,
+        fill: float | str | Mapping[str, Any] | None = None,
+        dropna: Sequence[str] = (),
         validation: Any = 0.2,
         stratify: str | None = None,
         shards: int | None = None,
@@ -80,7 +101,15 @@ class FromFiles:
     ) -> Self:
         """Rows of Parquet files; for the arguments see `csv`."""
         tables = _reader("tables", "parquet", "pyarrow")
-        setup = tables.TableSetup(label, columns, encode or {}, fill, stratify)
+        setup = tables.TableSetup(
+            label,
+            _several(columns),
+            encode or {},
+            fill,
+            stratify,
+            _several(drop),
+            _several(dropna),
+        )
         how = Division(seed, shards)
         return cls(tables.from_tables(paths, "parquet", setup, validation, how))
 
@@ -226,6 +255,11 @@ def _some(words: Sequence[str]) -> str:
     if len(words) > LISTED:
         listed += f" and {len(words) - LISTED} more"
     return listed
+
+
+def _several(names: Any) -> Any:
+    """The names; a single one as a tuple of it."""
+    return (names,) if isinstance(names, str | int | float) else names
 
 
 def _reader(module: str, constructor: str, *needs: str) -> Any:

@@ -153,10 +153,17 @@ def test_several_files_and_other_delimiters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({}, r'column kind holds string, no numbers: give encode=\{"kind": "onehot"'),
+        (
+            {},
+            r"column kind holds string, such as .a., no numbers; column gap lacks 1 of 3 values: "
+            r'write encode=\{"kind": "onehot"\}, fill=\{"gap": "median"\}',
+        ),
         ({"label": "sort"}, "no column sort; there are width, height, kind, gap"),
         ({"columns": ["a", "width"]}, "no column a; there are"),
-        ({"columns": ["gap"]}, "column gap lacks 1 of 3 values: give fill= a number"),
+        (
+            {"columns": ["gap"]},
+            r'column gap lacks 1 of 3 values: write fill=\{"gap": "median"\}',
+        ),
         (
             {"columns": ["kind"], "encode": {"kind": "best"}},
             "must be one of onehot, ordinal, hash",
@@ -202,8 +209,10 @@ def test_missing_text_is_filled_where_that_is_said(tmp_path: Path) -> None:
     assert data.names["kind"] == ("a", "b", "none")
     read = data.read(S0)
     assert read["kind"][np.argsort(read["x"])].tolist() == [1, 2, 2, 0]
-    numbered = Data.csv(file, encode=encode, fill=0, validation=None)
-    assert numbered.names["kind"] == ("0", "a", "b")
+    with pytest.raises(
+        DataError, match=r'kind lacks 2 of 4 .*: write fill=\{"kind": "\?"\}'
+    ):
+        Data.csv(file, encode=encode, fill=0, validation=None)
 
 
 # -- new rows --------------------------------------------------------------------------------------

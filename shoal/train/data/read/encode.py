@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -71,13 +73,49 @@ def fitted(column: str, how: Any, training: Sequence[Any]) -> Encoder:
             f"encode of column {column} must be one of {', '.join(KINDS)}, or a function of the "
             f"training values that returns a function of values; got {how!r}"
         )
-    own = how(training)
+    own = _own(column, how, training)
     if not callable(own):
         raise DataError(
             f"encode of column {column} must return a function of values; got {own!r}"
         )
     encoder: Encoder = own
     return encoder
+
+
+def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> Any:
+    """What the encoder, or the user's function that fits one, gives.
+
+    Raises:
+        DataError: it raised; the error names the line of the user's code.
+    """
+    try:
+        return function(values)
+    except DataError:
+        raise
+    except Exception as error:
+        where = extract_tb(error.__traceback__)[-1]
+        inner = [
+            at
+            for at in extract_tb(error.__traceback__)
+            if at.filename == _file(function)
+        ]
+        where = inner[-1] if inner else where
+        raise DataError(
+            f"encode of column {column} raised {type(error).__name__}: {error} "
+            f"({Path(where.filename).name}, line {where.lineno}); it got {_seen(values)}"
+        ) from error
+
+
+def _file(function: Callable[[Any], Any]) -> str | None:
+    """The file that the function is written in, if it is one of Python's."""
+    code = getattr(function, "__code__", None)
+    return getattr(code, "co_filename", None)
+
+
+def _seen(values: Sequence[Any]) -> str:
+    """The values' number and kinds, in words."""
+    kinds = sorted({type(value).__name__ for value in values})
+    return f"a list of {len(values)} values of type {', '.join(kinds)}"
 
 
 def _place(value: Any) -> Any:
@@ -91,7 +129,7 @@ def encoded(column: str, encoder: Encoder, values: Sequence[Any]) -> Array:
     Raises:
         DataError: the encoder gives something else.
     """
-    array = np.asarray(encoder(values))
+    array = np.asarray(_own(column, encoder, values))
     if array.dtype.kind not in "biufc" or len(array) != len(values):
         raise DataError(
             f"encode of column {column} must give a number or a row of numbers for each of the "

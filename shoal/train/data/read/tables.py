@@ -6,60 +6,44 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv, parquet
 
 from shoal.train.data.arrays import from_arrays
 from shoal.train.data.columns import Array, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
-from shoal.train.data.read.encode import Categories, How, encoded, fitted
-from shoal.train.data.read.paths import listed
+from shoal.train.data.read.encode import Categories, encoded, fitted
+from shoal.train.data.read.lacking import (
+    FITTED,
+    TableSetup,
+    check_columns,
+    of_lists,
+    of_numbers,
+)
+from shoal.train.data.read.table_files import CsvForm, TableFiles, opened
 from shoal.train.data.read.values import array_of, label_numbers, no_column
 
-DELIMITERS = ",;\t|"
-SHOWN = 5  # columns that an error names
+__all__ = ["CsvForm", "TableForm", "TableSetup", "from_tables"]
 
-
-@dataclass(frozen=True, slots=True)
-class TableSetup:
-    """How a table's columns become numbers."""
-
-    label: str | None
-    columns: Sequence[str] | None  # None: all
-    encode: Mapping[str, How]
-    fill: Any  # of missing values: a number, one for each column by name, or None
-    stratify: str | None = None  # the column whose values keep their shares
-
-    def of(self, names: Collection[str]) -> TableSetup:
-        """The same for these columns, none of which is a label."""
-        encode = {name: how for name, how in self.encode.items() if name in names}
-        fill = self.fill
-        if isinstance(fill, Mapping):
-            fill = {name: value for name, value in fill.items() if name in names}
-        return TableSetup(None, tuple(names), encode, fill)
-
-    def fill_of(self, name: str) -> Any:
-        """What takes the place of missing values in the column; None: nothing may."""
-        if isinstance(self.fill, Mapping):
-            return self.fill.get(name)
-        return self.fill
+EXACT = 2**24  # the whole numbers below are exact in float32
 
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
     """How a table's columns became numbers, so that new rows become the same ones.
 
-    `encoders`: fitted, by column. `types`: pyarrow's, by column of the files. `shapes`: of a value,
-    by column of the data, in its order.
+    `encoders`: fitted, by column. `fills`: what takes the place of missing values, by column.
+    `floating`: columns that filling made float32. `types`: pyarrow's, by column of the files.
+    `shapes`: of a value, by column of the data, in its order.
     """
 
     kind: str
     setup: TableSetup
     encoders: Mapping[str, Any]
+    fills: Mapping[str, Any]
+    floating: frozenset[str]
     types: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
 
@@ -86,12 +70,14 @@ class TableForm:
         wrong = [name for name in names if name not in self.shapes]
         if wrong:
             raise DataError(no_column(wrong, list(self.shapes)))
-        setup = self.setup.of(names)
+        setup = self.setup.of(names, self.fills)
         texts = {name: self.types[name] for name in setup.encode}
-        table = _read(paths, self.kind, setup, texts).select(names)
-        typed = [self._typed(name, table.column(name)) for name in names]
-        table = pa.table(dict(zip(names, typed, strict=True)))
-        read = _columns(table, setup)
+        found = opened(paths, self.kind, setup.form, texts)
+        _check_asked(found.table.schema.names, setup)
+        typed = {name: self._typed(name, found.table.column(name)) for name in names}
+        found = replace(found, table=pa.table(typed))
+        check_columns(found, setup, new=True)
+        read = _columns(found.table, setup, self.fills, self.floating)
         self._warn_of_unknown(read)
         made = _numbers(read, self.encoders)
         for name, column in made.items():
@@ -104,7 +90,9 @@ class TableForm:
         """The new column, of the type that the data's column has."""
         kind = self.types[name]
         whole = name not in self.encoders and self.label is not None
-        if whole and _is_of_numbers(column.type):  # all become float32
+        if whole and (
+            of_numbers(column.type) or of_lists(column.type)
+        ):  # all become float32
             return column
         try:
             return column.cast(kind)
@@ -139,12 +127,17 @@ def from_tables(
     paths: Any, kind: str, setup: TableSetup, validation: Any, how: Division
 ) -> Parts:
     """See `Data.csv` and `Data.parquet`."""
-    table = _read(paths, kind, setup)
-    columns = _columns(table, setup)
+    first = _opened(paths, kind, setup)
+    tables = [first.table]
+    if validation is not None and not is_fraction(validation):
+        tables.append(_opened(validation, kind, setup, first.table).table)
     labels = None
     if setup.stratify is not None:
-        labels = label_numbers(setup.stratify, table.column(setup.stratify))
-    rows = _training(len(table), validation, how, labels)
+        labels = label_numbers(setup.stratify, first.table.column(setup.stratify))
+    rows = _training(len(first.table), validation, how, labels)
+    fills = _fillings(first.table, rows, setup)
+    floating = _floating(tables, fills, setup)
+    columns, *others = [_columns(table, setup, fills, floating) for table in tables]
     encoders = {
         name: fitted(name, rule, [columns[name][row] for row in rows])
         for name, rule in setup.encode.items()
@@ -152,10 +145,8 @@ def from_tables(
     }
     made = _numbers(columns, encoders)
     shapes = {name: column.shape[1:] for name, column in made.items()}
-    if validation is not None and not is_fraction(validation):
-        others = _columns(_read(validation, kind, setup), setup)
-        validation = _numbers(others, encoders)
-        _check_names(made, validation)
+    for each in others:
+        validation = _numbers(each, encoders)
     given: tuple[Array, ...] = ()
     if setup.label is not None:
         given = _pair(made, setup.label)
@@ -163,8 +154,8 @@ def from_tables(
             validation = _pair(validation, setup.label)
         made = {}
     parts = from_arrays(given, made, validation, labels, how)
-    types = dict(zip(table.schema.names, table.schema.types, strict=True))
-    form = TableForm(kind, setup, encoders, types, shapes)
+    types = dict(zip(first.table.schema.names, first.table.schema.types, strict=True))
+    form = TableForm(kind, setup, encoders, fills, floating, types, shapes)
     return replace(parts, names=_categories(encoders), table=form)
 
 
@@ -177,117 +168,125 @@ def _categories(encoders: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     }
 
 
-def _read(
-    paths: Any, kind: str, setup: TableSetup, types: Mapping[str, Any] | None = None
-) -> Any:
-    """The files' rows, one after the other. `types`: of columns of CSV files that are known.
+def _opened(
+    paths: Any, kind: str, setup: TableSetup, like: Any | None = None
+) -> TableFiles:
+    """The files' rows that are used.
+
+    `like`: the table to train on, whose kinds columns without any value take.
 
     Raises:
-        DataError: no file, not of this kind, other columns than asked for.
+        DataError: the files cannot be read, lack a column, or columns cannot become numbers.
     """
-    files = listed(paths, f"*.{kind}")
-    tables = [_read_file(file, kind, types) for file in files]
-    for file, table in zip(files, tables, strict=True):
-        if table.schema.names != tables[0].schema.names:
-            raise DataError(
-                f"all files must have the same columns; {files[0].name} has "
-                f"{', '.join(tables[0].schema.names)}, {file.name} has "
-                f"{', '.join(table.schema.names)}"
-            )
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowInvalid as error:
-        raise DataError(f"the files' columns differ in kind ({error})") from error
-    _check_asked(table, setup)
-    return table
+    found = opened(paths, kind, setup.form)
+    _check_asked(found.table.schema.names, setup)
+    found = found.without(setup.dropna)
+    if not found.table.num_rows:
+        raise DataError(f"no row has a value in {', '.join(setup.dropna)}, of dropna")
+    if like is not None:
+        _check_names(like.schema.names, found.table.schema.names, setup)
+        found = found.of_kinds(like)
+    check_columns(found, setup)
+    return found
 
 
-def _read_file(file: Path, kind: str, types: Mapping[str, Any] | None) -> Any:
-    try:
-        if kind == "parquet":
-            return parquet.read_table(file)
-        options = csv.ParseOptions(delimiter=_delimiter(file))
-        # An empty field of text is missing, as an empty field of numbers is.
-        missing = csv.ConvertOptions(strings_can_be_null=True, column_types=types)
-        return csv.read_csv(file, parse_options=options, convert_options=missing)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{file} cannot be read as {kind} ({type(error).__name__}: {error})"
-        ) from error
-
-
-def _delimiter(file: Path) -> str:
-    """What parts the values of a CSV file: what its header line has most of."""
-    with file.open(encoding="utf-8-sig", errors="replace") as opened:
-        head = opened.readline()
-    return max(DELIMITERS, key=head.count)
-
-
-def _check_asked(table: Any, setup: TableSetup) -> None:
-    """Raise DataError unless the table has rows, and all columns that are named."""
-    names = table.schema.names
+def _check_asked(names: Sequence[str], setup: TableSetup) -> None:
+    """Raise DataError unless the table has all columns that are named."""
     fills = setup.fill if isinstance(setup.fill, Mapping) else {}
-    asked = [*(setup.columns or ()), *setup.encode, *fills]
+    asked = [*(setup.columns or ()), *setup.encode, *fills, *setup.drop, *setup.dropna]
     asked += [name for name in (setup.label, setup.stratify) if name is not None]
     wrong = [name for name in dict.fromkeys(asked) if name not in names]
     if wrong:
         raise DataError(no_column(wrong, names))
-    if not table.num_rows:
-        raise DataError("the table has no rows")
+    if setup.label in setup.drop:
+        raise DataError(f"drop must leave the label; got {setup.label}")
 
 
-def _columns(table: Any, setup: TableSetup) -> dict[str, Any]:
-    """The columns: arrays of numbers, and lists of the values that have an encoder.
+def _check_names(one: Sequence[str], other: Sequence[str], setup: TableSetup) -> None:
+    wanted, got = setup.names(one), setup.names(other)
+    if wanted != got:
+        raise DataError(
+            f"validation must have the columns {', '.join(wanted)}; got {', '.join(got)}"
+        )
+
+
+def _columns(
+    table: Any, setup: TableSetup, fills: Mapping[str, Any], floating: Collection[str]
+) -> dict[str, Any]:
+    """The columns: arrays of numbers, and lists of what has an encoder."""
+    made: dict[str, Any] = {}
+    for name in setup.names(table.schema.names):
+        column = table.column(name)
+        filling = fills.get(name)
+        if name in setup.encode:
+            values = column.to_pylist()
+            made[name] = [filling if value is None else value for value in values]
+            continue
+        column = _filled(column, filling)
+        if name in floating:
+            column = column.cast(pa.float64(), safe=False)
+        made[name] = _array(name, column)
+    return made
+
+
+def _fillings(table: Any, rows: Index, setup: TableSetup) -> dict[str, Any]:
+    """What takes the place of missing values, by column; a fitted value is a NumPy float.
+
+    `rows`: those to fit it on.
 
     Raises:
-        DataError: text without an encoder, or missing values without a filling.
+        DataError: none of these rows has a value.
     """
-    names = list(setup.columns or table.schema.names)
-    if setup.label is not None and setup.label not in names:
-        names.append(setup.label)
-    found = [_problem(name, table.column(name), setup) for name in names]
-    problems = [problem for problem in found if problem]
-    if problems:
-        more = ""
-        if len(problems) > SHOWN:
-            more = f"; and so have {len(problems) - SHOWN} more columns"
-        raise DataError("; ".join(problems[:SHOWN]) + more)
-    return {name: _column(name, table.column(name), setup) for name in names}
+    made = {}
+    for name in setup.names(table.schema.names):
+        column = table.column(name)
+        filling = setup.fill_of(name, column.type)
+        if filling is None:
+            continue
+        if filling in FITTED and name not in setup.encode and of_numbers(column.type):
+            filling = _fit(name, filling, column.take(pa.array(rows)).drop_null())
+        made[name] = filling
+    return made
 
 
-def _problem(name: str, column: Any, setup: TableSetup) -> str:
-    """Why the column cannot become numbers; empty if it can."""
-    if column.null_count and setup.fill_of(name) is None:
-        return (
-            f"column {name} lacks {column.null_count} of {len(column)} values: give fill= a "
-            f'number, or {{"{name}": …}}, or leave the rows out'
+def _fit(name: str, filling: str, values: Any) -> Any:
+    if not len(values):
+        raise DataError(
+            f"column {name} has no value in the training part, of which fill={filling!r} could "
+            "be made: give a number, or drop the column"
         )
-    if name in setup.encode or _is_of_numbers(column.type):
-        return ""
-    return (
-        f'column {name} holds {column.type}, no numbers: give encode={{"{name}": '
-        '"onehot", "ordinal", "hash", or a function}, or columns= without it'
+    fit = np.mean if filling == "mean" else np.median
+    return np.float64(fit(values.cast(pa.float64(), safe=False).to_numpy()))
+
+
+def _floating(
+    tables: Sequence[Any], fills: Mapping[str, Any], setup: TableSetup
+) -> frozenset[str]:
+    """Columns that are no whole numbers once they are filled."""
+    return frozenset(
+        name
+        for name, filling in fills.items()
+        if name not in setup.encode
+        and any(table.column(name).null_count for table in tables)
+        and not _stays_whole(filling)
     )
 
 
-def _is_of_numbers(kind: Any) -> bool:
-    """Whether values are numbers, or lists of them."""
-    types = pa.types
-    while types.is_list(kind) or types.is_large_list(kind):
-        kind = kind.value_type
-    while types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    number = types.is_integer(kind) or types.is_floating(kind)
-    return bool(number or types.is_boolean(kind))
+def _filled(column: Any, filling: Any) -> Any:
+    """The column without missing values."""
+    if not column.null_count:
+        return column
+    kind = pa.int64()
+    if not _is_whole(column.type) or not _stays_whole(filling):
+        kind = pa.float64()
+    filling = pa.scalar(filling).cast(kind, safe=False)
+    return column.cast(kind, safe=False).fill_null(filling)
 
 
-def _column(name: str, column: Any, setup: TableSetup) -> Any:
-    """The column as an array, or of one that has an encoder the list of its values."""
-    filling = setup.fill_of(name)
-    if name in setup.encode:
-        return [filling if value is None else value for value in column.to_pylist()]
-    if column.null_count:
-        column = column.fill_null(pa.scalar(filling).cast(column.type, safe=False))
+def _array(name: str, column: Any) -> Array:
+    """The column as an array: whole numbers as int64, others as float32."""
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     if pa.types.is_nested(column.type):
         array = array_of(name, pa.concat_arrays(column.chunks))
     else:
@@ -295,6 +294,15 @@ def _column(name: str, column: Any, setup: TableSetup) -> Any:
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     return array.astype(np.int64)
+
+
+def _is_whole(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _stays_whole(filling: Any) -> bool:
+    """Whether whole numbers stay whole with this filling; a fitted one is a float64."""
+    return not isinstance(filling, np.float64) and float(filling).is_integer()
 
 
 def _training(
@@ -317,18 +325,13 @@ def _numbers(
     }
 
 
-def _check_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    if list(one) != list(other):
-        raise DataError(
-            f"validation must have the columns {', '.join(one)}; got {', '.join(other)}"
-        )
-
-
 def _pair(columns: Mapping[str, Array], label: str) -> tuple[Array, ...]:
     """(a row of float32 for each sample, its label)."""
     rest = {name: column for name, column in columns.items() if name != label}
     if not rest:
         raise DataError(f"the table needs columns beside the label {label}")
+    for name, column in rest.items():
+        _warn_of_lost_digits(name, column)
     return _beside(rest), columns[label]
 
 
@@ -336,3 +339,19 @@ def _beside(columns: Mapping[str, Array]) -> Array:
     """The columns beside each other, float32 (n, k)."""
     flat = [each.reshape(len(each), -1).astype(np.float32) for each in columns.values()]
     return np.concatenate(flat, axis=1)
+
+
+def _warn_of_lost_digits(name: str, column: Array) -> None:
+    """Warn if different whole numbers become one number of float32."""
+    if column.dtype.kind not in "iu" or not column.size:
+        return
+    if max(-int(column.min()), int(column.max())) <= EXACT:
+        return
+    before = len(np.unique(column))
+    after = len(np.unique(column.astype(np.float32)))
+    if after < before:
+        warnings.warn(
+            f"column {name} has {before} different whole numbers, e.g. {column.flat[0]}; as "
+            f'float32 {after} remain: leave it out by drop=["{name}"], or encode it',
+            stacklevel=2,
+        )

@@ -16,12 +16,18 @@ LISTED = 20  # names of columns in an error
 
 def no_column(wrong: Sequence[str], names: Sequence[str]) -> str:
     """What to tell a user who names columns that there are not."""
-    near = get_close_matches(wrong[0], names, cutoff=0.7)
-    listed = ", ".join(names[:LISTED])
+    near = [name for name in names if name.strip() == wrong[0].strip()]
+    near = near or get_close_matches(wrong[0], names, cutoff=0.7)
+    listed = ", ".join(map(_shown, names[:LISTED]))
     if len(names) > LISTED:
         listed += f" and {len(names) - LISTED} more"
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"no column {', '.join(wrong)}{hint}; there are {listed}"
+    hint = f" (did you mean {_shown(near[0])}?)" if near else ""
+    return f"no column {', '.join(map(_shown, wrong))}{hint}; there are {listed}"
+
+
+def _shown(name: str) -> str:
+    """The name; in quotes if it begins or ends with a space."""
+    return name if name == name.strip() else repr(name)
 
 
 def label_numbers(name: str, column: Any) -> Array:

@@ -1,0 +1,336 @@
+"""What a table's columns need before they are numbers: fillings, encoders, or to be left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import pyarrow as pa
+
+from shoal.train.data.columns import DataError
+from shoal.train.data.read.encode import How
+from shoal.train.data.read.table_files import CsvForm, TableFiles, is_float
+
+FITTED = ("mean", "median")  # fillings that are computed from the training part
+SHOWN = 5  # columns that an error describes
+FEW = 100  # different texts up to which an error proposes "onehot"
+COMMA = re.compile(r"[-+]?\d+,\d+")
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+DAYS = "lambda _: lambda days: [day.toordinal() for day in days]"
+SETTINGS = ("encode", "fill", "dropna", "drop", "na_values", "decimal", "encoding")
+
+
+OTHERS = {  # what else there is, by the argument that an error proposes
+    "encode": '; encode also takes "ordinal", "hash" or a function; drop=[…] leaves columns out',
+    "fill": "; fill also takes values, and dropna=[…] leaves rows out",
+    "dropna": "; a value in fill={…} would keep the rows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableSetup:
+    """How a table's columns become numbers."""
+
+    label: str | None
+    columns: Sequence[str] | None  # None: all
+    encode: Mapping[str, How]
+    fill: (
+        Any  # of missing values: a number, "mean", "median", a dict of columns, or None
+    )
+    stratify: str | None = None  # the column whose values keep their shares
+    drop: Sequence[str] = ()  # columns to leave out
+    dropna: Sequence[str] = ()  # columns whose missing values leave rows out
+    form: CsvForm = field(default_factory=CsvForm)
+
+    def __post_init__(self) -> None:
+        fill = self.fill
+        if fill is None or isinstance(fill, Mapping) or is_number(fill):
+            return
+        if fill not in FITTED:
+            raise DataError(
+                'fill must be a number, "mean", "median", or a dict such as '
+                f'{{"age": "median", "city": "?"}}; got {fill!r}'
+            )
+
+    def of(self, names: Collection[str], fills: Mapping[str, Any]) -> TableSetup:
+        """The same for new rows of these columns, none of which is a label.
+
+        `fills`: what takes the place of missing values, by column.
+        """
+        encode = {name: how for name, how in self.encode.items() if name in names}
+        fills = {name: fill for name, fill in fills.items() if name in names}
+        return TableSetup(None, tuple(names), encode, fills, form=self.form)
+
+    def names(self, all_names: Sequence[str]) -> list[str]:
+        """The columns that are read, the label among them."""
+        names = [name for name in self.columns or all_names if name not in self.drop]
+        if self.label is not None and self.label not in names:
+            names.append(self.label)
+        return names
+
+    def takes(self, name: str, kind: Any) -> bool:
+        """Whether a column of this kind becomes numbers: it is of numbers, or has an encoder."""
+        return name in self.encode or of_numbers(kind)
+
+    def fill_of(self, name: str, kind: Any) -> Any:
+        """What takes the place of missing values in a column of this kind; None: nothing may.
+
+        A filling for all columns fills numbers only, and never the label.
+        """
+        if isinstance(self.fill, Mapping):
+            return self.fill.get(name)
+        if name == self.label or not of_numbers(kind):
+            return None
+        if name in self.encode and not is_number(self.fill):
+            return None
+        return self.fill
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What is wrong with a column, and the arguments that would mend it."""
+
+    why: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """What an error writes as it is, without quotes."""
+
+    text: str
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a single number."""
+    return isinstance(value, Real)
+
+
+def of_numbers(kind: Any) -> bool:
+    """Whether values are single numbers."""
+    types = pa.types
+    number = types.is_integer(kind) or types.is_floating(kind)
+    return bool(number or types.is_boolean(kind) or types.is_decimal(kind))
+
+
+def _of_strings(kind: Any) -> bool:
+    """Whether values are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def of_lists(kind: Any) -> bool:
+    """Whether values are lists of numbers."""
+    types = pa.types
+    inner = kind
+    while types.is_list(inner) or types.is_large_list(inner):
+        inner = inner.value_type
+    while types.is_fixed_size_list(inner):
+        inner = inner.value_type
+    return inner is not kind and of_numbers(inner)
+
+
+def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> None:
+    """Raise DataError, which lists them all, if columns cannot become numbers as they are.
+
+    `new`: the rows are to be encoded as data that is there.
+    """
+    needs: list[_Need] = []
+    for name in setup.names(opened.table.schema.names):
+        needs += _needs(name, opened, setup)
+    if not needs:
+        return
+    whys = [need.why for need in needs[:SHOWN]]
+    if len(needs) > SHOWN:
+        whys.append(f"and so on for {len(needs) - SHOWN} more")
+    if new:
+        raise DataError(
+            "; ".join(whys)
+            + ": mend the new rows, or give fill= where the data is made"
+        )
+    settings = _merged(needs, opened, setup)
+    write = f": write {_written(settings)}" if settings else ""
+    others = [said for key, said in OTHERS.items() if key in settings]
+    raise DataError("; ".join(whys) + write + "".join(others))
+
+
+def _needs(name: str, opened: TableFiles, setup: TableSetup) -> Iterator[_Need]:
+    """What the column needs; nothing if it can become numbers."""
+    column = opened.table.column(name)
+    kind = column.type
+    if column.null_count == len(column):
+        if setup.fill_of(name, kind) is None or not setup.takes(name, kind):
+            settings = {"drop": [name]} if name != setup.label else {}
+            why = f"column {name} lacks {len(column)} of {len(column)} values"
+            yield _Need(why, settings)
+        return
+    if opened.kind == "csv" and pa.types.is_binary(kind):
+        yield _Need(f"column {name} is not written in UTF-8", {"encoding": "latin-1"})
+        return
+    unread = None
+    if not setup.takes(name, kind) and not of_lists(kind):
+        unread = _of_text(name, column, opened)
+        yield unread
+    if column.null_count or (unread and "na_values" in unread.settings):
+        yield from _of_missing(name, column, setup, unread)
+
+
+def _of_missing(
+    name: str, column: Any, setup: TableSetup, unread: _Need | None
+) -> Iterator[_Need]:
+    """What the column's missing values need."""
+    kind = column.type
+    how = setup.encode.get(name)
+    if unread is not None:
+        how = unread.settings.get("encode", {}).get(name)
+        if how is None and not pa.types.is_nested(kind):
+            kind = pa.float64()
+    filling = setup.fill_of(name, kind)
+    why = _misfit(name, filling, kind, setup)
+    if filling is None:
+        which = "label" if name == setup.label else "column"
+        why = f"{which} {name} lacks {column.null_count} of {len(column)} values"
+        if not column.null_count:
+            why = f"{which} {name} then lacks these values"
+    if why:
+        yield _Need(why, _remedy(name, column, kind, setup, how))
+
+
+def _misfit(name: str, filling: Any, kind: Any, setup: TableSetup) -> str:
+    """Why the filling is not of the column's kind; empty if it is, or if an encoder gets it."""
+    if name in setup.encode:
+        return ""
+    if pa.types.is_nested(kind):
+        return f"column {name} holds lists, which cannot be filled"
+    if of_numbers(kind) and not is_number(filling) and filling not in FITTED:
+        return f'fill of column {name} must be a number, "mean" or "median"; got {filling!r}'
+    return ""
+
+
+def _remedy(
+    name: str, column: Any, kind: Any, setup: TableSetup, how: Any
+) -> dict[str, Any]:
+    """What to do about the column's missing values. `how`: its encoder; None: it has none."""
+    if name == setup.label or pa.types.is_nested(kind):
+        return {"dropna": [name]}
+    filling: Any = _Code(repr(column.drop_null()[0].as_py()))
+    if of_numbers(kind):
+        filling = "median" if how is None else -1
+    elif _of_strings(kind) and isinstance(how, str):
+        filling = "?"
+    return {"fill": {name: filling}}
+
+
+def _of_text(name: str, column: Any, opened: TableFiles) -> _Need:
+    """What a column needs that holds no numbers."""
+    kind = column.type
+    if pa.types.is_string(kind) and opened.kind == "csv":
+        nearly = _nearly_numbers(name, column, opened)
+        if nearly:
+            return nearly
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        how: Any = _Code(DAYS)
+    elif pa.types.is_nested(kind):
+        return _Need(f"column {name} holds {kind}, no numbers", {"drop": [name]})
+    else:
+        how = "onehot" if len(column.unique()) <= FEW else "hash"
+    example = column.drop_null()[0].as_py()
+    shown = f", such as {example!r}" if isinstance(example, str) else ""
+    return _Need(
+        f"column {name} holds {kind}{shown}, no numbers", {"encode": {name: how}}
+    )
+
+
+def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
+    """What a column of text needs most of whose values are numbers; None: it is another one."""
+    texts = column.to_pylist()
+    given = [text for text in texts if text is not None]
+    if all(THOUSANDS.fullmatch(text) for text in given):
+        code = (
+            'lambda _: lambda texts: [float(text.replace(",", "")) for text in texts]'
+        )
+        why = (
+            f"column {name} holds numbers with commas, such as {given[0]!r} (if they part "
+            'the fraction, give decimal=",")'
+        )
+        return _Need(why, {"encode": {name: _Code(code)}})
+    commas = [text for text in given if COMMA.fullmatch(text)]
+    if commas and all(COMMA.fullmatch(text) or is_float(text) for text in given):
+        comma = commas[0]
+        why = f"column {name} holds numbers with a comma, such as {comma!r}"
+        return _Need(why, {"decimal": ","})
+    if all(text.endswith("%") and is_float(text[:-1]) for text in given):
+        code = 'lambda _: lambda texts: [float(text.strip("%")) for text in texts]'
+        why = f"column {name} holds numbers with a sign, such as {given[0]!r}"
+        return _Need(why, {"encode": {name: _Code(code)}})
+    others = {text for text in given if not is_float(text)}
+    wrong = [text for text in given if text in others]
+    if not wrong or len(wrong) * 2 > len(given) or len(others) > FEW // SHOWN:
+        return None
+    row = opened.place(texts.index(wrong[0]))
+    why = (
+        f"{len(wrong)} of {len(texts)} values of column {name} are no numbers, "
+        f"e.g. {wrong[0]!r} in {row}"
+    )
+    return _Need(why, {"na_values": sorted(others)})
+
+
+def _merged(
+    needs: Sequence[_Need], opened: TableFiles, setup: TableSetup
+) -> dict[str, Any]:
+    """One value for each argument that needs one: what the user gave, and what is to be added."""
+    given: dict[str, Any] = {
+        "encode": dict(setup.encode),
+        "fill": _spelled(opened, setup),
+        "dropna": list(setup.dropna),
+        "drop": list(setup.drop),
+        "na_values": list(setup.form.na_values),
+    }
+    made: dict[str, Any] = {}
+    for need in needs:
+        for key, value in need.settings.items():
+            if isinstance(value, dict):
+                made[key] = {**made.get(key, given[key]), **value}
+            elif isinstance(value, list):
+                before = made.get(key, given[key])
+                made[key] = list(dict.fromkeys([*before, *value]))
+            else:
+                made[key] = value
+    return {key: made[key] for key in SETTINGS if key in made}
+
+
+def _spelled(opened: TableFiles, setup: TableSetup) -> dict[str, Any]:
+    """`fill` by column, for the columns that it fills."""
+    if isinstance(setup.fill, Mapping):
+        return dict(setup.fill)
+    table = opened.table
+    fills = {}
+    for name in setup.names(table.schema.names):
+        column = table.column(name)
+        if column.null_count and setup.fill_of(name, column.type) is not None:
+            fills[name] = setup.fill
+    return fills
+
+
+def _written(settings: Mapping[str, Any]) -> str:
+    """The settings as arguments of a call."""
+    return ", ".join(f"{key}={_source(value)}" for key, value in settings.items())
+
+
+def _source(value: Any) -> str:
+    """The value as it is written in Python."""
+    if isinstance(value, _Code):
+        return value.text
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        pairs = [f"{_source(key)}: {_source(each)}" for key, each in value.items()]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, Collection):
+        return "[" + ", ".join(map(_source, value)) + "]"
+    if callable(value):
+        return str(getattr(value, "__name__", "…"))
+    return repr(value)

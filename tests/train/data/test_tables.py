@@ -1,0 +1,385 @@
+"""CSV and Parquet tables as people have them: holes, texts among numbers, dates, other encodings.
+
+What an error proposes to write is pasted and tried here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal import Data
+from shoal.train.data.columns import DataError
+
+pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+
+ROWS = 40
+# fingerprints that a former version gave to the tables of the last test
+FORMER = [
+    "df4fd57388b60684c0af68c095c6f615",
+    "063f051e523ca518c9b7388d45d8f2d9",
+    "a5a3aebd44685182e4519d080379cf96",
+    "3ed6f24d02c46ad4e9e45c8249448bb2",
+]
+
+
+def table(
+    path: Path, head: str, row: Callable[[int], str], encoding: str = "utf-8"
+) -> Path:
+    """A CSV file: the header line, and a line for each number."""
+    lines = [head, *(row(number) for number in range(ROWS))]
+    path.write_text("\n".join(lines) + "\n", encoding=encoding)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "t.csv"
+
+
+def whole(data: Data) -> tuple[Any, Any]:
+    """All rows of data with a label that has one shard and no validation."""
+    x, y = data.read(data.shards[0])
+    return x, y
+
+
+def told(call: Callable[..., Data], *given: Any, **options: Any) -> str:
+    """The error of the call."""
+    with pytest.raises(DataError) as error:
+        call(*given, **options)
+    return str(error.value)
+
+
+def pasted(message: str) -> dict[str, Any]:
+    """The arguments that an error tells to write."""
+    call = message.split(": write ", 1)[1].split("; encode also", 1)[0]
+    call = call.split("; fill also", 1)[0].split("; a value in", 1)[0]
+    made: dict[str, Any] = eval(f"dict({call})", {"datetime": datetime})
+    return made
+
+
+# -- missing values ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), (0, 1)])
+@pytest.mark.parametrize("fill", [0, "mean", "median"])
+def test_one_filling_for_all_never_makes_a_label(
+    file: Path, fill: Any, labels: tuple[Any, Any]
+) -> None:
+    table(
+        file,
+        "a,y",
+        lambda n: f"{'' if n == 1 else n},{'' if n % 10 == 4 else labels[n % 2]}",
+    )
+    options: dict[str, Any] = {"label": "y", "fill": fill, "validation": None}
+    if labels[0] == "no":
+        options["encode"] = {"y": "ordinal"}
+    message = told(Data.csv, file, **options)
+    assert message.startswith("label y lacks 4 of 40 values: write dropna=[")
+    left = Data.csv(file, **options, **pasted(message))
+    assert left.samples == 36 and set(whole(left)[1].tolist()) == {0, 1}
+    own = "maybe" if labels[0] == "no" else 7
+    named = {**options, "fill": {"a": fill, "y": own}}
+    y = whole(Data.csv(file, **named))[1]
+    assert len(y) == 40 and y.dtype == np.int64 and len(set(y.tolist())) == 3
+
+
+def test_one_error_says_what_all_columns_need(file: Path) -> None:
+    def row(n: int) -> str:
+        hole = n == 7
+        cells = [n, n * 1.5, "?" if hole else n, ["Köln", "Bonn"][n % 2]]
+        cells += [f"2024-01-{n % 28 + 1:02d}", ["a", "b", "c"][n % 3]]
+        return (
+            ",".join("" if hole and cell != "?" else str(cell) for cell in cells) + ","
+        )
+
+    table(file, "count,size,mixed,city,day,y,none", row)
+    options: dict[str, Any] = {"label": "y", "validation": None}
+    message = told(Data.csv, file, **options)
+    assert "column count lacks 1 of 40 values; column size lacks 1" in message
+    assert "1 of 40 values of column mixed are no numbers, e.g. '?' in row 9" in message
+    found = pasted(message)
+    assert found["fill"] == {
+        "count": "median",
+        "size": "median",
+        "mixed": "median",
+        "city": "?",
+        "day": datetime.date(2024, 1, 1),
+    }
+    assert (found["dropna"], found["drop"], found["na_values"]) == (
+        ["y"],
+        ["none"],
+        ["?"],
+    )
+    x, y = whole(Data.csv(file, **options, **found))
+    assert x.shape == (39, 6) and len(y) == 39 and np.isfinite(x).all()
+    # What the user gave before stays in the line, a filling for all columns by its columns.
+    given = {**options, "fill": 0, "encode": {"city": "hash", "y": "ordinal"}}
+    again = pasted(told(Data.csv, file, **given))
+    assert (
+        again["encode"].keys() == {"city", "y", "day"}
+        and again["encode"]["city"] == "hash"
+    )
+    assert again["fill"]["count"] == 0 and again["fill"]["city"] == "?"
+
+
+def test_fillings_are_fitted_on_the_training_part(tmp_path: Path) -> None:
+    file = table(
+        tmp_path / "t.csv", "a,b,y", lambda n: f"{'' if n % 4 == 0 else n * n},{n},{n}"
+    )
+    other = table(tmp_path / "o.csv", "a,b,y", lambda n: f",{'' if n == 3 else n},{n}")
+    for name, fit in (("mean", np.mean), ("median", np.median)):
+        for fill in (name, {"a": name, "b": name}):
+            x, y = whole(Data.csv(file, label="y", fill=fill, validation=None))
+            given = np.float32(fit([n * n for n in range(ROWS) if n % 4]))
+            assert np.array_equal(
+                x[:, 0], np.where(y % 4, y * y, given).astype(np.float32)
+            )
+            two = Data.csv(file, label="y", fill=fill, validation=other)
+            scored, _ = two.read(two.validation[0])  # type: ignore[misc]
+            assert set(scored[:, 0].tolist()) == {given}
+        data = Data.csv(file, label="y", fill=name, validation=0.5, stratify=None)
+        x, y = whole(data)
+        left = [n * n for n in y.tolist() if n % 4]
+        assert set(x[y % 4 == 0, 0].tolist()) == {np.float32(fit(left))}
+    prints = {
+        Data.csv(file, label="y", fill=fill).fingerprint
+        for fill in ("mean", "median", 0, {"a": 1})
+    }
+    assert len(prints) == 4
+    by_name = Data.csv(file, fill="median", validation=other)
+    for part in (by_name.shards[0], by_name.validation[0]):
+        read = by_name.read(part)
+        assert isinstance(read, dict)
+        assert {name: str(column.dtype) for name, column in read.items()} == {
+            "a": "float32",
+            "b": "float32",  # only the validation part lacks a value
+            "y": "int64",
+        }
+
+
+def test_whole_numbers_stay_whole_where_the_filling_is(file: Path) -> None:
+    table(
+        file,
+        "a,flag",
+        lambda n: f"{'' if n == 3 else n},{'' if n == 5 else n % 2 == 0}",
+    )
+    for fill, kind in ((-3, np.int64), (-3.5, np.float32), (2.0, np.int64)):
+        read = Data.csv(file, fill=fill, validation=None).read("s000")  # type: ignore[arg-type]
+        assert isinstance(read, dict)
+        for name in ("a", "flag"):
+            assert read[name].dtype == kind and (read[name] == fill).sum() >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"fill": "middle"}, 'fill must be a number, "mean", "median", or a dict'),
+        (
+            {"fill": {"a": "x"}},
+            'fill of column a must be a number, "mean" or "median"; got .x',
+        ),
+        ({"drop": ["y"]}, "drop must leave the label; got y"),
+        ({"drop": ["z"]}, "no column z; there are a, b, y"),
+        ({"dropna": ["z"]}, "no column z; there are a, b, y"),
+        ({"encoding": "latin-99"}, "encoding must be one that Python knows.*latin-99"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    file: Path, options: Any, rule: str
+) -> None:
+    table(file, "a,b,y", lambda n: f"{'' if n == 3 else n},{n},{n % 2}")
+    with pytest.raises(DataError, match=rule):
+        Data.csv(file, label="y", **options)
+
+
+def test_columns_and_rows_are_left_out(file: Path) -> None:
+    table(file, "id,a,y", lambda n: f"{10**17 + n},{'' if n == 3 else n},{n % 2}")
+    with pytest.warns(
+        UserWarning, match=r'column id has 40 .* as float32 1 remain.*drop=\["id"\]'
+    ):
+        Data.csv(file, label="y", fill=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = Data.csv(file, label="y", drop=["id"], dropna="a", validation=None)
+        assert whole(data)[0].shape == (39, 1)
+        assert (
+            Data.csv(file, label="y", columns="a", fill=0).fingerprint
+            != data.fingerprint
+        )
+        Data.csv(file, fill=0)  # by name whole numbers stay as they are
+
+
+# -- how values are written --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "message", "value"),
+    [
+        (
+            lambda n: f"{n},5",
+            "column a holds numbers with a comma, such as '0,5'",
+            39.5,
+        ),
+        (lambda n: f"{n}%", "column a holds numbers with a sign, such as '0%'", 39),
+        (
+            lambda n: f"{n + 1},500",
+            "column a holds numbers with commas, such as '1,500'",
+            40500,
+        ),
+        (
+            lambda n: "-" if n == 7 else n,
+            "1 of 40 values of column a are no numbers, e.g. '-'",
+            39,
+        ),
+    ],
+)
+def test_numbers_that_are_written_otherwise(
+    file: Path, cell: Callable[[int], Any], message: str, value: float
+) -> None:
+    table(file, "a;y", lambda n: f"{cell(n)};{n}")
+    error = told(Data.csv, file, label="y")
+    assert error.startswith(message)
+    x, y = whole(Data.csv(file, label="y", validation=None, **pasted(error)))
+    assert x[y == 39].tolist() == [[value]]
+
+
+def test_texts_are_read_in_their_encoding(file: Path) -> None:
+    table(file, "ort,größe", lambda n: f"{['Köln', 'Bonn'][n % 2]},{n}", "latin-1")
+    message = told(Data.csv, file, encode={"ort": "onehot"})
+    assert (
+        "is not written in UTF-8" in message
+        and 'encoding=, such as "latin-1"' in message
+    )
+    data = Data.csv(file, encode={"ort": "onehot"}, encoding="latin-1")
+    assert data.names == {"ort": ("Bonn", "Köln")} and "größe" in data.read("s000")  # type: ignore[arg-type]
+    table(file, "ort,y", lambda n: f"{['Köln', 'Bonn'][n % 2]},{n}", "latin-1")
+    message = told(Data.csv, file, label="y", encode={"ort": "onehot"})
+    assert message == 'column ort is not written in UTF-8: write encoding="latin-1"'
+
+
+def test_headers_that_are_not_as_they_seem(file: Path) -> None:
+    table(file, "a,b,a", lambda n: f"{n},{n},{n}")
+    assert told(Data.csv, file).startswith(
+        "columns need different names; t.csv has several columns"
+    )
+    table(file, "a, b", lambda n: f"{n},{n}")
+    assert "no column b (did you mean ' b'?); there are a, ' b'" in told(
+        Data.csv, file, label="b"
+    )
+
+
+def test_a_row_is_named_by_its_file_and_its_number(tmp_path: Path) -> None:
+    table(tmp_path / "a.csv", "a,y", lambda n: f"{n},{n if n > 2 else ''}")
+    table(tmp_path / "b.csv", "a,y", lambda n: f"{'?' if n == 7 else n},{n}")
+    message = told(Data.csv, tmp_path, label="y")
+    assert "column a is text in b.csv, e.g. '?', and not in" in message
+    assert "give na_values=['?']" in message
+    table(
+        tmp_path / "a.csv",
+        "a,y",
+        lambda n: f"{'?' if n == 1 else n},{n if n > 2 else ''}",
+    )
+    message = told(Data.csv, tmp_path, label="y", dropna=["y"])
+    assert (
+        "1 of 77 values of column a are no numbers, e.g. '?' in row 9 of b.csv"
+        in message
+    )
+
+
+def test_a_column_without_values(tmp_path: Path) -> None:
+    table(tmp_path / "t.csv", "a,none,y", lambda n: f"{n},,{n % 2}")
+    message = told(Data.csv, tmp_path / "t.csv", label="y", fill=0)
+    assert message == 'column none lacks 40 of 40 values: write drop=["none"]'
+    message = told(Data.csv, tmp_path / "t.csv", label="none", fill=0)
+    assert message == "column none lacks 40 of 40 values"
+
+
+# -- functions that encode ---------------------------------------------------------------------
+
+
+def days_since_the_first(days: list[datetime.date]) -> Callable[[Any], Any]:
+    first = min(days)
+    return lambda days: [(day - first).days for day in days]
+
+
+def broken(days: list[datetime.date]) -> Callable[[Any], Any]:
+    return lambda days: [day.dayz for day in days]
+
+
+def test_a_function_gets_dates_and_its_error_names_column_and_line(file: Path) -> None:
+    table(file, "day,y", lambda n: f"2024-02-{n % 28 + 1:02d},{n}")
+    data = Data.csv(
+        file, label="y", encode={"day": days_since_the_first}, validation=None
+    )
+    x, y = whole(data)
+    assert np.array_equal(x[:, 0], y % 28)
+    message = told(Data.csv, file, label="y", encode={"day": broken})
+    line = broken.__code__.co_firstlineno + 1
+    assert message.startswith("encode of column day raised AttributeError: ")
+    assert message.endswith(
+        f"(test_tables.py, line {line}); it got a list of 40 values of type date"
+    )
+    message = told(Data.csv, file, label="y", encode={"day": sum})
+    assert "encode of column day raised TypeError" in message and "32 values" in message
+
+
+# -- what was read before is read the same -------------------------------------------------------
+
+
+def test_former_studies_find_their_tables_unchanged(tmp_path: Path) -> None:
+    file = table(
+        tmp_path / "t.csv",
+        "a,b,city,day,y",
+        lambda n: (
+            f"{'' if n == 3 else n},{n / 4},{'' if n == 5 else 'xyz'[n % 3]},"
+            f"2024-01-0{n % 9 + 1},{n % 3}"
+        ),
+    )
+    encode = {"city": "onehot", "day": "ordinal"}
+    fill = {"a": 0, "city": "none"}
+    prints = [
+        Data.csv(file, label="y", encode=encode, fill=fill).fingerprint,
+        Data.csv(
+            file, columns=["b", "a"], fill=-1, validation=None, shards=3
+        ).fingerprint,
+        Data.csv(file, columns=["a", "y"], fill=2, stratify="y", seed=4).fingerprint,
+        Data.csv(
+            file, columns=["b", "day"], encode=encode, validation=file
+        ).fingerprint,
+    ]
+    assert prints == FORMER
+
+
+def test_new_rows_are_read_and_filled_as_the_data(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("id;a;b;y\n9;1,5;1;0\n8;?;2;1\n7;2,5;5;\n6;8,5;7;1\n")
+    options: dict[str, Any] = {
+        "drop": ["id"],
+        "dropna": ["y"],
+        "na_values": ["?"],
+        "decimal": ",",
+    }
+    new = tmp_path / "new.csv"
+    new.write_text("a;b;y\n?;?;1\n-1,5;3;\n")
+    data = Data.csv(file, label="y", fill="mean", validation=None, **options)
+    made = data.encode(new)
+    assert made.tolist() == [[5, np.float32(10 / 3)], [-1.5, 3]]
+    with pytest.raises(
+        DataError, match="column y lacks 1 of 2 values: mend the new rows"
+    ):
+        data.encode(new, columns=["y"])
+    plain = Data.csv(
+        file, fill={"a": "median", "b": 0, "y": 2}, na_values="?", decimal=","
+    )
+    read, columns = plain.read("s000"), plain.encode(new, columns=["a", "b", "y"])
+    assert isinstance(read, dict) and isinstance(columns, dict)
+    assert columns["b"].tolist() == [0, 3] and columns["y"].tolist() == [1, 2]
+    for name, column in columns.items():
+        assert column.numpy().dtype == read[name].dtype
