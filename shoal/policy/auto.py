@@ -200,7 +200,7 @@ def _comparison(
     timed = [f"{takes[name]:.3g} s with {name}" for name in others if takes[name] < inf]
     if timed:
         against = "against"
-        if min(takes.values()) < takes[best]:
+        if takes[others[0]] <= takes[best]:
             against = f"and no other saves more than {100 * gain:.0f} %:"
         why += f", {against} {_listed(timed)}"
     endless = [name for name in others if takes[name] == inf]

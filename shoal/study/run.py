@@ -27,6 +27,7 @@ from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.options import believer, check_slots, given_rows, profile_of
 from shoal.study.parts.asked import (
+    about_every,
     check_metric,
     check_validate_every,
     most_slots,
@@ -103,7 +104,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     """Check everything, then write down that a run begins."""
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     data = data_of(setup.recipe)
-    rule = _rule(setup, asked.deciders)
+    rule = _rule(setup, asked.deciders, data)
     given = profile_of(asked.profile)
     check_slots(asked.deciders.options)
     space = _space_of(asked.deciders.searcher)
@@ -147,13 +148,14 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
-def _rule(setup: Setup, asked: Deciders) -> Policy[Any]:
+def _rule(setup: Setup, asked: Deciders, data: Data) -> Policy[Any]:
     """The policy that was asked for, by name or itself, for this study."""
     if trains_itself(setup):
         check_function_search(setup, asked.searcher)
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
-    rule = policy_of(asked.policy, fuse, setup.seed)
+    every = about_every(setup, asked.options, data)
+    rule = policy_of(asked.policy, fuse, setup.seed, every)
     return with_levels(rule, setup.space)
 
 

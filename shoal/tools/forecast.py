@@ -19,7 +19,7 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds
-from shoal.core.visits import LEAST, ValidateEvery
+from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.profile.given import Given
@@ -28,6 +28,7 @@ from shoal.study.head import Deciders, Head, head
 from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
 from shoal.study.parts.asked import (
     Wishes,
+    about_every,
     check_validate_every,
     most_slots,
     searcher_of,
@@ -84,7 +85,9 @@ def forecast(
     check_validate_every(study.setup, chosen, data, most_slots(searcher, ()))
     widths = widths or (1, 1)
     names = policies or _usual(widths)
-    rules = {name: policy_of(name, chosen.fuse, study.setup.seed) for name in names}
+    every = about_every(study.setup, chosen, data)
+    seed = study.setup.seed
+    rules = {name: policy_of(name, chosen.fuse, seed, every) for name in names}
 
     begin = perf_counter()
     given = profile_of(profile)
@@ -96,7 +99,8 @@ def forecast(
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
 
-    common = _Forecast(study.setup, searcher, chosen, data, believe(state), out)
+    truth = believe(state)
+    common = _Forecast(study.setup, searcher, chosen, data, truth, every, out)
     return {
         "policies": [common.row(name, rule) for name, rule in rules.items()],
         "trials": len(state.known),
@@ -146,6 +150,7 @@ class _Forecast:
     options: Options
     data: "Data"
     truth: Profile  # of what the probe found
+    every: ValidateEvery  # when trials are evaluated
     out: Path | None  # a folder for journals and reports
 
     def row(self, name: str, rule: Policy[Any]) -> Row:
@@ -217,17 +222,8 @@ class _Forecast:
             shards=self.data.sizes,
             seed=self.setup.seed,
             checkpoint_every=self.options.checkpoint_every,
-            recipe=SimulatedRecipe(validate_every=self._every()),
+            recipe=SimulatedRecipe(validate_every=self.every),
         )
-
-    def _every(self) -> ValidateEvery:
-        """When trials are evaluated; steps as the part of an epoch that they are about."""
-        every = self.options.every
-        size = self.setup.recipe.batch_size
-        if not every.steps or not isinstance(size, int):
-            return every
-        samples = every.steps * size * self.setup.recipe.accumulate_grad_batches
-        return ValidateEvery(max(LEAST, samples / self.data.samples))
 
     def _joined(self) -> tuple[Seconds, Joined]:
         """When the slots join."""

@@ -312,6 +312,30 @@ def test_plan_compares_the_candidates_and_says_what_auto_would_follow(
         assert last_head(written)["policy"] == {"name": "auto"}
 
 
+@pytest.mark.parametrize(("every", "times"), [(1, 4), (2, 2), (0.5, 8)])
+def test_a_plan_and_a_run_foresee_the_evaluations_that_were_asked_for(
+    every: float, times: int, tmp_path: Path, blobs: Any
+) -> None:
+    profile = tmp_path / "given.toml"
+    costs = "".join(f"{name} = 0.0\n" for name in ("memory", "build", "save"))
+    profile.write_text(
+        f"[[rows]]\nrates = [100.0]\nswitch = 0.0\nevaluate = 50.0\n{costs}"
+    )
+    made = shoal.create_study(
+        blobs(samples=600),
+        storage=tmp_path / "s",
+        search_space={"width": 4, "lr": 1e-2},
+    )
+    samples = sum(made.recipe.data().sizes.values())
+    seconds = 4 * samples / 100.0 + times * 50.0
+    asked: dict[str, Any] = {"validate_every": every}
+    found = forecast(made, ("auto",), 1, 4, profile, asked)["policies"][0]
+    made.optimize(num_samples=1, max_epochs=4, profile=profile, progress=False, **asked)
+    assert found["seconds"] == pytest.approx(seconds)
+    for why in (found["why"], choices(made.lines())[0][1]):
+        assert why.startswith(f"the 1 trial left would take {seconds:.3g} s on 1 slot")
+
+
 @pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-quota,hop-lrw"])
 def test_it_holds_the_contract_of_policies_and_finishes_every_study(said: str) -> None:
     check_policy(lambda: auto(said), examples=4)

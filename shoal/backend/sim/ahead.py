@@ -6,6 +6,7 @@ from math import ceil, inf
 from typing import Any, TypeVar
 
 from shoal.backend.sim.sim import Sim
+from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.check import PlanError
 from shoal.core.event import Entry, Kept
 from shoal.core.plan import Gang, Plan, Proposal, prune
@@ -13,7 +14,7 @@ from shoal.core.ports import Policy
 from shoal.core.profile import Cost, Profile
 from shoal.core.state import State, View
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
-from shoal.core.visits import is_met
+from shoal.core.visits import ValidateEvery, is_met
 from shoal.engine.journal import Journal
 from shoal.engine.run import Stalled, run
 
@@ -25,12 +26,18 @@ PER_UNIT_AND_TRIAL = 7e-7
 V = TypeVar("V")
 
 
-def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seconds:
+def ahead(
+    view: View,
+    policy: Policy[Any],
+    truth: Profile | None = None,
+    every: ValidateEvery = ValidateEvery(),
+) -> Seconds:
     """Simulated seconds until the trials in view are done under this policy.
 
     Infinity: the policy gets stuck. No trial and no slot comes or goes meanwhile. The gangs that
     run now go on if the policy lets them, with their units from the start.
-    `truth`: the profile that is taken as true; None: what the view believes.
+    `truth`: the profile that is taken as true; None: what the view believes. `every`: when trials
+    are evaluated.
     """
     view = with_work_left(view)
     believed = truth
@@ -45,6 +52,7 @@ def ahead(view: View, policy: Policy[Any], truth: Profile | None = None) -> Seco
         view.slots.values(),
         shards=view.shards,
         checkpoint_every=checkpoint_every,
+        recipe=SimulatedRecipe(validate_every=every),
         former=(state, 0.0),
     )
     end = inf
@@ -130,11 +138,15 @@ class Ahead:
     These trials are drawn evenly by the seconds that they have left. There are never fewer than
     four a slot, and two a slot. If even these are too many, `price` is infinite.
 
+    `every`: when trials are evaluated. If that is not at each epoch, each epoch has its share of an
+    evaluation.
+
     Pure: what an estimate costs is predicted from the number of units, and never timed.
     """
 
     most: Seconds = 0.3
     part: float = 1e-3
+    every: ValidateEvery = ValidateEvery()
 
     def price(self, view: View) -> Seconds:
         """About how many seconds a call will take; infinity: a call would raise."""
@@ -163,8 +175,9 @@ class Ahead:
                 " to simulate: see `price`"
             )
         factor = _seconds(view) / (_seconds(short) or 1.0)
-        profile = _Less(view.profile, factor)
-        times = [ahead(part, policy, profile) for part in views]
+        profile = _Less(view.profile, factor, max(1.0, self.every.epochs))
+        often = ValidateEvery(min(1.0, self.every.epochs))
+        times = [ahead(part, policy, profile, often) for part in views]
         found = times[0]
         if len(views) > 1 and found < inf:
             found = _drawn_on(
@@ -281,12 +294,14 @@ def _drawn_evenly(names: Sequence[TrialId], count: int) -> set[TrialId]:
 class _Less:
     """The profile for a study that was made shorter by this factor.
 
-    What is paid once a trial costs less by the factor. What a slot's first model costs is left
+    What is paid once a trial costs less by the factor. `epochs`: the share of an evaluation that
+    an epoch has is one by so many. What a slot's first model costs is left
     out: it is the same for all policies, and most slots have paid it.
     """
 
     inner: Profile
     factor: float
+    epochs: float
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         return self.inner.rates(gang)
@@ -298,7 +313,8 @@ class _Less:
         cost = self.inner.cost(trial)
         build = cost.build / self.factor
         save = cost.save / self.factor
-        return replace(cost, build=build, first=0.0, save=save)
+        evaluate = cost.evaluate / self.epochs
+        return replace(cost, build=build, first=0.0, save=save, evaluate=evaluate)
 
     def switch(self, before: Gang | None, after: Gang | None) -> Seconds:
         return self.inner.switch(before, after)

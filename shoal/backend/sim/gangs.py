@@ -88,9 +88,9 @@ class SimulatedGangs:
         return SimulatedGang.of(gang, self.truth.rates(gang))
 
     def _start_afresh(self, run: SimulatedGang) -> None:
-        """Each lane begins a unit, once the slowest lane has built and loaded what it needs."""
-        waits = [self._entry(run.gang, lane) for lane in run.gang.lanes]
-        self._start(run, NONE, max(waits))
+        """Each lane begins a unit, once all models are built and all states are loaded."""
+        loads = [self._loading(run.gang, lane) for lane in run.gang.lanes]
+        self._start(run, NONE, self._building(run.gang) + max(loads))
 
     def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
         """Each lane begins a unit, or goes on with the one that it brings along."""
@@ -102,20 +102,22 @@ class SimulatedGangs:
         if run.units:
             self.runs[run.gang] = run
 
-    def _entry(self, gang: Gang, lane: Lane) -> Seconds:
-        """Seconds until a lane can train.
+    def _building(self, gang: Gang) -> Seconds:
+        """Seconds until each slot has built the models of its lanes, one after the other."""
+        times: dict[SlotId, Seconds] = {}
+        for lane in gang.lanes:
+            cost = self.truth.cost(lane.trial)
+            for slot in lane.slots:
+                seconds = self._built.build(lane.trial, slot, cost)
+                times[slot] = times.get(slot, 0.0) + seconds
+        return max(times.values())
 
-        Its model is built at each of its slots, and its state is loaded if that lies elsewhere.
-        """
+    def _loading(self, gang: Gang, lane: Lane) -> Seconds:
+        """Seconds to load the trial's state, if that lies elsewhere."""
         position = self.positions[lane.trial]
-        cost = self.truth.cost(lane.trial)
-        wait = 0.0
-        for slot in lane.slots:
-            wait = max(wait, self._built.build(lane.trial, slot, cost))
-        is_here = set(lane.slots) <= set(position.at)
-        if position.samples > 0 and not is_here:
-            wait += self.truth.switch(None, gang)
-        return wait
+        if position.samples > 0 and not set(lane.slots) <= set(position.at):
+            return self.truth.switch(None, gang)
+        return 0.0
 
     def _leave(self, run: SimulatedGang, units: UnitsOfTrials) -> None:
         """These lanes stop: their visits under way are completed, all else is dropped."""

@@ -82,7 +82,7 @@ class SimulatedUnits:
         due = 0.0
         if not last:
             due = max(0.0, self.checkpoint_every - position.age)
-        unit = self._unit(position, size, scored, due, now)
+        unit = self._unit(run, position, size, scored, due, now)
         unit.visit = visit._replace(samples=size)
         return unit
 
@@ -104,20 +104,22 @@ class SimulatedUnits:
         due = inf
         if last or size < left:
             due = 0.0
-        return self._unit(position, size, int(last), due, now)
+        return self._unit(run, position, size, int(last), due, now)
 
     def _unit(
         self,
+        run: SimulatedGang,
         position: SimulatedTrial,
         size: Samples,
         evaluations: int,
         due: Seconds,
         now: Seconds,
     ) -> UnitAtWork:
-        cost = self.truth.cost(position.trial.id)
+        """A slot evaluates and saves its lanes one after the other, while all of them wait."""
+        costs = [self.truth.cost(each) for each in run.sharing(position.trial.id)]
         evaluate = None
         if evaluations:
-            evaluate = evaluations * cost.evaluate
+            evaluate = evaluations * sum(cost.evaluate for cost in costs)
         return UnitAtWork(
             position=position,
             visit=None,
@@ -126,7 +128,7 @@ class SimulatedUnits:
             since=now,
             ready=now,
             evaluate=evaluate,
-            save=cost.save,
+            save=sum(cost.save for cost in costs),
             due=due,
             begun=now,
         )

@@ -189,6 +189,14 @@ class SimulatedGang:
             return inf
         return max(0.0, self.gang.quota - self.stream[trial])
 
+    def sharing(self, trial: TrialId) -> tuple[TrialId, ...]:
+        """The trials whose lanes share a slot with this trial's lane, and the trial itself."""
+        lanes = self.gang.lanes
+        if len(lanes) == 1:
+            return (trial,)
+        own = next(set(lane.slots) for lane in lanes if lane.trial == trial)
+        return tuple(lane.trial for lane in lanes if not own.isdisjoint(lane.slots))
+
     def is_over(self) -> bool:
         """Whether no lane has anything left to read."""
         return all(self.room(trial) <= EPS for trial in self.gang.trials)

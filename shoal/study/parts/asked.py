@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.core.ports import Policy, Searcher
 from shoal.core.trial import Trial
-from shoal.core.visits import ValidateEvery
+from shoal.core.visits import LEAST, ValidateEvery
 from shoal.policy import Auto, Pack, PacksAsTrials
 from shoal.search import (
     PBT,
@@ -233,6 +233,16 @@ def check_validate_every(setup: Setup, options: Options, data: Data, most: int) 
     if isinstance(setup.recipe, ShardRecipe):
         check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
     check_for_width(options, shards, most)
+
+
+def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
+    """When trials are evaluated, for a simulation: steps are about so large a part of an epoch."""
+    every = options.every
+    size = setup.recipe.batch_size
+    if not every.steps or not isinstance(size, int):
+        return every
+    samples = every.steps * size * setup.recipe.accumulate_grad_batches
+    return ValidateEvery(max(LEAST, samples / data.samples))
 
 
 def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from shoal.backend.sim.ahead import Ahead
 from shoal.core.ports import Policy
 from shoal.core.state import View
+from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
 from shoal.policy.named import KNOWN, NAMES, SHORT, parse
 from shoal.search.space import Choice, GridDomain, dimensions
@@ -24,8 +25,15 @@ GAIN = 0.05
 HOPPING = ("hop", "hybrid")
 
 
-def policy_of(policy: Policy[Any] | str, fuse: bool, seed: int) -> Policy[Any]:
+def policy_of(
+    policy: Policy[Any] | str,
+    fuse: bool,
+    seed: int,
+    every: ValidateEvery = ValidateEvery(),
+) -> Policy[Any]:
     """The policy of that name; "auto" simulates some policies and follows the quickest.
+
+    `every`: when trials are evaluated, which takes time in such a simulation.
 
     Raises:
         StudyError: no policy has that name.
@@ -35,7 +43,7 @@ def policy_of(policy: Policy[Any] | str, fuse: bool, seed: int) -> Policy[Any]:
         check_methods("policy", policy, ("start", "decide"))
         return policy
     if is_auto(policy):
-        return auto(policy, lambda name: policy_of(name, fuse, seed))
+        return auto(policy, lambda name: policy_of(name, fuse, seed), every)
     if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
     return parse(policy, {"fuse": fuse}, seed)
@@ -78,10 +86,14 @@ def is_auto(policy: object) -> bool:
     return isinstance(policy, str) and policy.partition(":")[0] == NAME
 
 
-def auto(policy: str, make: Callable[[str], Policy[Any]]) -> Auto:
+def auto(
+    policy: str,
+    make: Callable[[str], Policy[Any]],
+    every: ValidateEvery = ValidateEvery(),
+) -> Auto:
     """The automatic choice among the usual candidates, or those named in "auto:fifo,hop-lrw".
 
-    `make`: returns the policy of a name.
+    `make`: returns the policy of a name. `every`: when trials are evaluated.
 
     Raises:
         StudyError: no names follow the colon, or "auto" is among them.
@@ -91,7 +103,7 @@ def auto(policy: str, make: Callable[[str], Policy[Any]]) -> Auto:
         raise StudyError(
             f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}'
         )
-    foresee = Ahead()
+    foresee = Ahead(every=every)
     candidates = {name: make(name) for name in names}
     return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
 

@@ -24,10 +24,12 @@ from shoal.core.plan import Gang, Lane, solo
 from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.core.visits import ValidateEvery
 from shoal.policy import Fifo, Hop, Pack
 from shoal.profile.table import Row, Table
 
 NEAR = Ahead(0.01, part=inf)
+EVALUATED = Table((Row((100.0,), evaluate=0.25),))
 TABLE = Table((Row((100.0,), build=0.5, evaluate=0.25, switch=0.125),))
 
 
@@ -187,3 +189,14 @@ def test_trials_whose_end_is_not_yet_an_event_hold_nothing_up(
     assert near(trained, policy) == near(then, policy) < inf
     assert ahead(trained, policy) == ahead(then, policy) < inf
     assert near.price(trained) == near.price(then) < inf
+
+
+def test_evaluations_count_as_often_as_they_are_made() -> None:
+    """Four trials on one slot train for 8 s each; an evaluation takes 0.25 s."""
+    look = replace(study(4, 1, 1, 8), profile=EVALUATED.of(study(4, 1, 1, 8).known))
+    for epochs, times in ((1, 8), (0.5, 16), (4, 2), (8, 1)):
+        every = ValidateEvery(epochs)
+        seconds = pytest.approx(4 * (8.0 + 0.25 * times))
+        assert ahead(look, Fifo(), every=every) == seconds
+        assert Ahead(inf, inf, every)(look, Fifo()) == seconds
+        assert Ahead(0.002, inf, every)(look, Fifo()) == seconds, "as an estimate"

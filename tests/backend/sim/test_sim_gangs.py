@@ -141,6 +141,19 @@ def test_lanes_on_one_slot_share_it_and_one_is_faster_when_the_other_has_finishe
     assert ends == {A: pytest.approx(10.0), B: pytest.approx(15.0)}
 
 
+def test_a_slot_builds_evaluates_and_saves_its_lanes_one_after_the_other() -> None:
+    """While one lane is evaluated, the others wait: a pack saves nothing of these costs."""
+    table = Table((Row((10.0,), build=1.0, evaluate=2.0, save=0.5),))
+    trials = [trial("a", 60.0), trial("b", 60.0)]
+    pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
+    found = alone(table, pack, *trials)
+    # built, trained at half the speed, evaluated after each of two epochs, saved at the end
+    assert found[-1][0] == pytest.approx(2 * 1.0 + 60 / 5.0 + 2 * 2 * 2.0 + 2 * 0.5)
+    apart = Gang((Lane(A, (W[0],)), Lane(B, (W[1],))))
+    found = alone(table, apart, *trials)
+    assert found[-1][0] == pytest.approx(1.0 + 60 / 10.0 + 2 * 2.0 + 0.5)
+
+
 def test_a_gang_of_several_ends_when_all_its_lanes_have_their_quota() -> None:
     table = Table((Row((10.0,), {"x": 0}), Row((5.0,), {"x": 1})))
     gang = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), (S[0],), 10.0)
