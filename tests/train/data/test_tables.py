@@ -59,7 +59,7 @@ def told(call: Callable[..., Data], *given: Any, **options: Any) -> str:
 def pasted(message: str) -> dict[str, Any]:
     """The arguments that an error tells to write."""
     call = message.split(": write ", 1)[1].split("; encode also", 1)[0]
-    call = call.split("; fill also", 1)[0].split("; a value in", 1)[0]
+    call = call.split("; fill also", 1)[0].split("; fill={", 1)[0]
     made: dict[str, Any] = eval(f"dict({call})", {"datetime": datetime})
     return made
 
@@ -227,6 +227,11 @@ def test_columns_and_rows_are_left_out(file: Path) -> None:
             "column a holds numbers with a comma, such as '0,5'",
             39.5,
         ),
+        (
+            lambda n: f"{n + 1}.234,5",
+            "column a holds numbers with points and commas, such as '1.234,5'",
+            40234.5,
+        ),
         (lambda n: f"{n}%", "column a holds numbers with a sign, such as '0%'", 39),
         (
             lambda n: f"{n + 1},500",
@@ -328,6 +333,12 @@ def test_a_function_gets_dates_and_its_error_names_column_and_line(file: Path) -
     )
     message = told(Data.csv, file, label="y", encode={"day": sum})
     assert "encode of column day raised TypeError" in message and "32 values" in message
+    other = table(file.with_name("o.csv"), "day,y", lambda n: f",{n}")
+    encode = {"day": days_since_the_first}
+    message = told(Data.csv, file, label="y", encode=encode, validation=other)
+    assert message.startswith(
+        "of the validation files: column day lacks 40 of 40 values"
+    )
 
 
 # -- what was read before is read the same -------------------------------------------------------

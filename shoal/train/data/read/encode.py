@@ -93,16 +93,16 @@ def _own(column: str, function: Callable[[Any], Any], values: Sequence[Any]) -> 
     except DataError:
         raise
     except Exception as error:
-        where = extract_tb(error.__traceback__)[-1]
-        inner = [
-            at
-            for at in extract_tb(error.__traceback__)
-            if at.filename == _file(function)
+        places = [
+            at for at in extract_tb(error.__traceback__) if at.filename != __file__
         ]
-        where = inner[-1] if inner else where
+        own = [at for at in places if at.filename == _file(function)] or places
+        where = (
+            f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        )
         raise DataError(
-            f"encode of column {column} raised {type(error).__name__}: {error} "
-            f"({Path(where.filename).name}, line {where.lineno}); it got {_seen(values)}"
+            f"encode of column {column} raised {type(error).__name__}: {error}"
+            f"{where}; it got {_seen(values)}"
         ) from error
 
 

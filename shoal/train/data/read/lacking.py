@@ -19,7 +19,24 @@ FITTED = ("mean", "median")  # fillings that are computed from the training part
 SHOWN = 5  # columns that an error describes
 FEW = 100  # different texts up to which an error proposes "onehot"
 COMMA = re.compile(r"[-+]?\d+,\d+")
-THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
+# Other ways in which numbers are written, what they are called, and what reads them.
+WRITTEN = (
+    (
+        re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+"),
+        'numbers with commas, such as {} (if they part the fraction, give decimal=",")',
+        'text.replace(",", "")',
+    ),
+    (
+        re.compile(r"[-+]?\d{1,3}(\.\d{3})*(,\d+)?"),
+        "numbers with points and commas, such as {}",
+        'text.replace(".", "").replace(",", ".")',
+    ),
+    (
+        re.compile(r"[-+]?\d+(\.\d+)? ?%"),
+        "numbers with a sign, such as {}",
+        'text.strip("%")',
+    ),
+)
 DAYS = "lambda _: lambda days: [day.toordinal() for day in days]"
 SETTINGS = ("encode", "fill", "dropna", "drop", "na_values", "decimal", "encoding")
 
@@ -27,7 +44,6 @@ SETTINGS = ("encode", "fill", "dropna", "drop", "na_values", "decimal", "encodin
 OTHERS = {  # what else there is, by the argument that an error proposes
     "encode": '; encode also takes "ordinal", "hash" or a function; drop=[…] leaves columns out',
     "fill": "; fill also takes values, and dropna=[…] leaves rows out",
-    "dropna": "; a value in fill={…} would keep the rows",
 }
 
 
@@ -119,6 +135,8 @@ def of_numbers(kind: Any) -> bool:
 
 def _of_strings(kind: Any) -> bool:
     """Whether values are text."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -154,6 +172,8 @@ def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> N
     settings = _merged(needs, opened, setup)
     write = f": write {_written(settings)}" if settings else ""
     others = [said for key, said in OTHERS.items() if key in settings]
+    if setup.label is not None and setup.label in settings.get("dropna", ()):
+        others.append(f"; fill={{{_source(setup.label)}: …}} would keep these rows")
     raise DataError("; ".join(whys) + write + "".join(others))
 
 
@@ -248,24 +268,15 @@ def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
     """What a column of text needs most of whose values are numbers; None: it is another one."""
     texts = column.to_pylist()
     given = [text for text in texts if text is not None]
-    if all(THOUSANDS.fullmatch(text) for text in given):
-        code = (
-            'lambda _: lambda texts: [float(text.replace(",", "")) for text in texts]'
-        )
-        why = (
-            f"column {name} holds numbers with commas, such as {given[0]!r} (if they part "
-            'the fraction, give decimal=",")'
-        )
-        return _Need(why, {"encode": {name: _Code(code)}})
     commas = [text for text in given if COMMA.fullmatch(text)]
-    if commas and all(COMMA.fullmatch(text) or is_float(text) for text in given):
+    plain = all(COMMA.fullmatch(text) or is_float(text) for text in given)
+    if commas and plain and not all(map(WRITTEN[0][0].fullmatch, given)):
         comma = commas[0]
         why = f"column {name} holds numbers with a comma, such as {comma!r}"
         return _Need(why, {"decimal": ","})
-    if all(text.endswith("%") and is_float(text[:-1]) for text in given):
-        code = 'lambda _: lambda texts: [float(text.strip("%")) for text in texts]'
-        why = f"column {name} holds numbers with a sign, such as {given[0]!r}"
-        return _Need(why, {"encode": {name: _Code(code)}})
+    otherwise = _written_otherwise(name, given)
+    if otherwise:
+        return otherwise
     others = {text for text in given if not is_float(text)}
     wrong = [text for text in given if text in others]
     if not wrong or len(wrong) * 2 > len(given) or len(others) > FEW // SHOWN:
@@ -276,6 +287,16 @@ def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
         f"e.g. {wrong[0]!r} in {row}"
     )
     return _Need(why, {"na_values": sorted(others)})
+
+
+def _written_otherwise(name: str, texts: Sequence[str]) -> _Need | None:
+    """What a column of numbers needs that are all written in another way; None: it has others."""
+    for pattern, words, code in WRITTEN:
+        if all(map(pattern.fullmatch, texts)):
+            why = f"column {name} holds {words.format(repr(texts[0]))}"
+            how = _Code(f"lambda _: lambda texts: [float({code}) for text in texts]")
+            return _Need(why, {"encode": {name: how}})
+    return None
 
 
 def _merged(
@@ -332,5 +353,6 @@ def _source(value: Any) -> str:
     if isinstance(value, Collection):
         return "[" + ", ".join(map(_source, value)) + "]"
     if callable(value):
-        return str(getattr(value, "__name__", "…"))
+        name = str(getattr(value, "__name__", ""))
+        return name if name.isidentifier() else "…"
     return repr(value)

@@ -130,7 +130,7 @@ def from_tables(
     first = _opened(paths, kind, setup)
     tables = [first.table]
     if validation is not None and not is_fraction(validation):
-        tables.append(_opened(validation, kind, setup, first.table).table)
+        tables.append(_scored(validation, kind, setup, first.table).table)
     labels = None
     if setup.stratify is not None:
         labels = label_numbers(setup.stratify, first.table.column(setup.stratify))
@@ -188,6 +188,14 @@ def _opened(
         found = found.of_kinds(like)
     check_columns(found, setup)
     return found
+
+
+def _scored(paths: Any, kind: str, setup: TableSetup, like: Any) -> TableFiles:
+    """The rows of other files to validate on; an error says that it is these."""
+    try:
+        return _opened(paths, kind, setup, like)
+    except DataError as error:
+        raise DataError(f"of the validation files: {error}") from error
 
 
 def _check_asked(names: Sequence[str], setup: TableSetup) -> None:
