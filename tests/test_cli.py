@@ -175,6 +175,47 @@ def test_status_after_add_to_a_finished_study(study: Path, tmp_path: Path) -> No
     assert "finished, and trials were added since" in shoal("status", str(folder))
 
 
+def test_status_of_a_folder_of_studies(study: Path, tmp_path: Path) -> None:
+    shutil.copytree(study, tmp_path / "one")
+    shutil.copytree(study, tmp_path / "more" / "two")
+    lines = shoal("status", str(tmp_path)).splitlines()
+    best = r"finished; trials 4: 4 finished; best accuracy 0\.\d+ \(t00\d\)"
+    assert [re.fullmatch(f"[a-z/]+: {best}", line) is not None for line in lines] == [
+        True
+    ] * 2
+    assert [line.partition(":")[0] for line in lines] == ["one", "more/two"]
+    found = json.loads(shoal("status", str(tmp_path), "--json"))["studies"]
+    assert found["more/two"]["trials"]["all"] == 4
+
+
+def test_who_reads_only_the_first_line_stops_nothing(
+    study: Path, tmp_path: Path
+) -> None:
+    folder = str(shutil.copytree(study, tmp_path / "s"))
+    command = [
+        "run",
+        DIGITS,
+        "--storage",
+        folder,
+        "--policy",
+        "fifo",
+        "--max-epochs",
+        "4",
+    ]
+    command += ["--space", "width=grid([16, 32])", "--space", "lr=grid([1e-3, 1e-2])"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert b"of 4 done" in running.stdout.readline()
+        running.stdout.close()
+        assert b"rror" not in running.stderr.read()
+        assert running.wait(120) == 0
+    assert json.loads(shoal("status", folder, "--json"))["best"]["epochs"] == 4
+
+
 def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     shoal(
@@ -334,6 +375,14 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
         ),
         (["status", "nowhere"], "there is no study"),
         (["resume", "nowhere"], "there is no study"),
+        (
+            ["run", DIGITS, "--searcher", "hyperband(eta=2)"],
+            "'eta'; it takes space, max_epochs, reduction_factor,",
+        ),
+        (
+            ["run", DIGITS, "--policy", "explore(second=60)"],
+            "'second'; it takes seconds",
+        ),
         (["stop", "nowhere", "t000"], "there is no study"),
     ],
 )
@@ -397,6 +446,10 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
     assert "no such net" in out
     assert form or "error.txt has the traceback of the first of 16" in out
+    assert out.count("failed   16 trials, t000 first: RuntimeError") == (not form)
+    traceback = (tmp_path / "s" / "trials" / "t000" / "error.txt").read_text()
+    frames = [line for line in traceback.splitlines() if line.startswith("  File")]
+    assert len(frames) == 1 and "raising.py" in frames[0]
     raising.write_text(source)
     typed = ("run", str(raising), "--storage", str(tmp_path / "s"), *form)
     out = shoal(*typed, code=1)

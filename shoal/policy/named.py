@@ -7,6 +7,7 @@ the baselines of papers. `SHORT` are names for one setting of a policy.
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
@@ -132,7 +133,8 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     try:
         policy: Policy[Any] = KNOWN[name](**given)
     except TypeError as error:
-        raise ValueError(f"policy {name}: {error}") from error
+        takes = ", ".join(signature(KNOWN[name]).parameters)
+        raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
     return policy
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from shoal.reporting.facts.metrics import account as account
     from shoal.reporting.html import page as page
     from shoal.reporting.html import write as write
+    from shoal.reporting.lines import status_lines as status_lines
     from shoal.reporting.progress import Progress as Progress
-    from shoal.reporting.text import status_lines as status_lines
     from shoal.reporting.text import summary as summary
     from shoal.reporting.text import table as table
 
@@ -22,7 +22,7 @@ _HOME = {
     "write": "html",
     "account": "facts.metrics",
     "Progress": "progress",
-    "status_lines": "text",
+    "status_lines": "lines",
     "summary": "text",
     "table": "text",
 }

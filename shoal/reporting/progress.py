@@ -3,9 +3,11 @@
 It subscribes to the engine's moments.
 """
 
+import os
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf, isfinite
 from time import monotonic
 from types import TracebackType
@@ -174,8 +176,7 @@ class Progress:
 
     def _write(self, now: Seconds, text: str) -> None:
         """A line with the time of the study."""
-        self.stream.write(f"[{duration(now):>10}] {text}\n")
-        self.stream.flush()
+        _write_line(self.stream, f"[{duration(now):>10}] {text}\n")
 
     # -- the display -------------------------------------------------------------------------------
 
@@ -282,6 +283,23 @@ class Progress:
         done = 100 * state.done[trial] / state.known[trial].samples
         reached = self._score_text(state, trial, before="  ")
         return f"{trial}  {min(done, 100):3.0f} %{reached}"
+
+
+def _write_line(stream: TextIO, text: str) -> None:
+    """Write the line; nothing once nobody reads any more."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        into_nothing(stream)
+
+
+def into_nothing(stream: TextIO) -> None:
+    """What is written from now on goes nowhere: the reader, as `head`, closed the pipe."""
+    with suppress(OSError):  # one without a file of the system's has nothing to close
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
 
 
 class RecentSpeed:

@@ -93,7 +93,9 @@ def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
     try:
         searcher: Searcher[Any] = KNOWN[name](**given)
     except TypeError as error:
-        raise ValueError(f"searcher {name}: {error}") from error
+        raise ValueError(
+            f"searcher {name}: {error}; it takes {', '.join(_arguments(KNOWN[name]))}"
+        ) from error
     return searcher
 
 

@@ -209,6 +209,16 @@ class Folder:
         return renewed
 
 
+def studies_in(path: Path) -> dict[str, Path]:
+    """The folders of studies at most two levels below this one, by name."""
+    found = {}
+    for depth in ("*", "*/*"):
+        for journal in sorted(path.glob(f"{depth}/journal.jsonl")):
+            place = journal.parent
+            found[place.relative_to(path).as_posix()] = place
+    return found
+
+
 def _renewed(recipe: "Recipe", module: ModuleType, name: str | None) -> "Recipe":
     """The same kind of recipe with the module's function of that name, if there is one."""
     function = getattr(module, name or "", None)

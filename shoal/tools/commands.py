@@ -13,8 +13,15 @@ import typer
 
 import shoal
 from shoal import reporting
-from shoal.study.folder import Folder, StudyError
-from shoal.tools.outcome import check_lines, concluded, errors, replay_lines, show
+from shoal.study.folder import Folder, StudyError, studies_in
+from shoal.tools.outcome import (
+    check_lines,
+    concluded,
+    errors,
+    replay_lines,
+    show,
+    studies_lines,
+)
 from shoal.tools.parse import (
     check_driven,
     number_in,
@@ -160,8 +167,27 @@ def status(directory: Path, as_json: bool) -> None:
     _collect_rarely()
     lines = Folder(directory).lines()
     if not lines:
-        raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+        return _status_of_all(directory, as_json)
     show(reporting.summary(lines), as_json, reporting.status_lines)
+
+
+def _status_of_all(directory: Path, as_json: bool) -> None:
+    """A line for each study below the folder.
+
+    Raises:
+        StudyError: there is none.
+    """
+    found = {
+        name: reporting.summary(Folder(place).lines())
+        for name, place in studies_in(directory).items()
+    }
+    if not found:
+        raise StudyError(f"there is no study in {directory}: no journal.jsonl")
+    show(
+        {"studies": found},
+        as_json,
+        studies_lines,
+    )
 
 
 @errors()

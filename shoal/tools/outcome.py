@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
-from shoal.reporting.facts.format import plural
+from shoal.reporting.facts.format import plural, score
+from shoal.reporting.progress import into_nothing
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
 
 if TYPE_CHECKING:
@@ -107,13 +109,23 @@ def as_typed(message: str) -> str:
 
 
 def show(
-    found: dict[str, Any], as_json: bool, lines: Callable[[dict[str, Any]], list[str]]
+    found: dict[str, Any],
+    as_json: bool,
+    lines: Callable[[dict[str, Any]], Iterable[str]],
 ) -> None:
     """Figures as JSON, or as lines for people."""
     if as_json:
-        typer.echo(json.dumps(found, indent=2, default=str))
+        echo(json.dumps(found, indent=2, default=str))
     else:
-        typer.echo("\n".join(lines(found)))
+        echo("\n".join(lines(found)))
+
+
+def echo(text: str) -> None:
+    """Print it; nothing if nobody reads any more, as after `| head -1`."""
+    try:
+        typer.echo(text)
+    except BrokenPipeError:
+        into_nothing(sys.stdout)
 
 
 @contextmanager
@@ -132,7 +144,7 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:
         for line in next_steps(study, found, failed):
-            typer.echo(line)
+            echo(line)
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
 
@@ -142,7 +154,10 @@ def _best(study: "Study") -> str:
     load = f"shoal.load_study({str(study.folder.path)!r})"
     if function_in(study.recipe) is not None:
         return f"study = {load}; study.checkpoint(study.best_trial)   gives its files or state"
-    return f"{load}.best_model()   gives the best model"
+    return (
+        f"{load}.best_model()   gives the best trial's last model, "
+        'best_model(which="best") that of its best epoch,'
+    )
 
 
 def next_steps(
@@ -166,6 +181,17 @@ def next_steps(
         yield f"         {_best(study)} in Python"
     if found.get("stopped"):
         yield f"         shoal resume {folder}   goes on where this run stopped"
+
+
+def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each of several studies, by name."""
+    for name, study in found["studies"].items():
+        standing, trials, *_ = reporting.status_lines(study)
+        line = f"{name}: {standing.partition(': ')[2]}; {trials.replace('   ', ' ')}"
+        best = study["best"]
+        if best is not None:
+            line += f"; best {study['metric']} {score(best['score'])} ({best['trial']})"
+        yield line
 
 
 def check_lines(found: Mapping[str, Any]) -> list[str]:

@@ -3,10 +3,8 @@
 import threading
 from pathlib import Path
 
-from shoal.study.folder import Folder, StudyError
+from shoal.study.folder import Folder, StudyError, studies_in
 from shoal.ui.live import LiveStudy
-
-DEPTHS = ("*", "*/*")  # where studies are looked for
 
 
 class Shelf:
@@ -49,9 +47,4 @@ class Shelf:
         """The studies' folders by name."""
         if self.alone:
             return {self.path.name or "study": self.path}
-        found = {}
-        for depth in DEPTHS:
-            for journal in sorted(self.path.glob(f"{depth}/journal.jsonl")):
-                place = journal.parent
-                found[place.relative_to(self.path).as_posix()] = place
-        return found
+        return studies_in(self.path)

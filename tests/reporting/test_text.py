@@ -56,11 +56,16 @@ def test_lines_tell_of_repeated_work_and_of_runs(killed: list[Line]) -> None:
     assert "repeated 250 samples (38 %), 2.5 s of slot time, in 1 trial" in lines
 
 
-def test_lines_tell_of_failures_but_not_of_all(many: list[Line]) -> None:
-    lines = reporting.status_lines(reporting.summary(many))
-    assert lines[-2:] == [
-        "failed   t049: diverged: loss was not finite for 10 steps",
-        "         … and 45 more",
+def test_a_failure_is_told_once_with_the_number_of_trials(many: list[Line]) -> None:
+    found = reporting.summary(many)
+    assert reporting.status_lines(found)[-1] == (
+        "failed   50 trials, t009 first: diverged: loss was not finite for 10 steps"
+    )
+    for number, row in enumerate(found["failures"]):
+        row["why"] = f"reason {number}"
+    assert reporting.status_lines(found)[-2:] == [
+        "failed   t049: reason 4",
+        "         … and 45 other reasons",
     ]
 
 
@@ -146,3 +151,13 @@ def test_configurations_are_ranked_over_their_folds(tmp_path: Path) -> None:
     lines = reporting.status_lines(found)
     assert "folds    mean score 6.0000 ± 3.0000 of 3  gain=3" in lines
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_a_better_score_before_the_last_is_told(hopping: list[Line]) -> None:
+    found = reporting.summary(hopping)
+    found["top"][0] |= {"best_score": 0.95, "best_epoch": 0.5}
+    (line,) = [line for line in reporting.status_lines(found) if "0.95000" in line]
+    assert (
+        line
+        == "best     accuracy 0.90000 x  lr=0.1, width=64  (0.95000 after epoch 0.5)"
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -21,6 +23,9 @@ from shoal.train.recipe.unit import (
     OutOfMemory,
     TrialError,
 )
+
+# The folder of this package.
+SHOAL = str(Path(__file__).parents[2]) + os.sep
 
 
 class Spent:
@@ -66,14 +71,24 @@ def blaming() -> Iterator[None]:
     except RAISED as error:  # the recipe's own, whatever it is
         line = str(error).strip().split("\n")[0]
         if no_room(error):
-            raise OutOfMemory(_why(error, line), traceback.format_exc()) from error
+            raise OutOfMemory(_why(error, line), _traceback(error)) from error
         if isinstance(error, RuntimeError) and not device.works():
             raise DeviceLost(
                 f"the GPU does not work any more in this process, after {line} (perhaps of an "
                 "earlier step, of any trial there: with CUDA_LAUNCH_BLOCKING=1 the traceback tells "
                 "which); a trial that does it again can be stopped by name"
             ) from error
-        raise TrialError(_why(error, line), traceback.format_exc()) from error
+        raise TrialError(_why(error, line), _traceback(error)) from error
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the recipe's code on: Shoal's frames that called it are left out."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(SHOAL):
+        first = first.tb_next
+    return "".join(
+        traceback.format_exception(type(error), error, first or error.__traceback__)
+    )
 
 
 def _why(error: BaseException, line: str) -> str:

@@ -1,0 +1,195 @@
+"""How a study stands, as lines for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.reporting.facts.bars import KINDS
+from shoal.reporting.facts.folds import fold_lines
+from shoal.reporting.facts.format import (
+    config,
+    count,
+    duration,
+    plural,
+    score,
+    share,
+    size,
+)
+
+TOP = 5  # of a kind of line
+
+
+def status_lines(found: Mapping[str, Any]) -> list[str]:
+    """A summary as lines for people."""
+    return [
+        f"study    {found['study'] or 'without a name'}: {_standing(found)}",
+        _trials_line(found),
+        *_best_lines(found),
+        *fold_lines(found),
+        _time_line(found),
+        *_slot_lines(found),
+        *_feeder_lines(found),
+        *_given_lines(found),
+        *_policy_lines(found),
+        *_sample_lines(found),
+        *_repeated_lines(found),
+        *_split_lines(found),
+        *_failed_lines(found),
+    ]
+
+
+def _standing(found: Mapping[str, Any]) -> str:
+    """The status in words."""
+    text = {
+        "open": "at work, or cut off",
+        "empty": "no trial was submitted",
+        "added": "finished, and trials were added since: shoal resume trains them",
+    }
+    status = str(found["status"])
+    return text.get(status, status)
+
+
+def _trials_line(found: Mapping[str, Any]) -> str:
+    """How many trials there are, by status."""
+    states = []
+    for status, trials in found["trials"].items():
+        if trials and status != "all":
+            states.append(f"{trials} {status}")
+    line = f"trials   {found['trials']['all']}"
+    if not states:
+        return line
+    return f"{line}: {', '.join(states)}"
+
+
+def _best_lines(found: Mapping[str, Any]) -> list[str]:
+    """The best trials with their scores."""
+    metric = found["metric"]
+    if not metric:
+        return []
+    if found["best"] is None:
+        return [f"best     no trial has a score {metric!r} yet"]
+    lines = []
+    start = f"best     {metric} "
+    for row in found["top"]:
+        text = f"{start}{score(row['score']):<7} {row['trial']}  {config(row['config'], 90)}"
+        lines.append(f"{text}{_better_before(row)}")
+        start = " " * (10 + len(metric))
+    return lines
+
+
+def _better_before(row: Mapping[str, Any]) -> str:
+    """The trial's best score, if its last one is not as good."""
+    if row["best_score"] == row["score"]:
+        return ""
+    return f"  ({score(row['best_score'])} after epoch {row['best_epoch']:g})"
+
+
+def _time_line(found: Mapping[str, Any]) -> str:
+    """How long the runs took together."""
+    length = duration(found["seconds"])
+    runs = len(found["runs"])
+    if runs > 1:
+        length += f" in {runs} runs"
+    return f"time     {length}"
+
+
+def _slot_lines(found: Mapping[str, Any]) -> list[str]:
+    """What slot time went to, and what moved between slots."""
+    parts = _slot_shares(found["used"])
+    if not parts:
+        return []
+    line = f"slots    {len(found['slots'])}: {', '.join(parts)}"
+    if found["hops"]:
+        line += f"; {plural(found['hops'], 'move')} between slots"
+    if found["moved_bytes"]:
+        line += f", {size(found['moved_bytes'])} of state"
+    return [line]
+
+
+def _slot_shares(used: Mapping[str, float]) -> list[str]:
+    """The share of each kind in the slots' time, as texts."""
+    whole = sum(used.values())
+    shares = []
+    for kind in KINDS:
+        length = used.get(kind, 0)
+        if length and length >= 0.001 * whole:
+            shares.append(f"{share(length, whole)} {kind}")
+    return shares
+
+
+def _feeder_lines(found: Mapping[str, Any]) -> list[str]:
+    """What the feeders of the newest runs did."""
+    lines = []
+    for row in found.get("feeders", ())[-TOP:]:
+        if row["served"]:
+            lines.append(
+                f"feeders  {row['feeders']:g}: {count(row['made'])} chunks made, "
+                f"{count(row['served'])} handed out, "
+                f"{share(row['waits'], row['served'])} of them waited for"
+            )
+    return lines
+
+
+def _given_lines(found: Mapping[str, Any]) -> list[str]:
+    """The names of the figures that were given."""
+    names = dict.fromkeys(
+        name for row in found.get("given", ()) for name in row["figures"]
+    )
+    if not names:
+        return []
+    return [f"given    {', '.join(names)}; the rest is measured"]
+
+
+def _policy_lines(found: Mapping[str, Any]) -> list[str]:
+    """What the automatic policy follows."""
+    choice = found.get("policy")
+    if not choice:
+        return []
+    return [f"policy   auto: {choice['follows']}, because {choice['why']}"]
+
+
+def _sample_lines(found: Mapping[str, Any]) -> list[str]:
+    """How many samples were trained, and how fast."""
+    if not found["throughput"]:
+        return []
+    return [
+        f"samples  {count(found['samples'])}, {count(found['throughput'])} a second"
+    ]
+
+
+def _repeated_lines(found: Mapping[str, Any]) -> list[str]:
+    """How much work was lost."""
+    void = found["repeated"]
+    if not void["falls"]:
+        return []
+    part = share(void["samples"], found["samples"])
+    samples = f"{count(void['samples'])} samples ({part})"
+    lost = f"{samples}, {duration(void['seconds'])} of slot time"
+    return [f"repeated {lost}, in {plural(len(void['trials']), 'trial')}"]
+
+
+def _split_lines(found: Mapping[str, Any]) -> list[str]:
+    """Packs that had no room."""
+    lines = []
+    for split in found["splits"][:TOP]:
+        line = f"split    {split['why']}, at {duration(split['time'])}"
+        needs = ", ".join(size(need * 2**30) for need in split["needs"].values())
+        if needs:
+            line += f": each is believed to need {needs}"
+        lines.append(line)
+    return lines
+
+
+def _failed_lines(found: Mapping[str, Any]) -> list[str]:
+    """The first reasons of failures, each once."""
+    by_reason: dict[str, list[str]] = {}
+    for item in found["failures"]:
+        by_reason.setdefault(item["why"], []).append(item["trial"])
+    lines = []
+    for why, trials in [*by_reason.items()][:TOP]:
+        who = trials[0]
+        if len(trials) > 1:
+            who = f"{len(trials)} trials, {trials[0]} first"
+        lines.append(f"failed   {who}: {why}")
+    if len(by_reason) > TOP:
+        lines.append(f"         … and {len(by_reason) - TOP} other reasons")
+    return lines
