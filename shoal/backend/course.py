@@ -115,13 +115,18 @@ class Positions:
 
     # -- trials ----------------------------------------------------------------------------------
 
-    def submit(self, trial: Trial) -> None:
-        """The trial is new, extended, or goes on in a resumed study."""
+    def submit(self, trial: Trial) -> list[Event]:
+        """The trial is new, extended, or goes on in a resumed study; returns what this tells."""
         at = self.positions.get(trial.id)
         if at is not None:
             at.trial = trial
-        else:
-            self.positions[trial.id] = self._first(trial)
+            return []
+        at = self._first(trial)
+        self.positions[trial.id] = at
+        if len(at.visits) < len(self._state.visits.get(trial.id, ())):
+            # It had ended in an earlier run, which kept less than it trained.
+            return [Fell(trial.id, len(at.visits), at.samples)]
+        return []
 
     def _resumed(self, trial: Trial, kept: Kept) -> Position:
         """Where the durable state is that an earlier run left."""

@@ -79,7 +79,7 @@ class Local:
 
     def submit(self, trial: Trial) -> None:
         """See `Backend.submit`."""
-        self.course.submit(trial)
+        self._events += self.course.submit(trial)
         at = self.course.positions[trial.id]
         if at.over:
             self._events.append(at.ending())

@@ -4,9 +4,12 @@
 subscriber of moments. Trials carry their Shoal name as the user attribute "trial".
 """
 
+import os
+import warnings
 from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
@@ -15,6 +18,9 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.search.optuna.parameters import optuna, parameters, quietly
 from shoal.search.rank import EPOCH
 from shoal.search.space import Space, validated
+
+# Seconds after which Optuna's lock of the file is one that a killed process left.
+LEFT: Seconds = 3.0
 
 
 class OptunaLog:
@@ -47,6 +53,9 @@ class OptunaLog:
         self._metric = metric
         self._epochs = epochs
         self._states = optuna().trial.TrialState
+        # The lock is a link to the file: Optuna sees its age if the path is absolute.
+        path = path.absolute()
+        _release(path.with_name(path.name + ".lock"))
         with quietly():
             study, self._storage = _opened(path, name, mode)
             self._study = self._storage.get_study_id_from_name(name)
@@ -204,6 +213,31 @@ def _opened(path: Path, name: str, mode: str) -> tuple[Any, Any]:
         load_if_exists=True,
     )
     return study, storage
+
+
+def _release(lock: Path) -> None:
+    """Take Optuna's lock of the file away if nobody holds it: Optuna might wait without an end.
+
+    Whoever holds it does so for a moment, as long as a write takes.
+    """
+    found = _made(lock)
+    deadline = monotonic() + LEFT
+    while found is not None and _made(lock) == found:
+        if monotonic() >= deadline:
+            lock.unlink(missing_ok=True)
+            warnings.warn(
+                f"a killed process left the lock {lock}; it is taken away", stacklevel=2
+            )
+        sleep(0.05)
+
+
+def _made(lock: Path) -> tuple[int, int] | None:
+    """What tells one lock from the next one; None: there is none."""
+    try:
+        found = os.lstat(lock)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _touched(entries: Iterable[Entry]) -> dict[TrialId, None]:

@@ -9,6 +9,7 @@ from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Planned, Retired
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
+from shoal.core.visits import EPS
 from shoal.study.folder import StudyError
 from shoal.study.results import result_of
 
@@ -54,15 +55,30 @@ def _check(callback: Any) -> None:
         )
 
 
+# In place of a method's name: what is called of a plain function.
+PLAIN = "__call__"
+
+
 class Called:
-    """Calls the callbacks. `after`: called when some of them were."""
+    """Calls the callbacks.
+
+    `after`: called when some of them were. `epochs`: those to which the searcher sends trials at
+    most that ended before, at a rung; None: it sends none of them on.
+    """
 
     def __init__(
-        self, study: Any, callbacks: Sequence[Any], after: Callable[[], None]
+        self,
+        study: Any,
+        callbacks: Sequence[Any],
+        after: Callable[[], None],
+        epochs: float | None = None,
     ) -> None:
         self._study = study
         self._callbacks = callbacks
         self._after = after
+        self._epochs = epochs
+        # Trials that ended at a rung, of which plain functions do not know yet.
+        self._at_rungs: dict[TrialId, None] = {}
         # What raised an error before, by the callback's place in the list and the method.
         self._broken: set[tuple[int, str]] = set()
         self._begun: set[TrialId] = set()
@@ -75,7 +91,10 @@ class Called:
         self._tell_all(entries)
 
     def close(self) -> None:
-        """The run is over."""
+        """The run is over, and with it the trials that no rung let go on."""
+        for trial in self._at_rungs:
+            if trial in self._state.ended:
+                self._call(PLAIN, trial)
         self._call("on_end")
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
@@ -97,8 +116,26 @@ class Called:
             case Evaluated(trial, epoch, values):
                 self._call("on_epoch", trial, epoch, values)
             case Finished(trial) | Retired(trial) | Failed(trial, _):
-                self._begun.discard(trial)
-                self._call("on_trial_end", trial)
+                if trial not in self._state.trials:  # else it goes on at once
+                    self._end(trial)
+
+    def _end(self, trial: TrialId) -> None:
+        """The trial has ended; at a rung, a plain function is not called before the run's end."""
+        self._begun.discard(trial)
+        self._call("on_trial_end", trial)
+        if self._may_go_on(trial):
+            self._at_rungs[trial] = None
+            return
+        self._at_rungs.pop(trial, None)
+        self._call(PLAIN, trial)
+
+    def _may_go_on(self, trial: TrialId) -> bool:
+        """Whether the searcher may send the trial further."""
+        if self._epochs is None or self._state.ended[trial] != "finished":
+            return False
+        asked = self._state.known[trial].samples
+        most = self._epochs * sum(self._state.shards.values())
+        return self._state.done[trial] >= asked - EPS and asked < most - EPS
 
     def _call(self, method: str, trial: TrialId | None = None, *more: Any) -> None:
         for place, callback in enumerate(self._callbacks):
@@ -125,13 +162,20 @@ class Called:
 
 
 def _function(callback: Any, method: str) -> Callable[..., None] | None:
-    """What to call; a plain function, as Optuna's callbacks are, is called when a trial ends."""
+    """What to call of it, if anything."""
+    if method == PLAIN:
+        return _plain(callback)
     if getattr(type(callback), method, None) is getattr(Callback, method):
         return None  # nothing of the user's
     found: Callable[..., None] | None = getattr(callback, method, None)
-    if found is None and method == "on_trial_end" and callable(callback):
-        return callback  # type: ignore[no-any-return]
     return found
+
+
+def _plain(callback: Any) -> Callable[..., None] | None:
+    """The callback, if it is a plain function as Optuna's are: called when a trial ends."""
+    if hasattr(callback, "on_trial_end") or not callable(callback):
+        return None
+    return callback  # type: ignore[no-any-return]
 
 
 def _copy(value: Any) -> Any:
@@ -142,8 +186,9 @@ def _copy(value: Any) -> Any:
 
 
 def _warn(callback: Any, method: str, error: Exception) -> None:
+    what = "" if method == PLAIN else f"{method} of "
     text = (
-        f"{method} of the callback {_name(callback)} raised {type(error).__name__}: {error}; "
+        f"{what}the callback {_name(callback)} raised {type(error).__name__}: {error}; "
         "it is not called again, and the trials go on"
     )
     try:

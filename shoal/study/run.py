@@ -37,6 +37,7 @@ from shoal.study.parts.auto import is_auto, policy_of, with_levels
 from shoal.study.parts.backends import Start, WiredBackend, backend, check_place
 from shoal.study.parts.functions import (
     check_function_search,
+    end_beyond_rungs,
     function_policy,
     releasing,
     trains_itself,
@@ -268,7 +269,8 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     )
     watchers.append(open_.enter_context(reached))
     if ready.callbacks:
-        called = Called(asked.study, ready.callbacks, reached.look)
+        furthest = end_beyond_rungs(ready.deciders.searcher)
+        called = Called(asked.study, ready.callbacks, reached.look, furthest)
         open_.callback(called.close)
         called.start(ready.opening, ready.start.state)
         watchers.append(called)

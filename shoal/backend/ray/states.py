@@ -319,7 +319,8 @@ class Work:
 
     def submit(self, trial: Trial, tell: Callable[[Event], None]) -> None:
         """The trial is new, extended, or goes on; one whose function is over ends at once."""
-        self.course.submit(trial)
+        for event in self.course.submit(trial):
+            tell(event)
         if self.at(trial.id).over:
             tell(self.at(trial.id).ending())
         else:

@@ -85,6 +85,14 @@ def check_drawn(setup: Setup, searcher: Searcher[Any]) -> None:
             raise StudyError("say how many trials to draw: n_trials=")
 
 
+def end_beyond_rungs(searcher: Searcher[Any]) -> float | None:
+    """The epochs to which trials go on at most that ended at a rung; None: none goes on."""
+    for each in nested(searcher):
+        if isinstance(each, BY_RUNGS) and not getattr(each, "stopping", False):
+            return each.max_epochs
+    return None
+
+
 def releasing(setup: Setup, backend: Any) -> list[Any]:
     """What ends the functions of trials that are taken out."""
     if not trains_itself(setup):
