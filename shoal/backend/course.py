@@ -123,10 +123,7 @@ class Positions:
             return []
         at = self._first(trial)
         self.positions[trial.id] = at
-        if len(at.visits) < len(self._state.visits.get(trial.id, ())):
-            # It had ended in an earlier run, which kept less than it trained.
-            return [Fell(trial.id, len(at.visits), at.samples)]
-        return []
+        return at.lost(self._state.visits.get(trial.id, ()))
 
     def _resumed(self, trial: Trial, kept: Kept) -> Position:
         """Where the durable state is that an earlier run left."""

@@ -1,10 +1,10 @@
 """How far one trial is at its backend."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoal.core.event import Advanced, Event, Finished, Kept, Retired, Submitted
+from shoal.core.event import Advanced, Event, Fell, Finished, Kept, Retired, Submitted
 from shoal.core.state import durable
 from shoal.core.trial import Samples, Seconds, Trial, Value, Visit
 from shoal.train.recipe.unit import Returned, Scored
@@ -57,6 +57,12 @@ class Position:
     def durable(self) -> tuple[int, Samples]:
         """The visits and the samples of the newest durable state."""
         return durable(self.kept)
+
+    def lost(self, visits: Sequence[Visit]) -> list[Event]:
+        """What to tell if the trial had ended in an earlier run, which kept less than these."""
+        if len(visits) <= len(self.visits):
+            return []
+        return [Fell(self.trial.id, len(self.visits), self.samples)]
 
     def returned(self, news: Returned) -> list[Event]:
         """The trial's function is over, and made no visit."""
