@@ -19,7 +19,7 @@ from shoal.study.inbox import Inbox, Meaning, Note, answers
 from shoal.study.options import Options, check_for_width, check_widths
 from shoal.study.parts.functions import trains_itself
 from shoal.study.results import check_known
-from shoal.study.setup import Setup, check_one_slot, epochs_of
+from shoal.study.setup import Setup, check_added, check_one_slot, epochs_of
 from shoal.train.lane.checkpoint import Checkpoints
 
 Names = frozenset[TrialId]  # of the trials that there are
@@ -39,8 +39,10 @@ def enqueue(
             "say how long to train: max_epochs= (or a max_epochs attribute of the recipe)"
         )
     check_one_slot(setup.recipe, widths)
+    plain = _plain(config)
+    check_added(setup, plain)
     said = {
-        "config": _plain(config),
+        "config": plain,
         "max_epochs": epochs,
         "widths": widths or (1, 1),
         "priority": priority,

@@ -1,5 +1,6 @@
 """What a study is about: one frozen value, and what can be asked of its recipe."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.tools import tried
+from shoal.train.tools import keys, tried
+from shoal.train.tools.reads import Watched
 from shoal.train.tools.said import said
 
 Space = Mapping[str, Any]
@@ -169,12 +171,46 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
     try:
         tried.check_names(setup.recipe, chosen)
         if space is not None:
-            config = first_config(space)
-            tried.check_values(setup.recipe, config, chosen)
-            return tried.check_configured(setup.recipe, config, setup.seed)
+            return _check_first(setup, first_config(space), chosen)
     except ValueError as error:
         raise StudyError(str(error)) from error
     return 0
+
+
+def _check_first(
+    setup: Setup, config: Mapping[str, Any], values: Mapping[str, Any]
+) -> int:
+    """Try one configuration, and warn of dimensions with several `values` that nobody reads.
+
+    Returns the number of the model's parameters.
+
+    Raises:
+        ValueError: see `check_recipe`.
+    """
+    watched = Watched(config)
+    tried.check_values(setup.recipe, config, values)
+    made = tried.check_configured(setup.recipe, config, setup.seed, watched)
+    varied = [
+        name for name in config if name in values and values[name] != (config[name],)
+    ]
+    unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
+    if unread:
+        warnings.warn(keys.unread_text(setup.recipe, unread), stacklevel=3)
+    return made
+
+
+def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
+    """Check the keys of a configuration that a user adds to the study.
+
+    Raises:
+        StudyError: one is misspelt, nobody reads one, or one is missing.
+    """
+    space = validated(setup.space or {})
+    named = [name for name, _ in dimensions(space)]
+    try:
+        keys.check_added(setup.recipe, config, named, list(space), setup.seed)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
 
 
 def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:

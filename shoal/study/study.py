@@ -228,7 +228,8 @@ class Study(OwnCode):
         the trial in within about a second; else the next run does.
 
         Raises:
-            StudyError: the study has not begun, or no slots could have these widths.
+            StudyError: the study has not begun, no slots could have these widths, or the
+                configuration lacks a key that is read, or has one that nobody reads.
         """
         return control.enqueue(self.setup, config, max_epochs, widths, priority)
 

@@ -242,8 +242,17 @@ def test_names_of_notes_that_wait_are_taken(tmp_path: Path) -> None:
     }
 
 
+class Reader(Steady):
+    """Reads more of a configuration."""
+
+    def configure_model(self, config: Any) -> Any:
+        for name in ("layers", "act", "none", "inf"):
+            config.get(name)
+        return super().configure_model(config)
+
+
 def test_values_come_as_they_were_given(tmp_path: Path) -> None:
-    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study = shoal.create_study(Reader(slow=0), storage=tmp_path / "s")
     study.optimize(**OPTIONS | {"max_epochs": 1})
     config = {
         "width": 4,

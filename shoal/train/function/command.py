@@ -41,12 +41,17 @@ class CommandRecipe(FunctionRecipe):
         files = [word for word in self.words[1:] if Path(self.folder, word).is_file()]
         return Path([*files, self.words[0]][0]).stem
 
+    @property
+    def placeholders(self) -> set[str]:
+        """The names in braces, without the folder's."""
+        return set(_PLACE.findall(" ".join(self.words))) - {FOLDER}
+
     def check(self, space: Mapping[str, Any] | None) -> None:
         """Raise ValueError if a placeholder and the space do not fit, or there is no program."""
         program = self.words[0]
         if not _PLACE.search(program) and not shutil.which(program):
             raise ValueError(f"there is no program {program!r} to run")
-        named = set(_PLACE.findall(" ".join(self.words))) - {FOLDER}
+        named = self.placeholders
         if space is None and not named:
             return
         space = space or {}

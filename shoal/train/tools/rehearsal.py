@@ -41,8 +41,9 @@ from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
 from shoal.train.stream.stream import Stream
+from shoal.train.tools.reads import NotInSpaceError, Watched
 from shoal.train.tools.said import said
-from shoal.train.tools.tried import NotInSpaceError, Watched, lacking
+from shoal.train.tools.tried import lacking
 
 LARGE = 20_000_000  # parameters of a model that is not worth a rehearsal
 MOST_BYTES = 2**24  # of a batch that is rehearsed

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -24,25 +21,15 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import FOLD, Settings, data_key, seed_of, settings
 from shoal.train.recipe.shard import refuse_settings
 from shoal.train.rng import Rng
-
-# A misspelt attribute is at least this similar to the right name, as difflib counts.
-SIMILAR = 0.8
-# Where functions that wrap another one keep it.
-WRAPS = ("__func__", "fget", "__wrapped__")
-
-
-class NotInSpaceError(KeyError):
-    """The recipe reads a key that the configuration does not have."""
-
-
-class Watched(dict[str, Any]):
-    """A configuration whose missing keys raise an error of their own."""
-
-    def __missing__(self, name: str) -> Any:
-        raise NotInSpaceError(name)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a configuration is a dict: write config[{name!r}]")
+from shoal.train.tools.reads import (
+    NotInSpaceError,
+    Watched,
+    functions_of,
+    names_in,
+    names_read,
+    near,
+    own_classes,
+)
 
 
 def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
@@ -51,7 +38,7 @@ def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:
     Looked at are attributes that the recipe sets and no code of it reads, and the search space's
     `dimensions`.
     """
-    read = _names_read(recipe)
+    read = names_read(recipe)
     _check_attributes(recipe, read)
     _check_dimensions(recipe, set(dimensions) - read)
 
@@ -61,11 +48,11 @@ def _check_attributes(recipe: Recipe, read: Collection[str]) -> None:
     kind = type(recipe).__name__
     known = [name for name in vars(Recipe) if not name.startswith("_")]
     for name in _own_attributes(recipe).difference(read):
-        near = _near(name, known)
-        if near is not None:
+        meant = near(name, known)
+        if meant is not None:
             raise ValueError(
                 f"{kind} has an attribute {name!r}, which Shoal does not know: did you mean "
-                f"{near!r}? If the attribute is your own, read it in a method, or rename it"
+                f"{meant!r}? If the attribute is your own, read it in a method, or rename it"
             )
 
 
@@ -74,18 +61,18 @@ def _check_dimensions(recipe: Recipe, dimensions: Collection[str]) -> None:
     kind = type(recipe).__name__
     known = [field.name for field in fields(Settings)]
     for name in dimensions:
-        near = _near(name, known)
-        if near is not None:
+        meant = near(name, known)
+        if meant is not None:
             raise ValueError(
                 f"the search space has a dimension {name!r}, which {kind} does not read: "
-                f"did you mean {near!r}?"
+                f"did you mean {meant!r}?"
             )
 
 
 def _own_attributes(recipe: Recipe) -> set[str]:
     """Public attributes of plain values that the recipe and its classes set."""
     found = dict(vars(recipe))
-    for kind in _own_classes(recipe):
+    for kind in own_classes(recipe):
         found |= vars(kind)
     plain = {name for name, value in found.items() if _is_plain(value)}
     return {name for name in plain if not name.startswith("_")}
@@ -93,67 +80,6 @@ def _own_attributes(recipe: Recipe) -> set[str]:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, tuple, list, dict, type(None)))
-
-
-def _own_classes(recipe: Recipe) -> list[type]:
-    """The recipe's class and those that it inherits from, without Shoal's own."""
-    own = []
-    for kind in type(recipe).__mro__:
-        if kind is not object and kind.__module__.partition(".")[0] != "shoal":
-            own.append(kind)
-    return own
-
-
-def _names_read(recipe: Recipe) -> set[str]:
-    """Names of attributes and texts (keys of a configuration) in the recipe's own code."""
-    names: set[str] = set()
-    for function in _own_functions(recipe):
-        names |= _names_in(function.__code__)
-    return names
-
-
-def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:
-    """The functions of the recipe's classes."""
-    for kind in _own_classes(recipe):
-        for value in vars(kind).values():
-            yield from _functions(value)
-
-
-def _functions(value: Any) -> Iterator[FunctionType]:
-    """The function that the value is, and those that it wraps."""
-    wrapped = [getattr(value, name, None) for name in WRAPS]
-    for part in (value, *wrapped):
-        if isinstance(part, FunctionType):
-            yield part
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Names of attributes and texts in the code, and in functions that it defines."""
-    names = set(_names_of(code))
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            names |= _names_in(part)
-        elif isinstance(part, tuple):
-            names |= {name for name in part if isinstance(name, str)}
-    return names
-
-
-def _names_of(code: CodeType) -> Iterator[str]:
-    """Names and texts that the code's own instructions read."""
-    for instruction in dis.get_instructions(code):
-        stores = instruction.opname.startswith(("STORE", "DELETE"))
-        if not stores and isinstance(instruction.argval, str):
-            yield instruction.argval
-
-
-def _near(name: str, known: Sequence[str]) -> str | None:
-    """The known name that this one is most probably meant to be."""
-    plain = {each.replace("_", ""): each for each in known}
-    squeezed = name.replace("_", "").lower()
-    near = get_close_matches(squeezed, plain, 1, SIMILAR)
-    if not near or name in known:
-        return None
-    return plain[near[0]]
 
 
 def check_values(
@@ -182,12 +108,17 @@ def check_values(
                 check_steps(recipe, settings(recipe, {**usual, field.name: value}))
 
 
-def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> int:
+def check_configured(
+    recipe: Recipe,
+    config: Mapping[str, Any],
+    seed: int,
+    watched: Watched | None = None,
+) -> int:
     """Build a model and its optimizer of this configuration, and throw them away.
 
-    No random state changes. Other errors of the recipe are left to the trial, for they may be
-    those of this configuration only. Returns the number of the model's parameters; 0 where no model
-    could be made.
+    `watched`: the configuration, which notes what is read of it. No random state changes. Other
+    errors of the recipe are left to the trial, for they may be those of this configuration only.
+    Returns the number of the model's parameters; 0 where no model could be made.
 
     Raises:
         ValueError: the recipe reads a key that the configuration lacks, the model has a lazy layer
@@ -199,7 +130,7 @@ def check_configured(recipe: Recipe, config: Mapping[str, Any], seed: int) -> in
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model, made = _optimizer(copy(recipe), config)
+            model, made = _optimizer(copy(recipe), watched or Watched(config))
         except NotInSpaceError as error:
             raise ValueError(lacking(recipe, config, error)) from error
         except UnshapedError:
@@ -239,13 +170,12 @@ def _check_own(model: nn.Module, stepped: Collection[nn.Parameter]) -> None:
         )
 
 
-def _optimizer(recipe: Recipe, config: Mapping[str, Any]) -> tuple[nn.Module, Any]:
+def _optimizer(recipe: Recipe, watched: Watched) -> tuple[nn.Module, Any]:
     """A new model of this configuration, and what `configure_optimizers` returns for it.
 
     Raises:
         NotInSpaceError: the recipe reads a key that the configuration lacks.
     """
-    watched = Watched(config)
     model = recipe.configure_model(watched)
     if isinstance(model, nn.Module):
         check_shaped(model)
@@ -282,7 +212,9 @@ def schedule_ends(
     with states, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            schedules = Optimizing(_optimizer(copy(recipe), config)[1]).schedules
+            schedules = Optimizing(
+                _optimizer(copy(recipe), Watched(config))[1]
+            ).schedules
         except Exception:  # noqa: BLE001 - the trial will say so
             return ScheduleEnds(reasons=tuple(reasons))
     fatal = ""
@@ -301,8 +233,8 @@ def schedule_ends(
 def _names_in_method(method: Any) -> set[str]:
     """The names that a method's code reads."""
     names: set[str] = set()
-    for function in _functions(method):
-        names |= _names_in(function.__code__)
+    for function in functions_of(method):
+        names |= names_in(function.__code__)
     return names
 
 

@@ -1,0 +1,138 @@
+"""Whether a configuration has the keys that the code reads, and only such."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shoal.train.function.command import CommandRecipe
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.settings import FOLD, Settings
+from shoal.train.tools.reads import (
+    Watched,
+    code_of,
+    names_in,
+    near,
+    spreads,
+    subscripts,
+)
+from shoal.train.tools.tried import check_configured
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What is known of the keys that a recipe reads."""
+
+    read: frozenset[str]  # all that may be read
+    needed: frozenset[str]  # those that are read without a default
+    open: bool  # whether keys may go where no code names them
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Keys:
+        """What the recipe's code says."""
+        shoals = {field.name for field in fields(Settings)}
+        shoals |= {"seed", "priority", FOLD, *(recipe.data_keys or ())}
+        if isinstance(recipe, CommandRecipe):
+            named = frozenset(recipe.placeholders)
+            return cls(named | {"seed"}, named, False)
+        read: set[str] = set()
+        needed: set[str] = set()
+        open_ = isinstance(recipe, Adapted | FunctionRecipe)
+        for code in code_of(recipe):
+            read |= names_in(code)
+            needed |= subscripts(code)
+            open_ = open_ or spreads(code)
+        return cls(frozenset(read | shoals), frozenset(needed), open_)
+
+
+def check_added(
+    recipe: Recipe,
+    config: Mapping[str, Any],
+    dimensions: Collection[str],
+    always: Collection[str],
+    seed: int,
+) -> None:
+    """Raise ValueError if a configuration of the user's own has not the keys that are read.
+
+    `dimensions`: the names in the search space; `always`: those that each of its configurations
+    has. A key that is like none of the names is refused only if nobody could read it.
+    """
+    keys = Keys.of(recipe)
+    unknown = sorted(config.keys() - keys.read - set(dimensions))
+    lacks = sorted(set(always) & keys.needed - config.keys())
+    draws = getattr(recipe, "draws", False)
+    known = {*dimensions, *(keys.read if draws else keys.needed)} - config.keys()
+    for name in unknown:
+        meant = near(name, known)
+        if meant is not None:
+            raise ValueError(
+                f"nothing reads {name!r} of this configuration: did you mean {meant!r}?"
+            )
+    if not draws:
+        _check_lacks(recipe, config, lacks)
+    unread = [name for name in unknown if not keys.open]
+    if unread and not isinstance(recipe, FunctionRecipe):
+        watched = Watched(config)
+        made = check_configured(recipe, config, seed, watched)
+        unread = _unread(unread, made, watched)
+    if unread:
+        raise ValueError(
+            f"nothing reads {', '.join(unread)} of this configuration: leave it out "
+            f"(the search space has {', '.join(dimensions) or 'nothing'})"
+        )
+
+
+def _check_lacks(
+    recipe: Recipe, config: Mapping[str, Any], lacks: Collection[str]
+) -> None:
+    """Raise ValueError if keys are missing."""
+    if isinstance(recipe, CommandRecipe):
+        lacks = sorted(recipe.placeholders - config.keys())
+    if lacks:
+        name = getattr(recipe, "name", None) or type(recipe).__name__
+        listed = ", ".join(config) or "nothing"
+        raise ValueError(
+            f"{name} reads {', '.join(lacks)}, and this configuration has {listed}: give "
+            + ", ".join(f"{each}=…" for each in lacks)
+            + ", too"
+        )
+
+
+def unread_dimensions(
+    recipe: Recipe, dimensions: Collection[str], parameters: int, watched: Watched
+) -> list[str]:
+    """The dimensions that nobody reads, as far as that is sure.
+
+    `parameters`: those of the model that was made of `watched`; 0: none was. A name with a dot
+    may be put together as the code runs, so that it counts as read.
+    """
+    keys = Keys.of(recipe)
+    if keys.open:
+        return []
+    plain = [name for name in dimensions if "." not in name]
+    return _unread(sorted({*plain} - keys.read), parameters, watched)
+
+
+def _unread(names: list[str], parameters: int, watched: Watched) -> list[str]:
+    """Those of the names that were not read, if a model was made and nobody went through all."""
+    if not parameters or watched.whole:
+        return []
+    return [name for name in names if name not in watched.seen]
+
+
+def unread_text(recipe: Recipe, unread: Collection[str]) -> str:
+    """What to tell a user of dimensions that nobody reads."""
+    needed = Keys.of(recipe).needed
+    hints = []
+    for name in unread:
+        meant = near(name, needed)
+        hint = f" (did you mean {meant!r}?)" if meant else ""
+        hints.append(f"{name!r}{hint}")
+    return (
+        f"{type(recipe).__name__} does not read {', '.join(hints)} of the search space, so that "
+        f"trials which differ in nothing else train alike: read config[{next(iter(unread))!r}], "
+        "or leave it out"
+    )

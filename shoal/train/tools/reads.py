@@ -1,0 +1,222 @@
+"""What a recipe's or a function's own code reads of a configuration."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from shoal.train.recipe.recipe import Recipe
+
+# A misspelt name is at least this similar to the right one, as difflib counts.
+SIMILAR = 0.8
+# Where functions that wrap another one keep it.
+WRAPS = ("__func__", "fget", "__wrapped__")
+# Instructions that spread a dict, as f(**config) and {**config} do.
+SPREADS = ("DICT_MERGE", "DICT_UPDATE")
+INSTALLED = ("site-packages", "dist-packages")
+
+
+class NotInSpaceError(KeyError):
+    """The recipe reads a key that the configuration does not have."""
+
+
+class Watched(dict[str, Any]):
+    """A configuration that notes what is read of it; missing keys raise an error of their own."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.__dict__["seen"] = set()  # keys that were read one by one
+        self.__dict__["whole"] = False  # whether somebody went through all keys
+
+    def __missing__(self, name: str) -> Any:
+        raise NotInSpaceError(name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a configuration is a dict: write config[{name!r}]")
+
+    def __getitem__(self, name: str) -> Any:
+        self.__dict__["seen"].add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.__dict__["seen"].add(name)
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.__dict__["seen"].add(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.__dict__["seen"].add(name)
+        return super().pop(name, *default)
+
+    def __iter__(self) -> Iterator[str]:
+        self.__dict__["whole"] = True
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.__dict__["whole"] = True
+        return super().keys()
+
+    def values(self) -> Any:
+        self.__dict__["whole"] = True
+        return super().values()
+
+    def items(self) -> Any:
+        self.__dict__["whole"] = True
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        self.__dict__["whole"] = True
+        return super().copy()
+
+
+# -- what the code says ----------------------------------------------------------------------------
+
+
+def own_classes(recipe: Recipe) -> list[type]:
+    """The recipe's class and those that it inherits from, without Shoal's own."""
+    own = []
+    for kind in type(recipe).__mro__:
+        if kind is not object and kind.__module__.partition(".")[0] != "shoal":
+            own.append(kind)
+    return own
+
+
+def names_read(recipe: Recipe) -> set[str]:
+    """Names of attributes and texts (keys of a configuration) in the recipe's own code."""
+    names: set[str] = set()
+    for function in _own_functions(recipe):
+        names |= names_in(function.__code__)
+    return names
+
+
+def code_of(recipe: Recipe) -> list[CodeType]:
+    """The code of the recipe, or of its function, and of functions of the user's that it names."""
+    waiting = [*_own_functions(recipe)]
+    waiting += functions_of(getattr(recipe, "function", None))
+    found: dict[CodeType, None] = {}
+    while waiting:
+        function = waiting.pop()
+        if function.__code__ not in found:
+            found[function.__code__] = None
+            waiting += _named_in(function)
+    return [*found]
+
+
+def _named_in(function: FunctionType) -> Iterator[FunctionType]:
+    """The user's functions, and those of the user's classes, that the function's code names."""
+    names = names_in(function.__code__)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    values = [function.__globals__.get(name) for name in names]
+    for _, cell in cells:
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # it is not filled yet
+            continue
+    for value in values:
+        if isinstance(value, ModuleType):
+            for name in names & vars(value).keys():
+                yield from _of_users(vars(value)[name])
+        else:
+            yield from _of_users(value)
+
+
+def _of_users(value: Any) -> Iterator[FunctionType]:
+    """The functions of a function or a class that no library brings."""
+    parts = [value]
+    if isinstance(value, type):
+        parts += vars(value).values()
+    for part in parts:
+        for function in functions_of(part):
+            if _is_users(function):
+                yield function
+
+
+def _is_users(function: FunctionType) -> bool:
+    root = str(function.__module__).partition(".")[0]
+    if root == "shoal" or root in sys.stdlib_module_names:
+        return False
+    return not any(each in function.__code__.co_filename for each in INSTALLED)
+
+
+def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:
+    """The functions of the recipe's classes."""
+    for kind in own_classes(recipe):
+        for value in vars(kind).values():
+            yield from functions_of(value)
+
+
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """The function that the value is, and those that it wraps."""
+    wrapped = [getattr(value, name, None) for name in WRAPS]
+    for part in (value, *wrapped):
+        if isinstance(part, FunctionType):
+            yield part
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Names of attributes and texts in the code, and in functions that it defines."""
+    names = set(_names_of(code))
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            names |= names_in(part)
+        elif isinstance(part, tuple):
+            names |= {name for name in part if isinstance(name, str)}
+    return names
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    """Names and texts that the code's own instructions read."""
+    for instruction in dis.get_instructions(code):
+        stores = instruction.opname.startswith(("STORE", "DELETE"))
+        if not stores and isinstance(instruction.argval, str):
+            yield instruction.argval
+
+
+def subscripts(code: CodeType) -> set[str]:
+    """The texts in square brackets, as "lr" in config["lr"]: they are read without a default."""
+    found: set[str] = set()
+    before: Any = None
+    for instruction in dis.get_instructions(code):
+        subscript = instruction.opname == "BINARY_SUBSCR" or instruction.argrepr == "[]"
+        if subscript and isinstance(before, str):
+            found.add(before)
+        before = instruction.argval if instruction.opname == "LOAD_CONST" else None
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found |= subscripts(part)
+    return found
+
+
+def spreads(code: CodeType) -> bool:
+    """Whether the code spreads a dict, as f(**config) does: then its keys go anywhere."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    own = any(each.opname in SPREADS for each in dis.get_instructions(code))
+    return own or any(spreads(part) for part in inner)
+
+
+def near(name: str, known: Collection[str]) -> str | None:
+    """The known name that this one is most probably meant to be; None: it is one, or like none.
+
+    Names that differ in a number, as width1 and width2, are two names.
+    """
+    plain = {each.replace("_", "").lower(): each for each in known}
+    squeezed = name.replace("_", "").lower()
+    found = get_close_matches(squeezed, plain, 1, SIMILAR)
+    if (
+        not found
+        or name in known
+        or _lettered(found[0]) == _lettered(squeezed) != squeezed
+    ):
+        return None
+    return plain[found[0]]
+
+
+def _lettered(name: str) -> str:
+    """The name without digits."""
+    return "".join(sign for sign in name if not sign.isdigit())
