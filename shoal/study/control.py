@@ -18,6 +18,7 @@ from shoal.study.folder import StudyBusy, StudyError
 from shoal.study.inbox import Inbox, Meaning, Note, answers
 from shoal.study.options import Options, check_for_width, check_widths
 from shoal.study.parts.functions import trains_itself
+from shoal.study.parts.planned import check_within
 from shoal.study.results import check_known
 from shoal.study.setup import Setup, check_added, check_one_slot, epochs_of
 from shoal.train.lane.checkpoint import Checkpoints
@@ -149,6 +150,7 @@ def _extended(
         )
     size = sum(state.shards[shard] for shard in known.shards)
     samples = max_epochs * size
+    check_within(setup.folder.head(), max_epochs)
     if samples < known.samples:
         raise StudyError(
             f"trial {trial} is to train {known.samples / size:g} epochs already: "
@@ -172,7 +174,9 @@ def _instead(state: State, trial: TrialId) -> str:
 
 def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     fewest, most = note["widths"]
-    options = Options.of(**setup.folder.head()["options"])
+    former = setup.folder.head()
+    check_within(former, note["max_epochs"])
+    options = Options.of(**former["options"])
     check_widths((fewest, most), options)
     check_for_width(options, len(state.shards), most)
     return Trial(
@@ -190,6 +194,7 @@ def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     size = sum(state.shards[shard] for shard in known.shards)
     samples = known.samples
     if note["max_epochs"] is not None:
+        check_within(setup.folder.head(), note["max_epochs"])
         samples = note["max_epochs"] * size
     start = None
     if note["warm_start"]:

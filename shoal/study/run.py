@@ -50,6 +50,7 @@ from shoal.study.parts.longer import (
     tried_again,
     with_work_again,
 )
+from shoal.study.parts.planned import SCHEDULE, check_planned, plan
 from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import Setup, Space, check_recipe, data_of, pausing
 from shoal.study.watch.forms import display, optuna_log
@@ -108,15 +109,15 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     rule = _rule(setup, asked.deciders, data)
     given = profile_of(asked.profile)
     check_slots(asked.deciders.options)
-    space = _space_of(asked.deciders.searcher)
-    check_metric(setup, data, space)
-
     lines = setup.folder.lines()
     state = replay(lines)
+    before = last_head(lines)
+    longest = plan(setup, asked.deciders.searcher, before, state)
+    space = _space_of(asked.deciders.searcher)
+    check_metric(setup, data, space)
     check_scored(setup.metric, state)
     most = most_slots(asked.deciders.searcher, state.trials.values())
     check_validate_every(setup, asked.deciders.options, data, most)
-    before = last_head(lines)
     deciders = _deciders(setup, asked.deciders, rule, data, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
     check_same(before, now, state)
@@ -126,6 +127,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
         parameters = check_recipe(setup, space)
         if not lines:
             check_by_rehearsal(setup, space, data, asked.deciders.options, parameters)
+    now[SCHEDULE] = check_planned(setup, longest, before, state)
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
     if control.take(setup):
@@ -135,7 +137,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     if asked.retry_failed:
         again = tried_again(setup, state)
     more = longer(deciders.searcher, lines, with_work_again(state, again))
-    check_longer(setup, state, more)
+    check_longer(setup, state, more, now[SCHEDULE])
     setup.folder.save_recipe(setup.recipe)
     entries = _opening(state, (*again, *more), data, before, now)
     since = _end_of(lines)

@@ -17,6 +17,7 @@ from shoal.study.loop.trial import AskedTrial
 from shoal.study.options import Options, check_names, check_timeout, check_widths
 from shoal.study.own import OwnCode
 from shoal.study.parts.asked import Wishes, searcher_of
+from shoal.study.parts.planned import of_study
 from shoal.study.parts.result import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
@@ -319,7 +320,9 @@ def create_study(
             f"{folder.path} holds a study already: pass load_if_exists=True to go on with it, "
             "or another storage="
         )
-    folder.go_on(folder.head())
+    former = folder.head()
+    folder.go_on(former)
+    recipe = of_study(recipe, former)
     space = search_space
     if space is None:
         space = recipe.search_space
@@ -342,7 +345,7 @@ def load_study(storage: str | Path) -> Study:
     folder.go_on(former)
     return Study(
         Setup(
-            recipe=folder.load_recipe(former),
+            recipe=of_study(folder.load_recipe(former), former),
             folder=folder,
             metric=former.get("metric"),
             mode=former.get("mode", "min"),

@@ -18,6 +18,7 @@ from shoal.policy.fifo import Fifo
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.study.options import Options
+from shoal.study.parts.planned import plan_to_measure
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
 from shoal.train.slot.setup import StationSetup
@@ -81,7 +82,8 @@ def _station(study: "Study", options: Options, data: "Data", folder: str) -> Sta
         threads=options.threads,
         metric=study.metric,
     )
-    return Station(study.recipe, data, Checkpoints(folder, 1), setup)
+    recipe = plan_to_measure(study.recipe)
+    return Station(recipe, data, Checkpoints(folder, 1), setup)
 
 
 def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.trial import Seconds
 from shoal.study.folder import StudyError
+from shoal.study.parts.planned import plan_to_measure
 from shoal.train.recipe.pickled import dumps
 from shoal.train.tools.timed import TimedSetup, serve
 
@@ -73,7 +74,7 @@ def slots_of(
     study: "Study", slots: int, feeders: int, device: str, threads: int
 ) -> Iterator[ProfileSlots]:
     """So many slots. If feeders need more processes, the others have no device of their own."""
-    recipe = dumps(study.recipe)
+    recipe = dumps(plan_to_measure(study.recipe))
     links = []
     processes = []
     with TemporaryDirectory() as folder:

@@ -13,8 +13,13 @@ from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.tools.tried import schedule_ends
 
 
-def check_longer(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
+def check_longer(
+    setup: Setup, state: State, trials: Sequence[Trial], laid_out: int | None = None
+) -> None:
     """Say what keeps these trials from going on, or from being as if trained so long at once.
+
+    `laid_out`: for how many epochs the trials' schedules were made, if that is known. Trials that
+    go on within these are as if trained so long at once.
 
     Raises:
         StudyError: their checkpoints are gone, or their learning rates are at an end.
@@ -22,6 +27,8 @@ def check_longer(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
     if not trials:
         return
     _check_weights(setup, state, trials)
+    if laid_out is not None:
+        return
     epoch = float(sum(state.shards.values()))
     was = state.known[trials[0].id].samples / epoch
     ends = schedule_ends(setup.recipe, trials[0].config, setup.seed, was)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import fields
 from typing import Any
 
@@ -23,7 +24,7 @@ from shoal.train.adapt.module.kept import (
     same,
 )
 from shoal.train.adapt.module.logged import ValidationLog
-from shoal.train.adapt.module.names import names_in_steps
+from shoal.train.adapt.module.names import functions_of, names_in_steps, names_of
 from shoal.train.adapt.module.seat import (
     ModuleSeat,
     SchedulerConfig,
@@ -39,6 +40,8 @@ from shoal.train.recipe.adapted import Adapted, TrialProgress
 from shoal.train.recipe.bring import adopt
 from shoal.train.recipe.settings import Settings
 
+# what a module may ask its trainer that depends on the number of epochs
+OF_EPOCHS = {"max_epochs", "estimated_stepping_batches"}
 ModuleMaker = Callable[[Mapping[str, Any]], nn.Module]
 OWN_KEYS = {field.name for field in fields(Settings)} - {"data_key"} | {"seed"}
 
@@ -60,6 +63,34 @@ class LightningRecipe(Adapted):
         self.terms.drop_last = self.drop_last
         self.terms.learn(found, tuple(data.sizes.values()))
         return data
+
+    # -- how long trials train ---------------------------------------------------------------------
+
+    def for_study(self) -> LightningRecipe:
+        """The same recipe, whose number of epochs is one study's."""
+        own = copy(self)
+        own.terms = copy(self.terms)
+        return own
+
+    def plan(self, epochs: int | None, asked: bool = False) -> None:
+        """What `self.trainer.max_epochs` is where the recipe was given none."""
+        self.terms.planned = epochs
+        self.terms.asked = asked
+
+    def planned(self) -> int | None:
+        """What it is; None if the module neither asked for it nor has code that does."""
+        if self.terms.asked or self._reads_epochs():
+            return self.terms.epochs
+        return None
+
+    def _reads_epochs(self) -> bool:
+        """Whether a method of the module's class asks its trainer for the number of epochs."""
+        if not isinstance(self.module, type):
+            return False
+        codes = [function.__code__ for _, function in functions_of(self.module)]
+        return any(
+            "trainer" in names and names & OF_EPOCHS for names in map(names_of, codes)
+        )
 
     # -- the user's code ---------------------------------------------------------------------------
 

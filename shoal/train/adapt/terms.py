@@ -71,19 +71,24 @@ class Terms:
     """What the data and the arguments of `shoal.lightning` tell all trials.
 
     `data_module`, `form` and `sizes` are known once the data was built in this process.
+
+    `max_epochs`: what the recipe was given. `planned`: the study's, where the recipe has none.
+    `asked`: whether a module asked for either in this process.
     """
 
     def __init__(self, given: GivenData, module: Any) -> None:
         self.given = given
         self.module = module
         self.max_epochs: int | None = None
+        self.planned: int | None = None
+        self.asked = False
         self.drop_last = False
         self._data_module: Any = None
         self._form: str | None = None
         self._sizes: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_data_module": None}
+        return {**vars(self), "_data_module": None, "asked": False}
 
     def learn(self, found: Sources, sizes: tuple[int, ...] | None = None) -> None:
         """Take over what the data tells."""
@@ -116,18 +121,26 @@ class Terms:
             return type(given)
         return type(self.data_module)
 
+    @property
+    def epochs(self) -> int | None:
+        """Epochs that schedules are laid out for; None: nobody said."""
+        if self.max_epochs is not None:
+            return self.max_epochs
+        return self.planned
+
     def max_epochs_or_error(self) -> int:
-        """Epochs that a trial is trained for.
+        """The same for a module that asks.
 
         Raises:
             ValueError: nobody said how many.
         """
-        if self.max_epochs is None:
+        self.asked = True
+        if self.epochs is None:
             raise ValueError(
                 "the module asks self.trainer for max_epochs, which nobody said: give "
-                "shoal.lightning(…, max_epochs=N)"
+                "optimize(max_epochs=N), or shoal.lightning(…, max_epochs=N)"
             )
-        return self.max_epochs
+        return self.epochs
 
     def batches_an_epoch(self, batch_size: int) -> int:
         """Batches in an epoch: each shard ends with a batch of its own."""

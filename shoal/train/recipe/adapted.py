@@ -33,6 +33,20 @@ class TrialProgress(Protocol):
 class Adapted(Recipe):
     """A recipe that hears what a lane does with its model; the methods here do nothing."""
 
+    def for_study(self) -> Recipe:
+        """The recipe of one study, to which `plan` tells what is true of that study only."""
+        return self
+
+    def plan(self, epochs: int | None, asked: bool = False) -> None:
+        """Trials train for so many epochs at most, for code that asks; None: nobody knows.
+
+        `asked`: whether it is known that the code asks.
+        """
+
+    def planned(self) -> int | None:
+        """For how many epochs the code's schedules are; None if the code does not ask."""
+        return None
+
     def brought(self) -> tuple[Any, ...]:
         """Classes and functions of the user's, whose code belongs into the recipe's pickle."""
         return ()

@@ -75,6 +75,19 @@ class Net(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
 
 
+class OneCycle(Net):
+    """Its schedule goes over all steps that its trainer is to make."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.lr, total_steps=int(steps)
+        )
+        options = {"scheduler": schedule, "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": options}
+
+
 class WithMetrics(Net):
     def __init__(self, width: int = 8, lr: float = 0.1) -> None:
         super().__init__(width, lr)

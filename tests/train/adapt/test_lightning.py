@@ -8,7 +8,7 @@ import adapt_kit as kit
 import numpy as np
 import pytest
 import torch
-from adapt_kit import Dots, Manual, Net, WithMetrics, torchmetrics
+from adapt_kit import Dots, Manual, Net, OneCycle, WithMetrics, torchmetrics
 from torch import nn
 
 import shoal
@@ -63,17 +63,6 @@ def test_learns_what_it_learns_in_a_trainer(tmp_path: Path) -> None:
     theirs = trainer.callback_metrics
     assert scores["last.val_loss"] == pytest.approx(float(theirs["val_loss"]), abs=1e-6)
     assert scores["last.val_acc"] == pytest.approx(float(theirs["val_acc"]), abs=1e-6)
-
-
-class Decaying(Net):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)
-        steps = self.trainer.estimated_stepping_batches
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.lr, total_steps=int(steps)
-        )
-        options = {"scheduler": schedule, "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": options}
 
 
 class EveryOther(Net):
@@ -131,7 +120,7 @@ class Hooked(Net):
             self.net[0].weight.mul_(0.9)
 
 
-@pytest.mark.parametrize("kind", [Decaying, EveryOther, ByEpoch, Plateau, Hooked])
+@pytest.mark.parametrize("kind", [OneCycle, EveryOther, ByEpoch, Plateau, Hooked])
 def test_forms_and_hooks_as_in_a_trainer(kind: Any, tmp_path: Path) -> None:
     check_as_in_trainer(kind, tmp_path, {"lr": 0.05}, 3)
 
@@ -347,6 +336,7 @@ def test_any_loader_of_a_data_module(
 
     recipe = shoal.lightning(Net, datamodule=Given)
     study = kit.searched(recipe, tmp_path, {"lr": 0.1}, num_samples=1, max_epochs=8)
+    recipe = study.recipe
     assert (recipe.batch_size, recipe.shuffle) == (size, shuffle)
     assert recipe.drop_last is bool(options().get("drop_last"))
     assert study.trials_dataframe().iloc[0]["last.val_acc"] > 0.5
