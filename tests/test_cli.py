@@ -379,6 +379,7 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
             ["run", DIGITS, "--searcher", "hyperband(eta=2)"],
             "'eta'; it takes space, max_epochs, reduction_factor,",
         ),
+        (["run", DIGITS, "--policy", "fifo(x=1)"], "'x'; it takes nothing"),
         (
             ["run", DIGITS, "--policy", "explore(second=60)"],
             "'second'; it takes seconds",

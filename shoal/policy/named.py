@@ -133,7 +133,7 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     try:
         policy: Policy[Any] = KNOWN[name](**given)
     except TypeError as error:
-        takes = ", ".join(signature(KNOWN[name]).parameters)
+        takes = ", ".join(signature(KNOWN[name]).parameters) or "nothing"
         raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
     return policy
 
