@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Entry, Failed, Finished
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, TrialId
+from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.reporting.facts.bars import natural
 from shoal.reporting.facts.format import DASH, config, count, duration, score
 from shoal.reporting.notebook import NotebookDisplay, in_notebook
@@ -39,6 +39,8 @@ class Progress:
     `stream`: where to write (standard output); a display if that is a terminal; without a stream
     the display of a notebook, in its kernel. `every`: least
     seconds between two plain lines, but for trials that finish or fail, which have a line each.
+    `endless`: the trials are functions, whose samples are reports. Those that are to make so many
+    end by themselves, nobody knows when.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class Progress:
         stream: TextIO | None = None,
         every: Seconds = 5.0,
         frames: float = 8.0,
+        endless: Samples | None = None,
     ) -> None:
         self.metric = metric
         self.mode = mode
         self.stream = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
+        self._work = Work(endless)
         self._speed = RecentSpeed()
         # When something was last shown, by the clock, which only limits how often that happens.
         self._shown = -inf
@@ -108,12 +112,9 @@ class Progress:
     def left(self, state: State) -> Seconds | None:
         """Seconds until the trials known now have their samples, at the present rate.
 
-        None: not known yet.
+        None: not known yet, or not at all.
         """
-        rate = self.rate()
-        if not rate:
-            return None
-        return _samples_left(state) / rate
+        return self._work.left(state, self.rate())
 
     def best(self, state: State) -> tuple[float, TrialId] | None:
         """The best last score and its trial, as the study ranks them."""
@@ -164,7 +165,7 @@ class Progress:
         parts = [", ".join(_counts(state))]
         rate = self.rate()
         if rate:
-            parts.append(f"{count(rate)} samples/s")
+            parts.append(self._work.rate_text(rate))
         best = self.best(state)
         if best is not None:
             reached, trial = best
@@ -218,8 +219,7 @@ class Progress:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
-        asked = sum(trial.samples for trial in state.known.values()) or 1.0
-        left = _samples_left(state)
+        asked, left = self._work.amount(state)
         timing = duration(now)
         remaining = self.left(state)
         if remaining:
@@ -239,7 +239,7 @@ class Progress:
         facts.add_row(Text("trials", "dim"), Text(", ".join(_counts(state))))
         rate = self.rate()
         if rate:
-            facts.add_row(Text("speed", "dim"), Text(f"{count(rate)} samples/s"))
+            facts.add_row(Text("speed", "dim"), Text(self._work.rate_text(rate)))
         best = self.best(state)
         if best is not None:
             facts.add_row(Text("best", "dim"), self._best_text(state, *best))
@@ -280,9 +280,8 @@ class Progress:
 
     def _doing(self, state: State, trial: TrialId) -> str:
         """How far the trial is, and its score."""
-        done = 100 * state.done[trial] / state.known[trial].samples
         reached = self._score_text(state, trial, before="  ")
-        return f"{trial}  {min(done, 100):3.0f} %{reached}"
+        return f"{trial}  {self._work.done_text(state, trial)}{reached}"
 
 
 def _write_line(stream: TextIO, text: str) -> None:
@@ -300,6 +299,43 @@ def into_nothing(stream: TextIO) -> None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())
         os.close(nothing)
+
+
+class Work:
+    """What a study has to do, in samples; `endless`: see `Progress`."""
+
+    def __init__(self, endless: Samples | None) -> None:
+        self._endless = endless
+
+    def _is_endless(self, trial: Trial) -> bool:
+        """Whether the trial ends by itself, nobody knows when."""
+        return self._endless is not None and trial.samples >= self._endless
+
+    def amount(self, state: State) -> tuple[float, float]:
+        """What is asked for in all, and what is left of it: samples, or trials without an end."""
+        if any(map(self._is_endless, state.known.values())):
+            return float(len(state.known)), float(len(state.trials))
+        asked = sum(trial.samples for trial in state.known.values())
+        return asked or 1.0, _samples_left(state)
+
+    def left(self, state: State, rate: float | None) -> Seconds | None:
+        """Seconds at this rate until the trials known now have their samples; None: not known."""
+        if not rate or any(map(self._is_endless, state.trials.values())):
+            return None
+        return _samples_left(state) / rate
+
+    def rate_text(self, rate: float) -> str:
+        """The rate, with its unit."""
+        unit = "samples" if self._endless is None else "reports"
+        return f"{count(rate)} {unit}/s"
+
+    def done_text(self, state: State, trial: TrialId) -> str:
+        """How far the trial is."""
+        known = state.known[trial]
+        done = state.done[trial]
+        if self._is_endless(known):
+            return f"{done:.0f} reports"
+        return f"{min(100 * done / known.samples, 100):3.0f} %"
 
 
 class RecentSpeed:

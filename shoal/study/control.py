@@ -21,6 +21,7 @@ from shoal.study.parts.functions import trains_itself
 from shoal.study.parts.planned import check_within
 from shoal.study.results import check_known
 from shoal.study.setup import Setup, check_added, check_one_slot, epochs_of
+from shoal.train.function.recipe import UNLIMITED
 from shoal.train.lane.checkpoint import Checkpoints
 
 Names = frozenset[TrialId]  # of the trials that there are
@@ -150,6 +151,12 @@ def _extended(
         )
     size = sum(state.shards[shard] for shard in known.shards)
     samples = max_epochs * size
+    if samples < known.samples and known.samples == UNLIMITED * size:
+        raise StudyError(
+            f"trial {trial} trains until its function or command ends, so that it cannot be "
+            "extended: give max_epochs= when a study begins, or make the number of epochs a "
+            "dimension of its search space"
+        )
     check_within(setup.folder.head(), max_epochs)
     if samples < known.samples:
         raise StudyError(
@@ -158,8 +165,9 @@ def _extended(
         )
     if samples == known.samples:
         return ()
-    if how is not None:
-        _check_there(setup, state, state.kept[trial], "make a cold copy of the trial")
+    kept = state.kept.get(trial)
+    if how is not None and kept is not None:
+        _check_there(setup, state, kept, "make a cold copy of the trial")
     return (Submitted(replace(known, samples=samples)),)
 
 

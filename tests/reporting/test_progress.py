@@ -120,6 +120,19 @@ def test_a_terminal_gets_a_display_that_is_closed(
         assert wanted in text, wanted
 
 
+def test_no_time_is_left_of_trials_that_end_by_themselves(hopping: list[Line]) -> None:
+    from rich.console import Console
+
+    stream, out = io.StringIO(), io.StringIO()
+    progress = Progress("accuracy", "max", stream, every=0, endless=1)
+    half = hopping[: len(hopping) // 2]
+    state = moments(half, progress)
+    assert progress.rate() and progress.left(state) is None
+    assert "reports/s" in stream.getvalue() and "samples" not in stream.getvalue()
+    Console(file=out, width=100).print(progress.picture(3.0, state))
+    assert "reports" in out.getvalue() and "left" not in out.getvalue()
+
+
 def test_a_failure_stays_above_the_display(
     doomed: list[Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,17 @@ from shoal.reporting.optuna_log import OptunaLog
 from shoal.reporting.progress import Progress
 from shoal.search import nested
 from shoal.study.setup import Setup
+from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
 
 
 def display(wanted: bool, setup: Setup) -> list[Any]:
     """The live display, if wanted."""
     if not wanted:
         return []
-    return [Progress(metric=setup.metric, mode=setup.mode)]
+    endless = None
+    if isinstance(setup.recipe, FunctionRecipe):
+        endless = UNLIMITED
+    return [Progress(metric=setup.metric, mode=setup.mode, endless=endless)]
 
 
 def optuna_log(

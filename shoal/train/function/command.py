@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +16,9 @@ from typing import Any
 from shoal.train.function.process import TrialProcess
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.talk import TrialContext, Values, report, restore
+
+# Lines that a message shows of what a command printed, and their characters.
+LAST, WIDTH = 3, 300
 
 FOLDER = "checkpoint"  # the placeholder of a trial's folder
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
@@ -102,14 +105,24 @@ def _told(process: TrialProcess, folder: Path) -> int:
 def _check_end(process: TrialProcess, told: int | bool) -> None:
     """Raise RuntimeError unless the process has ended well."""
     status = process.ended()
-    newest = "".join(process.log.newest)
+    log = process.log
+    newest = "".join(log.newest)
     if status != 0:
-        raise RuntimeError(f"the command ended with {status}; it printed\n{newest}")
+        last = _last(log.errors or log.newest)
+        raise RuntimeError(f"the command ended with {status}; {last}\n{newest}")
     if not told:
         raise RuntimeError(
-            "the command printed no scores: it must print lines such as loss=0.3 accuracy=0.9; "
-            f"it printed\n{newest}"
+            "the command printed no scores: a line that holds name=number pairs and nothing else, "
+            f"such as loss=0.3 accuracy=0.9, is a report; {_last(log.newest)}\n{newest}"
         )
+
+
+def _last(lines: Iterable[str]) -> str:
+    """The last few of the lines in one, for a message."""
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
+        return "it printed nothing"
+    return f"it printed at last: {' | '.join(texts[-LAST:])[-WIDTH:]}"
 
 
 def scores(line: str) -> Values | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from math import exp, floor, log
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -129,11 +130,20 @@ class ObjectiveTrial:
         return self._stopped
 
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Note something of the trial. A number becomes a score of the next report."""
+        """Note something of the trial. A number becomes a score of the next report.
+
+        Anything else is known to the trial itself only, while it trains.
+        """
         self.user_attrs[key] = value
         found = number(value)
         if found is not None:
             self.noted[key] = found
+            return
+        warnings.warn(
+            f"set_user_attr: a study keeps notes that are numbers, and {key!r} is "
+            f"{type(value).__name__}: it is not kept; put it into the checkpoint, or into a file",
+            stacklevel=2,
+        )
 
     def drew(self, name: str) -> None:
         """A parameter was drawn; it is in the configuration now."""

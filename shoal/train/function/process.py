@@ -34,13 +34,16 @@ class OutputLog:
         self._place = place
         self._lock = Lock()
         self.newest: deque[str] = deque(maxlen=SHOWN)
+        self.errors: deque[str] = deque(maxlen=SHOWN)  # of them, those of its stderr
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
 
-    def write(self, line: str) -> None:
-        """Append a line."""
+    def write(self, line: str, is_error: bool = False) -> None:
+        """Append a line. `is_error`: it came on the standard error."""
         with self._lock:
             self.newest.append(line)
+            if is_error:
+                self.errors.append(line)
             if self._place is None:
                 return
             if self._place.exists() and self._place.stat().st_size > LOG_BYTES:
@@ -143,7 +146,7 @@ class TrialProcess:
         """Log what comes; `told`: and give it to `lines`."""
         with suppress(ValueError, OSError), stream:
             while line := stream.readline(LONGEST):
-                self.log.write(line)
+                self.log.write(line, is_error=not told)
                 if told and not self._over:
                     self._lines.put(line)
         if told and not self._over:

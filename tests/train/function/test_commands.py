@@ -166,7 +166,23 @@ def test_a_command_that_prints_no_scores_fails(tmp_path: Path) -> None:
     study = made(tmp_path, f"'{sys.executable}' -c 'print({{lr}})'", [0.1])
     with pytest.raises(StudyError, match="every trial failed|all"):
         study.optimize(progress=False)
-    assert "printed no scores" in study.trials[0].status
+    status = study.trials[0].status
+    assert "printed no scores" in status and status.endswith("printed at last: 0.1")
+
+
+def test_a_command_that_fails_tells_its_last_errors(tmp_path: Path) -> None:
+    study = made(tmp_path, command(tmp_path), [0.1, 2])
+    study.optimize(progress=False, max_epochs=2)
+    assert study.trials[1].status == (
+        "failed: RuntimeError: the command ended with 3; it printed at last: no luck"
+    )
+
+
+def test_a_command_without_max_epochs_cannot_be_extended(tmp_path: Path) -> None:
+    study = made(tmp_path, command(tmp_path), [0.1])
+    study.optimize(progress=False)
+    with pytest.raises(StudyError, match="until its function or command ends"):
+        study.extend("t000", max_epochs=30)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -102,6 +102,37 @@ def test_what_objectives_cannot_do_is_said(
         study.optimize(lambda trial: 0.0, n_trials=1, progress=False)
 
 
+def test_a_note_that_is_no_number_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
+    def noting(trial: Any) -> float:
+        trial.set_user_attr("size", 3)
+        trial.set_user_attr("note", "hi")
+        return float(trial.user_attrs["note"] == "hi")
+
+    study = shoal.create_study(storage=tmp_path)
+    with pytest.warns(UserWarning, match="'note' is str: it is not kept"):
+        study.optimize(noting, n_trials=1, progress=False)
+    assert study.trials[0].metrics == {"value": 1.0, "size": 3.0}
+
+
+def test_a_function_without_a_checkpoint_is_made_longer(tmp_path: Path) -> None:
+    """It begins again, and what it had trained is void."""
+
+    def falling(trial: Any) -> float:
+        trial.suggest_float("x", 0.0, 1.0)
+        for step in range(9):
+            trial.report(9 - step, step)
+            if trial.should_prune():
+                raise TrialPruned
+        return 0.0
+
+    study = shoal.create_study(storage=tmp_path)
+    study.optimize(falling, n_trials=1, max_epochs=2, progress=False)
+    study.extend("t000", max_epochs=4)
+    study.resume(progress=False)
+    (trial,) = study.trials
+    assert (trial.epochs, len(trial.scores), trial.value) == (4.0, 4, 6.0)
+
+
 def test_bounds_are_checked(tmp_path: Path) -> None:
     def wrong(trial: Any) -> float:
         return float(trial.suggest_float("x", 0.0, 1.0, log=True))
