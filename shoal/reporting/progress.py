@@ -57,7 +57,7 @@ class Progress:
         self.stream = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
-        self._work = Work(endless)
+        self._work = WorkAhead(endless)
         self._speed = RecentSpeed()
         # When something was last shown, by the clock, which only limits how often that happens.
         self._shown = -inf
@@ -301,7 +301,7 @@ def into_nothing(stream: TextIO) -> None:
         os.close(nothing)
 
 
-class Work:
+class WorkAhead:
     """What a study has to do, in samples; `endless`: see `Progress`."""
 
     def __init__(self, endless: Samples | None) -> None:
