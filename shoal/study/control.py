@@ -33,6 +33,7 @@ def enqueue(
     max_epochs: float | None,
     widths: tuple[int, int] | None,
     priority: float,
+    skip_if_exists: bool = False,
 ) -> TrialId:
     """Add a trial of this configuration; see `Study.enqueue`."""
     epochs = epochs_of(setup.recipe, max_epochs)
@@ -43,6 +44,9 @@ def enqueue(
     check_one_slot(setup.recipe, widths)
     plain = _plain(config)
     check_added(setup, plain)
+    former = _alike(setup, plain) if skip_if_exists else None
+    if former is not None:
+        return former
     said = {
         "config": plain,
         "max_epochs": epochs,
@@ -57,6 +61,25 @@ def enqueue(
     if trains_itself(setup) and not begun:
         return TrialId(_leave_first(setup, asked)["add"])
     return TrialId(_ask(setup, asked)["add"])
+
+
+def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
+    """The first trial of this configuration, also one that waits in a note; None: there is none.
+
+    An objective may have drawn more parameters for a trial that was added.
+    """
+    draws = getattr(setup.recipe, "draws", False)
+    state = setup.folder.live or replay(setup.folder.lines())
+    found = {trial.id: trial.config for trial in state.known.values()}
+    for note in Inbox(setup.folder.path).read().values():
+        if "add" in note:
+            name = TrialId(note["add"])
+            found[name] = Trial(name, 1, note["config"]).config  # lists become tuples
+    for name, other in found.items():
+        more = draws and name.startswith("added") and config.items() <= other.items()
+        if more or other == config:
+            return name
+    return None
 
 
 def clone(

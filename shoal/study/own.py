@@ -1,5 +1,6 @@
 """What a study offers to training code that it does not drive step by step."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,20 @@ from shoal.study.parts.result import TrialResult
 from shoal.study.setup import as_recipe
 from shoal.study.stored import StoredStudy
 from shoal.train.function.recipe import nothing
+
+# Where to give what Optuna's `ask` takes.
+SPACE_FIRST = (
+    'a study knows its space before it is asked: create_study(search_space={"lr": '
+    "shoal.loguniform(1e-4, 1e-1)}), then study.ask(); or trial.suggest_float(…) on what it gives"
+)
+
+
+def check_ask(space: Any, others: Mapping[str, Any]) -> None:
+    """Raise StudyError if `ask` was given more than it takes."""
+    if space is not None or "fixed_distributions" in others:
+        raise StudyError(SPACE_FIRST)
+    for name in others:
+        raise StudyError(f"ask has no argument {name}=: it takes open_first=True only")
 
 
 class OwnCode(StoredStudy):

@@ -125,8 +125,18 @@ class StoredStudy:
         """The last score of `best_trial`."""
         return self.best_trial.value
 
-    def get_trials(self) -> list[TrialResult]:
-        """`trials`, as Optuna calls it."""
+    def get_trials(self, *others: Any, **given: Any) -> list[TrialResult]:
+        """`trials`, as Optuna calls it. There are no arguments: they are errors.
+
+        Raises:
+            StudyError: there are some.
+        """
+        if given.get("states") is not None or others:
+            raise StudyError(
+                "get_trials gives all trials: choose by their status, as "
+                '[t for t in study.trials if t.status == "finished"] (or "running", "retired", '
+                'and of failed ones t.status.startswith("failed"))'
+            )
         return self.trials
 
     def best_model(self, which: str = "last") -> "nn.Module":

@@ -15,8 +15,8 @@ from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.options import Options, check_names, check_timeout, check_widths
-from shoal.study.own import OwnCode
-from shoal.study.parts.asked import Wishes, searcher_of
+from shoal.study.own import OwnCode, check_ask
+from shoal.study.parts.asked import Wishes, either, searcher_of
 from shoal.study.parts.planned import of_study
 from shoal.study.parts.result import TrialResult
 from shoal.study.run import Request, train
@@ -104,7 +104,7 @@ class Study(OwnCode):
         chosen = Options.of(**with_own(self.recipe, options))
         check_timeout(timeout)
         wishes = Wishes(
-            num_samples=_either(num_samples, n_trials, count),
+            num_samples=either(num_samples, n_trials, count),
             max_epochs=epochs_of(self.recipe, max_epochs),
             max_concurrent=max_concurrent,
             widths=widths,
@@ -175,18 +175,22 @@ class Study(OwnCode):
 
     # -- a loop of one's own -------------------------------------------------------------------
 
-    def ask(self) -> AskedTrial:
+    def ask(
+        self, space: Any = None, *, open_first: bool = False, **others: Any
+    ) -> AskedTrial:
         """The next trial of a loop of your own, with its `config`; `tell` what came of it.
 
         Trials that were enqueued come first, then the searcher's. Trials that were asked for and
-        not told before a crash stay open: tell them by number, or leave them. Until all trials
-        that were asked for are told, no other process can open the study.
+        not told before a crash stay open: with `open_first` they come before all others; or tell
+        them by number. Until all trials that were asked for are told, no other process can open
+        the study. A `space` and `others` are errors that say what to write.
 
         Raises:
             StudyError: the study trains a recipe or `train(config)`, it is open elsewhere, the
                 searcher has no more trials or cannot be asked so, or somebody stopped the study.
         """
-        return self._loop().ask()
+        check_ask(space, others)
+        return self._loop().ask(open_first)
 
     def tell(
         self,
@@ -221,9 +225,11 @@ class Study(OwnCode):
         max_epochs: float | None = None,
         widths: tuple[int, int] | None = None,
         priority: float = 1.0,
+        skip_if_exists: bool = False,
     ) -> TrialId:
         """Add a trial of one's own, which is trained beside the searcher's; returns its name.
 
+        `skip_if_exists`: not if there is a trial of this configuration; then returns its name.
         `widths`: its fewest and most slots (default: one). `priority`: against others, for
         policies that look at it. While the study runs, here or in another process, the run takes
         the trial in within about a second; else the next run does.
@@ -232,7 +238,9 @@ class Study(OwnCode):
             StudyError: the study has not begun, no slots could have these widths, or the
                 configuration lacks a key that is read, or has one that nobody reads.
         """
-        return control.enqueue(self.setup, config, max_epochs, widths, priority)
+        return control.enqueue(
+            self.setup, config, max_epochs, widths, priority, skip_if_exists
+        )
 
     def clone(
         self,
@@ -386,14 +394,3 @@ def _mode(mode: str | None, direction: str | None) -> str | None:
     if chosen not in DIRECTIONS.values():
         raise StudyError(f'mode must be "min" or "max"; got {chosen!r}')
     return chosen
-
-
-def _either(*given: int | None) -> int | None:
-    """The number of samples under either name."""
-    found = {count for count in given if count is not None}
-    if len(found) > 1:
-        raise StudyError(
-            f"num_samples= and n_trials= are two names of one number; got {sorted(found)}: give "
-            "one of them"
-        )
-    return next(iter(found), None)

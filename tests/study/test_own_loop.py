@@ -274,3 +274,52 @@ def test_killed_it_goes_on_as_undisturbed(tmp_path: Path) -> None:
     assert study.best_trial == whole.best_trial
     runs = [e for _, e in study.lines() if isinstance(e, Opened)]
     assert len(runs) == 2
+
+
+def test_trials_left_open_come_first_if_asked_so(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    looped(study, 1)
+    left = [study.ask() for _ in range(2)]
+    study._loop().close()  # as a kill does
+    again = made(tmp_path, load_if_exists=True)
+    still = [t.id for t in again.trials if t.status == "running"]
+    assert still == [t.id for t in left]
+    new = again.ask()
+    found = [again.ask(open_first=True) for _ in range(3)]
+    assert [t.config for t in found[:2]] == [t.config for t in left]
+    assert [t.id for t in (new, found[2])] == ["t003", "t004"]
+    for trial in (new, *found):
+        again.tell(trial, value(trial.config))
+    assert {t.status for t in again.trials} == {"finished"}
+
+
+def test_an_enqueued_configuration_comes_once(tmp_path: Path) -> None:
+    config = {"x": 0.5, "kind": "a"}
+    for _ in range(2):
+        study = made(tmp_path, load_if_exists=True)
+        names = [study.enqueue(config, skip_if_exists=True) for _ in range(2)]
+        assert names == ["added1", "added1"]
+        looped(study, 1)
+    assert study.trials[0].config == config and len(study.trials) == 2
+    assert study.enqueue(config) == "added2"
+    partial = made(tmp_path / "o", search_space=None)
+    for _ in range(2):
+        assert partial.enqueue({"x": 0.5}, skip_if_exists=True) == "added1"
+    partial.optimize(lambda trial: trial.suggest_int("n", 1, 3), 1, progress=False)
+    assert partial.enqueue({"x": 0.5}, skip_if_exists=True) == "added1"
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda s: s.ask({"x": 1}), r"create_study\(search_space="),
+        (lambda s: s.ask(fixed_distributions={"x": 1}), r"create_study\(search_space="),
+        (lambda s: s.ask(retry=True), "ask has no argument retry="),
+        (lambda s: s.get_trials(states=("RUNNING",)), "t.status =="),
+    ],
+)
+def test_optunas_arguments_say_what_to_write(
+    tmp_path: Path, call: Any, why: str
+) -> None:
+    with pytest.raises(StudyError, match=why):
+        call(made(tmp_path))

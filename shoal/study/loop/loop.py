@@ -67,7 +67,7 @@ class OwnLoop:
         self._out: dict[TrialId, Seconds] = {}
         self._turn = threading.RLock()
 
-    def ask(self) -> AskedTrial:
+    def ask(self, open_first: bool = False) -> AskedTrial:
         """The next trial; see `Study.ask`."""
         with self._holding() as study:
             study.take_notes()
@@ -76,7 +76,8 @@ class OwnLoop:
                     f"the study was told to stop ({study.state.stopped}): run the script again to "
                     "go on with it"
                 )
-            trial = self._waiting() or self._proposed()
+            left = self._left() if open_first else None
+            trial = left or self._waiting() or self._proposed()
             self._hand_out(trial)
             return AskedTrial(self._context(trial), self)
 
@@ -137,6 +138,12 @@ class OwnLoop:
         """The first trial that was added, or proposed, and never handed out."""
         study = self._study
         return next((t for t in study.state.trials if t not in study.begun), None)
+
+    def _left(self) -> TrialId | None:
+        """The first trial that an earlier loop handed out and that was never told."""
+        study = self._study
+        begun = [t for t in study.state.trials if t in study.begun]
+        return next((t for t in begun if t not in self._out), None)
 
     def _proposed(self) -> TrialId:
         """A new trial of the searcher's.

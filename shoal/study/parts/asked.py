@@ -57,6 +57,21 @@ class Wishes:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+def either(*given: int | None) -> int | None:
+    """The number of samples under either name; None: none was given.
+
+    Raises:
+        StudyError: the two names have two numbers.
+    """
+    found = {count for count in given if count is not None}
+    if len(found) > 1:
+        raise StudyError(
+            f"num_samples= and n_trials= are two names of one number; got {sorted(found)}: give "
+            "one of them"
+        )
+    return next(iter(found), None)
+
+
 def default_searcher(
     space: Mapping[str, Any] | None, wishes: Wishes, seed: int = 0
 ) -> Searcher[Any]:
