@@ -44,7 +44,8 @@ def lightning(
     `samples`: of an endless IterableDataset, how many are read.
 
     `max_epochs`: as in the Trainer; `self.trainer.max_epochs` and `estimated_stepping_batches` tell
-    it. `automatic_optimization`: as the module has it, where its class does not show that.
+    it, or the study's where it is left out. No trial of a module that asks for these trains longer.
+    `automatic_optimization`: as the module has it, where its class does not show that.
     `attributes`: those of a recipe, by name: batch_size, accumulate_grad_batches,
     gradient_clip_val, precision, search_space, metric, mode, and so on.
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import shoal
 from shoal.train.data.data import Data
+from shoal.train.lane.lane import TrainingLane
 from shoal.train.stream.stream import Stream
 
 L = pytest.importorskip(
@@ -137,6 +138,14 @@ class Manual(Net):
         first = torch.optim.SGD(self.net[0].parameters(), lr=self.lr)
         second = torch.optim.Adam(self.net[3].parameters(), lr=self.lr / 10)
         return [first, second], [torch.optim.lr_scheduler.StepLR(first, 1, 0.5)]
+
+
+def begun(recipe: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """The first weights of a trial."""
+    data = recipe.data()
+    cpu = torch.device("cpu")
+    lane = TrainingLane(recipe, config, seed=0, device=cpu, epoch=float(data.samples))
+    return {name: value.clone() for name, value in lane.model.state_dict().items()}
 
 
 def batches(data: Data, size: int, seed: int = 0) -> list[list[torch.Tensor]]:

@@ -18,13 +18,6 @@ from shoal.train.tools.check import check_recipe
 CPU = torch.device("cpu")
 
 
-def begun(recipe: Any, config: dict[str, Any]) -> dict[str, Any]:
-    """The first weights of a trial."""
-    data = recipe.data()
-    lane = TrainingLane(recipe, config, seed=0, device=CPU, epoch=float(data.samples))
-    return {name: value.clone() for name, value in lane.model.state_dict().items()}
-
-
 def check_as_in_trainer(
     kind: Any, folder: Path, config: dict[str, Any], epochs: int, **attributes: Any
 ) -> Any:
@@ -40,7 +33,7 @@ def check_as_in_trainer(
         **attributes,
     )
     plain = kind(**config)
-    plain.load_state_dict(begun(recipe, config))
+    plain.load_state_dict(kit.begun(recipe, config))
     train = kit.batches(recipe.data(), 16)
     options = {
         name: attributes[name]
@@ -139,7 +132,7 @@ def test_metrics_over_the_whole_epoch_as_in_a_trainer(tmp_path: Path) -> None:
     training, valid = kit.dots(100, 0), kit.dots(50, 1)
     recipe = shoal.lightning(WithMetrics, train=training, valid=valid, batch_size=16)
     plain = WithMetrics()
-    plain.load_state_dict(begun(recipe, {}))
+    plain.load_state_dict(kit.begun(recipe, {}))
     loader = torch.utils.data.DataLoader(valid, batch_size=32)
     trainer = kit.fitted(plain, kit.batches(recipe.data(), 16), loader, 2)
     study = kit.searched(
@@ -349,7 +342,7 @@ def test_learns_in_the_loaders_order_what_it_learns_in_a_trainer(
     valid = loader(dataset=kit.dots(50, 1), batch_size=25)
     recipe = shoal.lightning(Net, train=given, valid=valid)
     plain = Net(lr=0.1)
-    plain.load_state_dict(begun(recipe, {"lr": 0.1}))
+    plain.load_state_dict(kit.begun(recipe, {"lr": 0.1}))
     kit.fitted(plain, list(given), valid, 2)
     space = {"lr": shoal.grid([0.1])}
     study = kit.searched(recipe, tmp_path, space, num_samples=1, max_epochs=2)

@@ -8,6 +8,7 @@ import adapt_kit as kit
 import pytest
 import torch
 from adapt_kit import Dots, Net, OneCycle
+from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import shoal
@@ -150,3 +151,49 @@ def test_the_command_line_says_it(tmp_path: Path) -> None:
         found = CliRunner().invoke(app, command)
         assert found.exit_code == 0, found.output
     assert scheduled(shoal.load_study(place)) == 2
+
+
+class ByPass(OneCycle):
+    """It logs two scores of a whole pass over the validation data, as many modules do."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(lr=lr)
+        self.seen: list[Any] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen.append((self(batch[0]), batch[1]))
+
+    def on_validation_epoch_end(self) -> None:
+        out, labels = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
+        self.seen.clear()
+        self.log("val_loss", torch.nn.functional.cross_entropy(out, labels))
+        self.log("val_acc", (out.argmax(1) == labels).float().mean())
+
+
+def test_trains_and_stops_early_as_in_a_trainer(tmp_path: Path) -> None:
+    rate = 0.1
+    loader = DataLoader(kit.dots(100, 0), batch_size=16)
+    scored = DataLoader(kit.dots(50, 1), batch_size=32)
+    recipe = shoal.lightning(ByPass, train=loader, valid=scored)
+    study = kit.searched(
+        recipe,
+        tmp_path,
+        {"lr": shoal.grid([rate])},
+        metric="val_acc",
+        mode="max",
+        searcher="patience(epochs=2, metric='val_loss', mode='min')",
+        max_epochs=20,
+    )
+    plain = ByPass(lr=rate)
+    plain.load_state_dict(kit.begun(study.recipe, {"lr": rate}))
+    early = kit.L.pytorch.callbacks.EarlyStopping("val_loss", patience=2)
+    trainer = kit.fitted(plain, list(loader), scored, 20, callbacks=[early])
+    ours = study.trials_dataframe().iloc[0]
+    assert ours["status"] == "retired"
+    assert ours["epochs"] == trainer.current_epoch < 20
+    for name in ("val_loss", "val_acc"):
+        theirs = float(trainer.callback_metrics[name])
+        assert ours[f"last.{name}"] == pytest.approx(theirs, abs=1e-5)
+    weights = study.best_model(which="last").state_dict()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(weights[name], value, rtol=0, atol=1e-5)
