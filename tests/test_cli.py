@@ -446,7 +446,7 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     )
     out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
     assert "no such net" in out
-    assert form or "error.txt has the traceback of the first of 16" in out
+    assert form or "error.txt has the traceback of the first of them" in out
     assert out.count("failed   16 trials, t000 first: RuntimeError") == (not form)
     traceback = (tmp_path / "s" / "trials" / "t000" / "error.txt").read_text()
     frames = [line for line in traceback.splitlines() if line.startswith("  File")]

@@ -45,6 +45,9 @@ def _standing(found: Mapping[str, Any]) -> str:
         "added": "finished, and trials were added since: shoal resume trains them",
     }
     status = str(found["status"])
+    trials = found["trials"]
+    if status == "finished" and trials.get("failed") == trials["all"]:
+        return "every trial failed"
     return text.get(status, status)
 
 

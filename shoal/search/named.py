@@ -12,6 +12,7 @@ from shoal.core.ports import Searcher
 from shoal.search.asha import ASHA
 from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving
+from shoal.search.optuna.meant import named_instead
 from shoal.search.optuna.searcher import Optuna
 from shoal.search.pbt import PBT
 from shoal.search.random import Random
@@ -85,7 +86,9 @@ def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
     given = dict(data)
     name = given.pop("name", None)
     if name not in KNOWN:
-        raise ValueError(f"no searcher is named {name!r}; there are {', '.join(KNOWN)}")
+        raise ValueError(
+            f"no searcher is named {name!r}{named_instead(str(name))}; there are {', '.join(KNOWN)}"
+        )
     if given.get("space") is not None:
         given["space"] = rebuild_space(given["space"])
     if given.get("inner") is not None:

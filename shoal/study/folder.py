@@ -275,6 +275,12 @@ def load_module(file: Path) -> ModuleType:
     pickled.import_from(file.parent)
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise StudyError(
+            f"{file} ended with {error.code} when it was imported; a script that reads its command "
+            f'line is run as one: shoal run --command "python {file} --lr {{lr}}" '
+            '--space "lr=…" --metric …'
+        ) from error
     except Exception as error:
         raise StudyError(
             f"{file} raised {type(error).__name__} when it was imported: {error}"

@@ -59,12 +59,15 @@ class OwnCode(StoredStudy):
         own = isinstance(searcher, str | type) or hasattr(searcher, "propose")
         if own or former is None or not callable(searcher):
             return searcher
+        recipe = as_recipe(searcher)
         if former is not nothing and former is not searcher:
+            hint = ""
+            if self.setup.recipe.draws and not recipe.draws:  # type: ignore[attr-defined]
+                hint = " (if it is an objective, call its first argument trial)"
             raise StudyError(
                 f"this study trains {code_name(self.setup.recipe)}: to train "
-                f"{getattr(searcher, '__name__', searcher)!s}, create a study of it"
+                f"{getattr(searcher, '__name__', searcher)!s}, create a study of it{hint}"
             )
-        recipe = as_recipe(searcher)
         self.setup = replace(self.setup, recipe=recipe)
         return None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.search import Random
+from shoal.search.optuna.meant import instead
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
@@ -71,7 +72,10 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
             "the recipe must be an instance of a shoal.Recipe subclass, or a function "
             f"train(config); got {type(recipe).__name__}"
         )
-    return function_recipe(recipe)
+    try:
+        return function_recipe(recipe)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
 
 
 def _command_recipe(recipe: Any, command: str) -> Recipe:
@@ -102,6 +106,9 @@ def as_space(space: Any) -> Mapping[str, Any] | None:
             f'{{"lr": shoal.loguniform(1e-4, 1e-1)}}; got {type(space).__name__}'
         )
     for name, domain in space.items():
+        meant = instead(domain)
+        if meant is not None:
+            raise StudyError(f"dimension {name!r} is one of Optuna's: {meant}")
         if _is_like_range(domain):
             raise StudyError(
                 f"dimension {name!r} is the tuple {domain!r}: write shoal.uniform(low, high) for "

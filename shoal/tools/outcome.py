@@ -149,9 +149,13 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
         raise typer.Exit(1)
 
 
-def _best(study: "Study") -> str:
+def _best(study: "Study", best: Mapping[str, Any] | None) -> str:
     """How to get what the best trial has learnt."""
     load = f"shoal.load_study({str(study.folder.path)!r})"
+    if best is None:
+        return f"{load}.trials   gives the trials"
+    if best["trial"] not in study.state.kept:
+        return f"{load}.best_config   gives the best configuration"
     if function_in(study.recipe) is not None:
         return f"study = {load}; study.checkpoint(study.best_trial)   gives its files or state"
     return (
@@ -168,19 +172,32 @@ def next_steps(
     yield f"\nreport:  {found['report']}"
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
-        yield f"failed:  {text} has the traceback of the first of {len(failed)}"
+        which = (
+            "its traceback"
+            if len(failed) == 1
+            else "the traceback of the first of them"
+        )
+        yield f"failed:  {text} has {which}"
         yield (
-            f"         {plural(len(failed), 'failed trial')} stay failed; to try them again: "
+            f"         {_stay(len(failed))} failed; to try them again: "
             f"shoal resume {folder} --retry-failed"
         )
     if len(failed) < len(study.trials):
-        yield (
-            f"next:    shoal replay {folder}   trains every trial again over its recorded visits "
-            "and compares the weights"
-        )
-        yield f"         {_best(study)} in Python"
+        if study.state.kept:
+            yield (
+                f"next:    shoal replay {folder}   trains every trial again over its recorded "
+                "visits and compares the weights"
+            )
+        best = found["best"]
+        begin = "         " if study.state.kept else "next:    "
+        yield f"{begin}{_best(study, best)} in Python"
     if found.get("stopped"):
         yield f"         shoal resume {folder}   goes on where this run stopped"
+
+
+def _stay(failed: int) -> str:
+    """That so many trials stay as they are."""
+    return "it stays" if failed == 1 else f"the {plural(failed, 'trial')} stay"
 
 
 def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:

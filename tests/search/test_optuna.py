@@ -159,7 +159,7 @@ def test_wrong_samplers():
         Optuna("cmaes", X, 9, 1)
     with pytest.raises(
         ValueError,
-        match="no sampler is named 'optuna.samplers:CmaEsSampler'.* keep more in Optuna's storage",
+        match="CmaEsSampler cannot be used: it keeps notes of its own in Optuna's storage",
     ):
         Optuna("optuna.samplers:CmaEsSampler", X, 9, 1)
     for name, options in (

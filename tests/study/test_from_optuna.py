@@ -1,5 +1,6 @@
 """What users of Optuna write: it works, or one clear error says what to write."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,107 @@ def test_the_state_may_be_optunas(tmp_path: Path) -> None:
         study.tell(study.ask(), 1.0, state=getattr(optuna.trial.TrialState, state))
     how = [t.status.partition(":")[0] for t in study.trials]
     assert how == ["finished", "retired", "failed"]
+
+
+SPACE = {"x": shoal.uniform(0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (
+            lambda new: new().optimize(lambda t: t.suggest_float("x", 0, 1), 2),
+            "of lambda is called 't': call it trial",
+        ),
+        (
+            lambda new: new(searcher=optuna.samplers.TPESampler()).optimize(
+                objective, 2
+            ),
+            r'write searcher=shoal.Optuna\("tpe"',
+        ),
+        (
+            lambda new: new(searcher=optuna.pruners.MedianPruner()).optimize(
+                objective, 2
+            ),
+            'MedianPruner write searcher="median"',
+        ),
+        (
+            lambda new: new(searcher="tpe").optimize(objective, 2),
+            r"write \"optuna\(sampler='tpe'\)\"",
+        ),
+        (
+            lambda new: new(searcher="cmaes").optimize(objective, 2),
+            "keeps notes of its own in Optuna's storage",
+        ),
+        (
+            lambda new: shoal.Optuna("optuna.samplers:CmaEsSampler"),
+            "CmaEsSampler cannot be used: it keeps notes",
+        ),
+        (
+            lambda new: shoal.Optuna(optuna.samplers.TPESampler()),  # type: ignore[arg-type]
+            r'write searcher=shoal.Optuna\("tpe"',
+        ),
+        (
+            lambda new: new(
+                search_space={
+                    "x": optuna.distributions.FloatDistribution(1, 9, log=True)
+                }
+            ),
+            r"write shoal.loguniform\(1.0, 9.0\)",
+        ),
+        (
+            lambda new: new(
+                search_space={"x": optuna.distributions.IntDistribution(1, 9)}
+            ),
+            r"write shoal.randint\(1, 10\)",
+        ),
+        (
+            lambda new: new(
+                search_space={
+                    "x": optuna.distributions.CategoricalDistribution(["a", 2])
+                }
+            ),
+            r"write shoal.choice\(\['a', 2\]\)",
+        ),
+    ],
+)
+def test_what_optuna_has_says_what_to_write(
+    tmp_path: Path, call: Any, why: str
+) -> None:
+    def new(**given: Any) -> shoal.Study:
+        return made(tmp_path, **{"search_space": SPACE, **given})
+
+    with pytest.raises((StudyError, ValueError), match=why):
+        call(new)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+def test_another_function_with_another_argument(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 1, progress=False)
+    with pytest.raises(StudyError, match="call its first argument trial"):
+        study.optimize(lambda t: 1.0, 1, progress=False)
+
+
+def test_what_an_objective_never_asks_for_is_warned_of(tmp_path: Path) -> None:
+    space = {
+        "optimizer": shoal.choice({"sgd": {"lr": shoal.uniform(0.0, 1.0)}}),
+        "seed": shoal.randint(0, 9),
+    }
+
+    def asks(trial: Any) -> float:
+        trial.suggest_categorical("optimizer", ["sgd"])
+        return float(trial.suggest_float(name, 0, 1))
+
+    name = "optimizer.lr"
+    study = made(tmp_path, search_space=space)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study.optimize(asks, 1, progress=False)
+    assert [t.status for t in study.trials] == ["finished"]
+    name = "lr"
+    study = made(tmp_path / "other", search_space=space)
+    with pytest.warns(
+        UserWarning, match="never asked for optimizer.lr.*ask for 'optim"
+    ):
+        study.optimize(asks, 1, progress=False)

@@ -18,6 +18,7 @@ from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
 from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
 from shoal.search.look import Look
+from shoal.search.optuna.meant import NO_KEEPER, instead
 from shoal.search.optuna.parameters import optuna, parameters, quietly, suggested
 from shoal.search.rank import Mode, check_scores, cost
 from shoal.search.space import Config, Space, build, validated
@@ -88,9 +89,16 @@ class Optuna:
 
     def _check_name(self) -> None:
         """Raise ValueError if the sampler is not known, or keeps more than trials."""
+        if not isinstance(self.sampler, str):
+            hint = instead(self.sampler) or 'write its name, as "tpe"'
+            raise ValueError(
+                f"a sampler is made anew for each trial, by its name: {hint}"
+            )
         module, colon, name = self.sampler.partition(":")
         unknown = self.sampler not in SAMPLERS and not colon
-        if unknown or (module.startswith("optuna") and name in KEEPING):
+        if module.startswith("optuna") and name in KEEPING:
+            raise ValueError(f"Optuna's {name} cannot be used: {NO_KEEPER}")
+        if unknown:
             raise ValueError(
                 f"no sampler is named {self.sampler!r}: there are {', '.join(SAMPLERS)}, and "
                 '"module:Class" for others that keep nothing but trials; '

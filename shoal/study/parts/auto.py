@@ -11,6 +11,7 @@ from shoal.core.state import View
 from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
 from shoal.policy.named import KNOWN, NAMES, SHORT, parse
+from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.study.folder import StudyError
 
@@ -71,6 +72,9 @@ def with_levels(policy: Policy[Any], space: Mapping[str, Any] | None) -> Policy[
 
 def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
     """Raise StudyError unless the object has these methods, and is no class."""
+    meant = instead(given)
+    if meant is not None:
+        raise StudyError(f"Optuna's objects are none of Shoal's: {meant}")
     if isinstance(given, type):
         raise StudyError(
             f"give an instance as {what}: {given.__name__}(…), not {given.__name__}"

@@ -75,7 +75,7 @@ class CommandRecipe(FunctionRecipe):
             RuntimeError: it failed, or printed no scores.
         """
         with _folder(context.scratch) as folder:
-            words = [_filled(word, context.chosen, folder) for word in self.words]
+            words = _arguments(self.words, context.chosen, folder)
             place = self.folder if Path(self.folder).is_dir() else None
             variables = _variables(context, folder)
             process = TrialProcess(words, variables, place, context.log)
@@ -151,6 +151,18 @@ def _folder(prefix: str) -> Iterator[Path]:
         if former is not None:
             shutil.copytree(former, folder, dirs_exist_ok=True)
         yield folder
+
+
+def _arguments(
+    words: Iterable[str], config: Mapping[str, Any], folder: Path
+) -> list[str]:
+    """The words with values in place of names; a name alone whose value is "" gives no argument."""
+    found = []
+    for word in words:
+        filled = _filled(word, config, folder)
+        if filled or not _PLACE.fullmatch(word):
+            found.append(filled)
+    return found
 
 
 def _filled(word: str, config: Mapping[str, Any], folder: Path) -> str:

@@ -20,7 +20,7 @@ from shoal.train.function.talk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 # What Optuna's trials have, and what to use here.
@@ -30,6 +30,8 @@ _MEANT = {
     "suggest_discrete_uniform": "suggest_float(name, low, high, step=…)",
     "set_system_attr": "set_user_attr(name, value)",
 }
+# Keys of a configuration that Shoal reads itself.
+OF_SHOAL = frozenset({"seed", "fold", "priority"})
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -206,4 +208,22 @@ def called(objective: Any, context: TrialContext) -> Values:
     value = number(result)
     if value is None:
         raise TypeError(f"an objective returns one number; got {result!r}")
+    _warn_of_unasked(context, trial.params)
     return {context.metric: value, **trial.noted}
+
+
+def _warn_of_unasked(context: TrialContext, asked: Mapping[str, Any]) -> None:
+    """Warn of what the trial was given and its objective never asked for."""
+    unasked = sorted(context.trial.config.keys() - asked.keys() - OF_SHOAL)
+    if not unasked:
+        return
+    ends = {name.rpartition(".")[2] for name in unasked if "." in name}
+    hint = ""
+    for name in sorted(ends & asked.keys()):
+        full = next(each for each in unasked if each.endswith(f".{name}"))
+        hint = f". What belongs to a value has its dimension's name in front: ask for {full!r}"
+    warnings.warn(
+        f"the objective never asked for {', '.join(unasked)} of the search space, which is "
+        f"searched in vain; it asked for {', '.join(asked) or 'nothing'}{hint}",
+        stacklevel=2,
+    )

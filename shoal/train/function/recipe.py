@@ -69,13 +69,25 @@ def nothing(config: Mapping[str, Any]) -> None:
 
 
 def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
-    """The recipe of a function: an objective if its first argument is called `trial`."""
+    """The recipe of a function: an objective if its first argument is called `trial`.
+
+    Raises:
+        ValueError: it suggests its parameters, and its first argument has another name.
+    """
     try:
         arguments = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # some functions in C have no signature
         arguments = []
     if function is nothing or arguments[:1] == ["trial"]:
         return ObjectiveRecipe(function)
+    code = getattr(function, "__code__", None)
+    if arguments and any(
+        name.startswith("suggest_") for name in getattr(code, "co_names", ())
+    ):
+        raise ValueError(
+            "a function whose first argument is called trial is an objective as Optuna has them, "
+            f"and that of {name_of(function)} is called {arguments[0]!r}: call it trial"
+        )
     return FunctionRecipe(function)
 
 

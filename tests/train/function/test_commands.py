@@ -185,6 +185,39 @@ def test_a_command_without_max_epochs_cannot_be_extended(tmp_path: Path) -> None
         study.extend("t000", max_epochs=30)
 
 
+def test_a_switch_may_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without checkpoints, only what works is offered next."""
+    code = "import sys; print(f'loss={len(sys.argv)}')"
+    line = f'{sys.executable} -c "{code}" {{fast}} x{{fast}}'
+    storage = tmp_path / "s"
+    space = 'fast=grid(["--fast", ""])'
+    arguments = ["run", "--command", line, "--space", space, "--metric", "loss"]
+    with pytest.raises(SystemExit) as ended:
+        app([*arguments, "--storage", str(storage)])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert [t.value for t in shoal.load_study(storage).trials] == [3, 2]
+    assert "replay" not in out and "best_config" in out
+
+
+def test_a_run_of_which_all_failed_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args(['x'])")
+    arguments = ["run", "--metric", "loss", "--storage", str(tmp_path / "s")]
+    with pytest.raises(SystemExit):
+        app([*arguments, "--command", f"{sys.executable} {script}", "--num-samples=1"])
+    out = capsys.readouterr().out
+    assert "every trial failed" in out and "error.txt has its traceback" in out
+    with pytest.raises(SystemExit) as ended:
+        app(["run", str(script)])
+    assert ended.value.code == 2
+    assert 'shoal run --command "python' in capsys.readouterr().err
+
+
 def test_the_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
