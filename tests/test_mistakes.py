@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import app
 from shoal.study.folder import load_module, recipe_class
+from shoal.tools.outcome import as_typed
 
 PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
 SOURCE = """
@@ -208,7 +209,7 @@ def test_a_mistake_is_one_error_before_any_trial_trains(
 
     done = CliRunner().invoke(app, ["run", str(file), "--storage", str(storage)])
     assert done.exit_code in (1, 2)
-    assert f"error: {caught.value}" in done.output
+    assert f"error: {as_typed(str(caught.value))}" in done.output
     assert "Traceback" not in done.output
     assert not (storage / "journal.jsonl").exists()
 
