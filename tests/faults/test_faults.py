@@ -389,7 +389,8 @@ def test_a_lost_shard_and_a_full_disk_pause_a_study_on_ray(tmp_path: Path) -> No
     shards.mkdir()
     for i in range(4):
         x = rng.normal(size=(40, 12)).astype("float32")
-        np.savez(shards / f"{i}.npz", x=x, y=x[:, :3].argmax(1))
+        # Compressed: files that are mapped stay readable when their names are gone.
+        np.savez_compressed(shards / f"{i}.npz", x=x, y=x[:, :3].argmax(1))
     recipe = {"files": str(shards), "narrow": str(narrow)}
     with Driver(
         folder, recipe, policy="hop", checkpoint_every=EVERY, data_memory_gb=0, **RAY
