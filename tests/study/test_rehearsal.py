@@ -1,5 +1,6 @@
 """Before a study begins one batch is tried: that finds mistakes, and leaves nothing."""
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import shoal
 from shoal.study import run
 from shoal.study.folder import StudyError
+from shoal.train.lane.blame import SHOAL
 from shoal.train.tools.rehearsal import telling_rows
+from shoal.train.tools.said import said
 
 
 def study_of(recipe: shoal.Recipe, folder: Path, **given: Any) -> shoal.Study:
@@ -298,3 +301,11 @@ def test_a_rare_label_without_an_output_is_found(tmp_path: Path) -> None:
     y[37] = 3
     Classes.made = staticmethod(lambda: shoal.Data.arrays(x, y, validation=(x, y)))
     refused(study_of(Classes(), tmp_path), "labels must lie between 0 and")
+
+
+def test_code_beside_the_package_is_the_users() -> None:
+    place = f"{Path(SHOAL)}_of_mine{os.sep}recipe.py"
+    try:
+        exec(compile("1 / 0", place, "exec"), {})
+    except ZeroDivisionError as error:
+        assert "recipe.py, line 1" in said(error)

@@ -7,7 +7,8 @@ from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
-SHOAL = str(Path(__file__).parents[2])
+from shoal.train.lane.blame import SHOAL
+
 INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
 SIZES = "the sizes of the model's layers must fit the samples and each other"
 WHOLE = "labels of classes must be whole numbers: y.astype('int64')"
