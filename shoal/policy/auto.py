@@ -10,8 +10,8 @@ from shoal.core.overlay import leading
 from shoal.core.plan import Plan
 from shoal.core.ports import Policy
 from shoal.core.state import Figures, View
-from shoal.core.trial import Seconds, TrialId
-from shoal.core.visits import EPS
+from shoal.core.trial import Seconds
+from shoal.core.visits import is_met
 from shoal.profile.measure import measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
@@ -189,7 +189,7 @@ def _comparison(
     view: View, best: str, takes: Mapping[str, Seconds], gain: float
 ) -> str:
     """Why `best` is followed: the seconds that each candidate takes."""
-    left = sum(1 for name in view.trials if _has_work_left(view, name))
+    left = sum(not is_met(view.trials[name], view.done[name]) for name in view.trials)
     trials = f"the {_count(left, 'trial')} left"
     slots = _count(len(view.slots), "slot")
     if takes[best] == inf:
@@ -216,11 +216,6 @@ def _listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _has_work_left(view: View, name: TrialId) -> bool:
-    """Whether the trial is not yet trained to its end."""
-    return view.done[name] < view.trials[name].samples - EPS
-
-
 def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     """Whether there is anything left to choose for.
 
@@ -228,7 +223,9 @@ def _unfinished(view: View, memory: Mapping[str, Any]) -> bool:
     """
     if memory["follows"] is None:
         return bool(view.trials)
-    return any(_has_work_left(view, name) for name in leading(view.trials))
+    return not all(
+        is_met(view.trials[name], view.done[name]) for name in leading(view.trials)
+    )
 
 
 def _count(number: int, what: str) -> str:
