@@ -37,9 +37,8 @@ class HeldStudy:
         self.begun: set[TrialId] = set()
         self._searcher = searcher
         self._asking: Asking | None = None
-        self._run = (
-            0  # the number of this loop's run in the journal; 0: it has not begun
-        )
+        # The number of this loop's run in the journal; 0: it has not begun.
+        self._run = 0
         self._size = 0  # of the journal, in bytes, when it was left
         self._zero: Seconds = 0.0  # the clock's time at which the study's was 0
         self._log = Log(setup.folder.log)

@@ -139,12 +139,13 @@ class FromFiles:
 
     def _meaning(self, name: Any) -> str:
         """Which columns of a table the column is made of, and the texts behind its numbers."""
+        label = self.table and self.table.label
         said = ""
-        if self.table is not None and self.table.label is not None:
-            said = (": " + _some(self.table.inputs), f", the label {self.table.label}")[
-                name
-            ]
-            name = (None, self.table.label)[name]
+        if label is not None:  # the columns are the inputs, and the label
+            if name == 0:
+                return ": " + _some(self.table.inputs)
+            said = f", the label {label}"
+            name = label
         texts = self.names.get(str(name))
         if texts is not None:
             said += ": " + _some([f"{n} {text}" for n, text in enumerate(texts)])

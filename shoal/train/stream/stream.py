@@ -267,7 +267,9 @@ class Stream:
         block: Columns | None = None,
     ) -> Columns:
         """The chunk in the order of a pass, augmented. What it is made of is kept."""
-        chunk = block or self._cache.get(blocks.name, number)
+        chunk = block
+        if chunk is None:
+            chunk = self._cache.get(blocks.name, number)
         if chunk is None:
             chunk = self._maker.prepared(blocks, number)
             self._keep(blocks, number, chunk)

@@ -26,9 +26,8 @@ from shoal.train.workers.worker import Worker
 START: Seconds = 2.0  # about what it takes until a worker is ready
 WORTH: Seconds = 0.005  # of a chunk that takes less, a worker would save nothing
 EACH = 2  # tasks that a worker has at a time: one to make, and the next
-LOOK = (
-    4  # times as many chunks are looked at, for those whose blocks an idle worker keeps
-)
+# So many times as many chunks are looked at, for those whose blocks an idle worker keeps.
+LOOK = 4
 
 
 def _nothing(_count: int) -> None:

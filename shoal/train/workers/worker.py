@@ -64,9 +64,8 @@ class Worker:
         """Start the process. It is not ready at once."""
         self._process, self.pipe = self._spawn()
         self.is_ready = False
-        self.tasks: dict[
-            Asked, str
-        ] = {}  # under way, with the names of their pieces of memory
+        # under way, with the names of their pieces of memory
+        self.tasks: dict[Asked, str] = {}
         self.taken: list[str] = []  # pieces that it may use again
         self._pieces: set[str] = set()  # that it made
         # blocks on their way to it

@@ -54,9 +54,8 @@ class TableSetup:
     label: str | None
     columns: Sequence[str] | None  # None: all
     encode: Mapping[str, How]
-    fill: (
-        Any  # of missing values: a number, "mean", "median", a dict of columns, or None
-    )
+    # of missing values: a number, "mean", "median", a dict of columns, or None
+    fill: Any
     stratify: str | None = None  # the column whose values keep their shares
     drop: Sequence[str] = ()  # columns to leave out
     dropna: Sequence[str] = ()  # columns whose missing values leave rows out

@@ -24,9 +24,8 @@ class CsvForm:
     """How values are written in CSV files."""
 
     encoding: str | None = None  # of text; None: UTF-8
-    na_values: Sequence[
-        str
-    ] = ()  # texts that mean a missing value, beside the usual ones
+    # texts that mean a missing value, beside the usual ones
+    na_values: Sequence[str] = ()
     decimal: str = "."
 
 
