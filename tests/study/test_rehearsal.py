@@ -305,7 +305,6 @@ def test_a_rare_label_without_an_output_is_found(tmp_path: Path) -> None:
 
 def test_code_beside_the_package_is_the_users() -> None:
     place = f"{Path(SHOAL)}_of_mine{os.sep}recipe.py"
-    try:
+    with pytest.raises(ZeroDivisionError) as caught:
         exec(compile("1 / 0", place, "exec"), {})
-    except ZeroDivisionError as error:
-        assert "recipe.py, line 1" in said(error)
+    assert "recipe.py, line 1" in said(caught.value)
