@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 
+from figure_tables import Tables
+
 ROOT = Path(__file__).resolve().parents[1]
 NUMBER = r"[-+]?\d+(?: \d{3})*(?:\.\d+)?(?:e[-+]?\d+)?"
 
@@ -58,7 +60,7 @@ class Block:
     content: str
 
 
-Rule = Sentence | Block
+Rule = Sentence | Block | Tables
 
 
 def sentence(page: str, text: str, *figures: float) -> Sentence:
@@ -73,6 +75,8 @@ def brought_up_to_date(page: str, rule: Rule) -> tuple[str, list[str]]:
     """
     if isinstance(rule, Block):
         return with_block(page, rule)
+    if isinstance(rule, Tables):
+        return rule.brought_up_to_date(page)
     matches = list(rule.pattern().finditer(page))
     if len(matches) != 1:
         raise LookupError(
@@ -137,6 +141,14 @@ def others(rules: Sequence[Rule], page: str) -> Iterator[str]:
     text = (ROOT / page).read_text()
     for rule in rules:
         if rule.page != page:
+            continue
+        if isinstance(rule, Tables):
+            text = re.sub(
+                r"^\| what \|(?:.*\n\|)*.*",
+                lambda match: "\n" * match.group().count("\n"),
+                text,
+                flags=re.M,
+            )
             continue
         if isinstance(rule, Block):
             before, _, rest = text.partition(f"<!-- {rule.name} -->")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from figure_rules import Rule, Sentence, sentence
+from figure_tables import Tables
 from results import Row, benchmark, goal, paper, paper_row
 
 
@@ -325,4 +326,12 @@ def brackets_at_once(network: str) -> float:
     return float(once / apart)
 
 
-RULES: list[Rule] = [*bftrainer(), *capes(), *cerebro(), *fleet(), *pack()]
+PAPERS = ("bftrainer", "capes", "cerebro", "fleet", "pack")
+RULES: list[Rule] = [
+    *(Tables(f"papers/{name}/README.md", name) for name in PAPERS),
+    *bftrainer(),
+    *capes(),
+    *cerebro(),
+    *fleet(),
+    *pack(),
+]
