@@ -142,10 +142,12 @@ class Left:
     """Slots went.
 
     `died`: they went unexpectedly. This counts as a strike against the trials that ran on them.
+    `why`: what is known of that, such as that they hung; else empty.
     """
 
     slots: frozenset[SlotId]
     died: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,9 @@ class Options:
     max_checkpoint_gb: float | None = None
     # Prepared shards that each slot keeps in memory.
     data_memory_gb: float = 2.0
+    # Of the ray backend: seconds without an answer after which a slot counts as hung and is started
+    # again; inf: none does.
+    hang_after: float = 30.0
     # Models that rest in each slot's memory. None: a quarter of that memory.
     state_memory_gb: float | None = None
     # What a slot may take in all. By default all of its GPU; without a limit on a CPU.
@@ -198,6 +201,11 @@ class Options:
             ValidateEvery.of(self.validate_every)
         except ValueError as error:
             raise StudyError(str(error)) from error
+        if not self.hang_after > 0:
+            raise StudyError(
+                "hang_after must be seconds > 0, or inf for no limit; got "
+                f"{self.hang_after!r}"
+            )
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
         if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:

@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 from shoal.backend.course import Positions
 from shoal.backend.ray import cluster
 from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.health.hangs import Hangs
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node.outcomes import Reached
@@ -50,10 +51,10 @@ class EventQueue:
         """Have it worked off by the next `gather`."""
         self._queue.put(happening)
 
-    def gather(self, wait: Seconds | None) -> Events:
+    def gather(self, wait: Seconds) -> Events:
         """Work off what is there, and return the events of all of it.
 
-        `wait`: seconds to wait for something if there is nothing; None: without end.
+        `wait`: seconds to wait for something if there is nothing.
 
         Raises:
             Exception: whatever a happening raised, but only after the events of those before it
@@ -111,15 +112,11 @@ class Waking:
         self.at = None
         return True
 
-    def patience(self, look_at: float | None) -> Seconds | None:
-        """Seconds until then, or until `look_at` by the monotonic clock; None: without end."""
-        waits: list[Seconds] = []
+    def patience(self, *look_at: float | None) -> Seconds:
+        """Seconds until then, or until one of these times by the monotonic clock."""
+        waits = [each - monotonic() for each in look_at if each is not None]
         if self.at is not None:
             waits.append(self.at - self.now())
-        if look_at is not None:
-            waits.append(look_at - monotonic())
-        if not waits:
-            return None
         return max(0.0, min(waits))
 
 
@@ -168,6 +165,7 @@ class Ray:
             self._on_loss,
             self._on_news,
         )
+        self._hangs = Hangs(self.course, setup.patience(recipe), self._fleet.died)
         self._states = States(self.course, self._fleet, setup.resting_gb())
         self.forget = self._states.release
         self._work = Work(
@@ -288,15 +286,17 @@ class Ray:
 
         return [Joined(self._fleet.assembled()), *others]
 
-    def _patience(self) -> Seconds | None:
-        """How long to wait for something to happen; None: as long as it takes."""
+    def _patience(self) -> Seconds:
+        """How long to wait for something to happen, before slots are looked at again."""
         if not self._going() and self._waking.at is None:
             return 0.0
-        return self._waking.patience(self._fleet.look_at)
+        return self._waking.patience(self._fleet.look_at, self._hangs.look_at)
 
-    def _gather(self, wait: Seconds | None) -> Events:
+    def _gather(self, wait: Seconds) -> Events:
         """All that happened meanwhile."""
         events = self._inbox.gather(wait)
+        if monotonic() >= self._hangs.look_at:
+            events += self._hangs.look(self._fleet.ready)
         if self._fleet.look_at is not None and monotonic() >= self._fleet.look_at:
             self._fleet.look()
         return events

@@ -213,6 +213,7 @@ class Fleet:
         if not self.is_current(process) or future.exception() is not None:
             return []
         self._listen(process)
+        process.signs.reach(future.result(), monotonic())
         return self._on_news(process, *future.result())
 
     # -- going ---------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ class Fleet:
 
         gone = isinstance(error, ActorUnschedulableError)
         there = not gone and process.node in nodes(self._share)
-        events = self._without(process, died=True)
+        events = self._without(process, died=True, why=_why(error))
         tries = 1
         if process.slot is None:
             tries = process.tries + 1
@@ -258,11 +259,11 @@ class Fleet:
         ray.kill(process.actor)
         return self._without(process, died=False)
 
-    def _without(self, process: SlotProcess, died: bool) -> Events:
+    def _without(self, process: SlotProcess, died: bool, why: str = "") -> Events:
         """What follows when the slot is gone: nothing, if it was never ready."""
         if process.slot is None:
             return []
-        events: Events = [Left(frozenset((process.id,)), died)]
+        events: Events = [Left(frozenset((process.id,)), died, why)]
         events += self._on_loss(process)
         return events + self._shards.again(self.ready, ())
 
@@ -278,6 +279,13 @@ class Fleet:
             ray.kill(process.actor)
 
         self._windows.close()
+
+
+def _why(error: BaseException) -> str:
+    """What the journal says of a slot's end, beside that it died."""
+    if isinstance(error, TimeoutError):
+        return str(error)
+    return ""
 
 
 def _actor(node: str, share: Share) -> Any:

@@ -82,7 +82,7 @@ class NextRounds:
             "train", "train", call.number, task, parcels, results=results
         )
         call.states = dict(zip(call.units, states, strict=True))
-        process.calls.append(call)
+        process.begin(process.calls, call)
         self._work.fleet.follow(report, partial(self._reported, process, call))
 
     def _first(

@@ -224,7 +224,7 @@ class Seating:
         )
         call.states = {lane.trial: state}
         lane.calls[process] = call
-        process.shares.append(call)
+        process.begin(process.shares, call)
         self._work.fleet.follow(report, partial(self._reported, lane, process, call))
 
     def order(self, lane: LaneAtWork, who: Processes, broken: bool = False) -> None:

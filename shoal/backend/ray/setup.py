@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from shoal.backend.ray.node.setup import Feeders, SlotSetup
 from shoal.backend.ray.node.window import SHARE
+from shoal.backend.silence import Patience
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
 from shoal.train.data.data import Data
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
@@ -40,6 +42,8 @@ class RaySetup:
     # as much again.
     state_memory_gb: GiB | None = None
     slot_memory_gb: GiB | None = None  # of each slot, in all
+    # Seconds without an answer after which a slot may count as hung; see `silence.Patience`.
+    hang_after: Seconds = 30.0
     pace: Pace | None = None  # see `StationSetup`
     logs: str | os.PathLike[str] | None = None  # folder for what trials print
     # Each node's folder for its copy of the data; None: one in the temporary folder.
@@ -49,6 +53,10 @@ class RaySetup:
     feeders: Feeders = "auto"
     stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
     stream_samples: int = 2048  # that feeders prepare before slots ask for them
+
+    def patience(self, recipe: Recipe) -> Patience:
+        """How long a slot may be silent. A function may work for hours, and tell nothing of it."""
+        return Patience(self.hang_after, work=not isinstance(recipe, FunctionRecipe))
 
     def feeders_for(self, recipe: Recipe, data: Data) -> Feeders:
         """The feeders; 0 if they would have nothing to do."""

@@ -2,13 +2,15 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 from shoal.backend.course import GangRun
 from shoal.backend.ray.node.outcomes import Hello
+from shoal.backend.silence import Signs
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Joined
-from shoal.core.trial import TrialId
+from shoal.core.trial import Seconds, TrialId
 from shoal.train.recipe.unit import Unit
 
 Events = list[Event]
@@ -50,6 +52,7 @@ class SlotProcess:
     tries: int = 1
     slot: Slot | None = None  # once it is ready
     pid: int = 0
+    born: str = ""  # when the process with that number began
     meeting: str = ""  # where processes of wide lanes meet
     run: GangRun | None = None  # the gang at work here alone
     calls: list[Call] = field(default_factory=list)  # of that gang
@@ -57,6 +60,10 @@ class SlotProcess:
     shares: list[Call] = field(default_factory=list)
     stopping: bool = False  # the gang, after the round under way
     leaving: bool = False  # the slot, after the round under way
+    # What was heard of the process, since it is ready.
+    signs: Signs = field(default_factory=lambda: Signs.at(monotonic()))
+    # Calls that it answered, and the longest silence in each; `Hangs` learns from them.
+    answered: list[tuple[Call, Seconds]] = field(default_factory=list)
 
     @property
     def at_work(self) -> bool:
@@ -78,6 +85,17 @@ class SlotProcess:
         remote = remote.options(concurrency_group=group, num_returns=results)
         return remote.remote(*arguments)
 
+    def begin(self, calls: list[Call], call: Call) -> None:
+        """The process was given the call, which is one of `calls` or of `shares` from now on."""
+        if not self.at_work:
+            self.signs.begin(monotonic())
+        calls.append(call)
+
+    def finish(self, calls: list[Call], call: Call) -> None:
+        """The process answered the call."""
+        calls.remove(call)
+        self.answered.append((call, self.signs.finish(monotonic())))
+
     def halt(self, call: Call) -> None:
         """Stop the round between two of its parts; it is void."""
         self.call("control", "halt", call.number)
@@ -93,6 +111,8 @@ class SlotProcess:
     def opened(self, hello: Hello) -> None:
         """The process is ready."""
         self.pid = hello.pid
+        self.born = hello.born
+        self.signs = Signs.at(monotonic())
         self.meeting = hello.meeting
         self.slot = Slot(self.id, hello.host, hello.kind, hello.memory)
 

@@ -362,7 +362,7 @@ class Work:
         if error is not None:
             return self.fleet.died(process, error)
 
-        calls.remove(call)
+        process.finish(calls, call)
         outcome = future.result()
         if isinstance(outcome, Broken):
             raise outcome.error

@@ -208,6 +208,7 @@ def _ray(
         data_memory_gb=options.data_memory_gb,
         state_memory_gb=options.state_memory_gb,
         slot_memory_gb=options.slot_memory_gb,
+        hang_after=options.hang_after,
         pace=pace_of(start.given),
         logs=setup.folder.path.resolve() / "trials",
         feeders=options.feeders,

@@ -16,7 +16,7 @@ from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node import feed
 from shoal.backend.ray.node.outcomes import Hello
-from shoal.backend.ray.node.process import limit_space
+from shoal.backend.ray.node.process import born, limit_space
 from shoal.backend.ray.node.rounds import OnProgress, SlotRounds
 from shoal.backend.ray.node.setup import SlotSetup
 from shoal.core.cluster import GiB
@@ -91,7 +91,8 @@ def open_slot(
     meeting = Meeting(cluster.address())
     if device == "cpu" and setup.slot_memory_gb is not None:
         limit_space(setup.slot_memory_gb)
-    hello = Hello(platform.node(), device, memory, os.getpid(), meeting.address)
+    pid = os.getpid()
+    hello = Hello(platform.node(), device, memory, pid, born(pid), meeting.address)
     return OpenSlot(station, rounds, checkpoints, meeting, hello)
 
 

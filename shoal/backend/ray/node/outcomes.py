@@ -21,6 +21,7 @@ class Hello:
     kind: str
     memory: GiB
     pid: int
+    born: str  # when its process began: numbers of processes are used again
     meeting: str  # where processes of wide lanes can meet: "host:port"
 
 

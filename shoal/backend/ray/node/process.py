@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import resource
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,21 @@ def limit_threads(threads: int) -> None:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
+
+
+def born(pid: int) -> str:
+    """When the process began, in a form of the system's own; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def end(pid: int, since: str) -> None:
+    """End the process at once, even one that is stopped, unless it is gone. `since`: as `born`."""
+    if since and born(pid) == since:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def limit_space(more: GiB) -> None:

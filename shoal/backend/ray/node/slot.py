@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import ray
@@ -26,6 +27,7 @@ from shoal.backend.ray.node.outcomes import (
 )
 from shoal.backend.ray.node.process import Prints, fetched, limit_threads, portable
 from shoal.backend.ray.node.setup import SlotSetup
+from shoal.backend.silence import PULSE
 from shoal.core.trial import TrialId
 from shoal.train.recipe.seat import Move, Orders
 from shoal.train.recipe.unit import Unit
@@ -168,10 +170,15 @@ class SlotActor:
         self._progress[1][trial] = reached
 
     def news(self) -> Progress:
-        """How far the units of a round are, once that is not what was told last."""
+        """How far the units of a round are.
+
+        The answer comes as soon as that is not what was told last, else after some seconds: it
+        tells that this process lives.
+        """
+        until = monotonic() + PULSE
         while not self._left.wait(NEWS):
             number, at = self._progress
-            if (number, at) != self._said:
+            if (number, at) != self._said or monotonic() > until:
                 self._said = number, dict(at)
                 return self._said
         return -1, {}
