@@ -13,7 +13,7 @@ ROUNDS = 8  # rounds of a kind whose silences are remembered
 # given beside its work, and without progress in its work.
 TIMES_A_PULSE = 3.0
 TIMES_AT_WORK = 10.0
-# How many times `Patience.least` work may make no progress: work of a kind that was made before,
+# How many times `SilenceLimits.least` work may make no progress: work of a kind that was made before,
 # and of a new kind. Meanwhile a large checkpoint may be written, or a large evaluation be made.
 LEAST_AT_WORK = 10.0
 LEAST_AT_NEW_WORK = 60.0
@@ -77,7 +77,7 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SilenceLimits:
     """How long a slot may be silent.
 
     `least`: seconds without an answer that are allowed in any case; inf: no slot counts as hung.
@@ -111,27 +111,27 @@ def _doubled(seconds: Seconds, hangs: int) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnderWay:
-    """What is known of the work that a process is at; see `Patience.without_progress`."""
+    """What is known of the work that a process is at; see `SilenceLimits.without_progress`."""
 
     usual: Seconds | None
     hangs: int
 
 
 def why_hung(
-    signs: Signs, now: Seconds, patience: Patience, work: WorkUnderWay | None
+    signs: Signs, now: Seconds, limits: SilenceLimits, work: WorkUnderWay | None
 ) -> str | None:
     """Why a process counts as hung; None: it does not. `work`: None if it is idle."""
     hangs = 0
     if work is not None:
         hangs = work.hangs
     silent = now - signs.heard
-    allowed = patience.without_answer(signs.pause, hangs)
+    allowed = limits.without_answer(signs.pause, hangs)
     if silent > allowed:
         return f"it hung: no answer for {silent:.0f} s, and {allowed:.0f} s are allowed"
-    if work is None or not patience.work:
+    if work is None or not limits.work:
         return None
     still = now - signs.went_on
-    allowed = patience.without_progress(work.usual, hangs)
+    allowed = limits.without_progress(work.usual, hangs)
     if still > allowed:
         return (
             f"it hung: no progress for {still:.0f} s, and {allowed:.0f} s are allowed"

@@ -11,7 +11,7 @@ from shoal.backend.silence import (
     LEAST_AT_WORK,
     TIMES_A_PULSE,
     TIMES_AT_WORK,
-    Patience,
+    SilenceLimits,
     Signs,
     Silences,
     WorkUnderWay,
@@ -28,57 +28,57 @@ works = (
 @given(st.lists(st.floats(0.01, 60.0), min_size=1), works, st.floats(0.1, 100.0))
 def test_who_answers_and_goes_on_is_never_given_up(pauses, work, least) -> None:
     """However long each answer takes, if none takes longer than the decider allows."""
-    patience = Patience(least)
+    limits = SilenceLimits(least)
     signs = Signs.at(0.0)
     now = 0.0
     for number, pause in enumerate(pauses):
         hangs = 0 if work is None else work.hangs
-        now += min(pause, 0.99 * patience.without_answer(signs.pause, hangs))
-        if work is None or now - signs.went_on <= patience.without_progress(
+        now += min(pause, 0.99 * limits.without_answer(signs.pause, hangs))
+        if work is None or now - signs.went_on <= limits.without_progress(
             work.usual, hangs
         ):
-            assert why_hung(signs, now, patience, work) is None
+            assert why_hung(signs, now, limits, work) is None
         signs.reach(number, now)
 
 
 @given(works, seconds, seconds)
 def test_silence_ends_in_being_given_up_once_and_for_all(work, least, pause) -> None:
     """There is one moment from which on a silent process counts as hung; hangs delay it."""
-    patience = Patience(least)
+    limits = SilenceLimits(least)
     signs = Signs(heard=0.0, went_on=0.0, pause=pause)
     hangs = 0 if work is None else work.hangs
-    allowed = patience.without_answer(pause, hangs)
+    allowed = limits.without_answer(pause, hangs)
     assert allowed == max(least, TIMES_A_PULSE * pause) * 2 ** min(hangs, 10)
     if work is not None:
-        still = patience.without_progress(work.usual, hangs)
+        still = limits.without_progress(work.usual, hangs)
         allowed = min(allowed, still)
-    assert why_hung(signs, allowed * 0.999, patience, work) is None
-    assert "it hung: no " in str(why_hung(signs, allowed * 1.001, patience, work))
+    assert why_hung(signs, allowed * 0.999, limits, work) is None
+    assert "it hung: no " in str(why_hung(signs, allowed * 1.001, limits, work))
 
 
 def test_what_is_allowed() -> None:
-    patience = Patience(30.0)
+    limits = SilenceLimits(30.0)
     signs = Signs.at(0.0)
     busy = WorkUnderWay(usual=2.0, hangs=0)
-    assert why_hung(signs, 29.0, patience, busy) is None
-    assert why_hung(signs, 31.0, patience, None) == (
+    assert why_hung(signs, 29.0, limits, busy) is None
+    assert why_hung(signs, 31.0, limits, None) == (
         "it hung: no answer for 31 s, and 30 s are allowed"
     )
     for second in range(0, 2000, 5):  # it answers, and its work stands still
         signs.reach("the same", float(second))
-    assert why_hung(signs, 1996.0, patience, busy) == (
+    assert why_hung(signs, 1996.0, limits, busy) == (
         "it hung: no progress for 1996 s, and 300 s are allowed"
     )
-    assert why_hung(signs, 1796.0, patience, WorkUnderWay(None, 0)) is None  # new work
-    assert why_hung(signs, 1996.0, patience, WorkUnderWay(250.0, 0)) is None
-    assert why_hung(signs, 1996.0, Patience(30.0, work=False), busy) is None
-    assert why_hung(signs, 1e9, Patience(inf), busy) is None
+    assert why_hung(signs, 1796.0, limits, WorkUnderWay(None, 0)) is None  # new work
+    assert why_hung(signs, 1996.0, limits, WorkUnderWay(250.0, 0)) is None
+    assert why_hung(signs, 1996.0, SilenceLimits(30.0, work=False), busy) is None
+    assert why_hung(signs, 1e9, SilenceLimits(inf), busy) is None
 
 
 def test_the_drivers_own_absence_is_no_silence() -> None:
     signs = Signs.at(0.0)
     signs.forgive(100.0)
-    assert why_hung(signs, 110.0, Patience(30.0), None) is None
+    assert why_hung(signs, 110.0, SilenceLimits(30.0), None) is None
 
 
 def test_usual_silences_are_those_of_the_slot_else_of_any() -> None:

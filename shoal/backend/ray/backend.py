@@ -165,7 +165,7 @@ class Ray:
             self._on_loss,
             self._on_news,
         )
-        self._hangs = Hangs(self.course, setup.patience(recipe), self._fleet.died)
+        self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
         self._states = States(self.course, self._fleet, setup.resting_gb())
         self.forget = self._states.release
         self._work = Work(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shoal.backend.ray.node.setup import Feeders, SlotSetup
 from shoal.backend.ray.node.window import SHARE
-from shoal.backend.silence import Patience
+from shoal.backend.silence import SilenceLimits
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
 from shoal.train.data.data import Data
@@ -42,7 +42,7 @@ class RaySetup:
     # as much again.
     state_memory_gb: GiB | None = None
     slot_memory_gb: GiB | None = None  # of each slot, in all
-    # Seconds without an answer after which a slot may count as hung; see `silence.Patience`.
+    # Seconds without an answer after which a slot may count as hung; see `silence.SilenceLimits`.
     hang_after: Seconds = 30.0
     pace: Pace | None = None  # see `StationSetup`
     logs: str | os.PathLike[str] | None = None  # folder for what trials print
@@ -54,9 +54,11 @@ class RaySetup:
     stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
     stream_samples: int = 2048  # that feeders prepare before slots ask for them
 
-    def patience(self, recipe: Recipe) -> Patience:
+    def silence_limits(self, recipe: Recipe) -> SilenceLimits:
         """How long a slot may be silent. A function may work for hours, and tell nothing of it."""
-        return Patience(self.hang_after, work=not isinstance(recipe, FunctionRecipe))
+        return SilenceLimits(
+            self.hang_after, work=not isinstance(recipe, FunctionRecipe)
+        )
 
     def feeders_for(self, recipe: Recipe, data: Data) -> Feeders:
         """The feeders; 0 if they would have nothing to do."""

@@ -7,7 +7,7 @@ from time import monotonic
 from shoal.backend.course import Positions
 from shoal.backend.ray.health.ending import end_at
 from shoal.backend.ray.slots import Call, Events, SlotProcess
-from shoal.backend.silence import Patience, Silences, WorkUnderWay, why_hung
+from shoal.backend.silence import SilenceLimits, Silences, WorkUnderWay, why_hung
 from shoal.core.trial import Seconds, TrialId
 
 EVERY: Seconds = 1.0  # between two looks
@@ -18,9 +18,9 @@ Died = Callable[[SlotProcess, TimeoutError], Events]
 class Hangs:
     """Which processes hang. They are ended, and then `died` is called with each."""
 
-    def __init__(self, course: Positions, patience: Patience, died: Died) -> None:
+    def __init__(self, course: Positions, limits: SilenceLimits, died: Died) -> None:
         self._course = course
-        self._patience = patience
+        self._limits = limits
         self._died = died
         self._silences = Silences()
         # How often each slot, and each trial's slot, hung since it made a round.
@@ -44,7 +44,7 @@ class Hangs:
         events: Events = []
         for process in processes:
             work = self._work_of(process)
-            why = why_hung(process.signs, now, self._patience, work)
+            why = why_hung(process.signs, now, self._limits, work)
             if why is not None:
                 self._hangs.update((process.id, *_trials(process)))
                 end_at(process.node, process.pid, process.born)
