@@ -13,7 +13,7 @@ ROUNDS = 8  # rounds of a kind whose silences are remembered
 # given beside its work, and without progress in its work.
 TIMES_A_PULSE = 3.0
 TIMES_AT_WORK = 10.0
-# How many times `SilenceLimits.least` work may make no progress: work of a kind that was made before,
+# How many times the least limit work may make no progress: work of a kind that was made before,
 # and of a new kind. Meanwhile a large checkpoint may be written, or a large evaluation be made.
 LEAST_AT_WORK = 10.0
 LEAST_AT_NEW_WORK = 60.0
