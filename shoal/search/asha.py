@@ -14,7 +14,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
 from shoal.core.visits import EPS
-from shoal.search.batch import whole_epochs
+from shoal.search.batch import Widths, whole_epochs
 from shoal.search.draws import (
     Draws,
     check_numbers,
@@ -60,8 +60,9 @@ class ASHA:
     `stopping`: a trial trains on unless it is not among the best when it comes to a rung, or before
     its next evaluation, much as Ray Tune does it. A stopped trial never goes on.
     `max_concurrent`: trials under way; None: as many as slots, or `per_slot` times as many for
-    packs. A trial without a finite score goes no further; ties go to the first. What is None is
-    the study's.
+    packs. `widths`: the fewest and most slots of each trial (None: one); where a trial needs
+    several, fewer are under way. A trial without a finite score goes no further; ties go to the
+    first. What is None is the study's.
 
     Raises:
         ValueError: a number is out of range.
@@ -78,6 +79,7 @@ class ASHA:
     stopping: bool = False
     max_concurrent: int | None = None
     per_slot: int | None = None
+    widths: Widths | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Rungs" = field(init=False, repr=False, compare=False)
 
@@ -94,7 +96,7 @@ class ASHA:
         check_scores(view, self.metric)
         assert self.num_samples is not None
         self._rungs.look(view)
-        free = room(view, self.max_concurrent, self.per_slot)
+        free = room(self, view)
         stopped: frozenset[TrialId] = frozenset()
         promoted: list[Trial] = []
         if self.stopping:
@@ -121,7 +123,8 @@ class ASHA:
 
     def _begun(self, view: View, number: int) -> Trial:
         """A new trial, with this number."""
-        return new_trial(view, numbered(number), self._draws(number), self._goal())
+        config = self._draws(number)
+        return new_trial(view, numbered(number), config, self._goal(), self.widths)
 
     def _goal(self) -> float:
         """Where a new trial is sent: to the first rung; by `stopping` to the last one."""

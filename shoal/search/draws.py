@@ -10,7 +10,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
 from shoal.core.visits import EPS
-from shoal.search.batch import whole_epochs
+from shoal.search.batch import Widths, checked_widths, whole_epochs
 from shoal.search.space import Config, Space, draw, grids, validated
 
 
@@ -63,12 +63,15 @@ def by_number(trial: TrialId) -> tuple[int, TrialId]:
 
 
 def new_trial(
-    view: View, name: TrialId, config: Mapping[str, Any], epochs: float
+    view: View,
+    name: TrialId,
+    config: Mapping[str, Any],
+    epochs: float,
+    widths: Widths | None,
 ) -> Trial:
-    """A trial over all the study's data."""
-    return Trial(
-        name, whole_epochs(view, epochs), config, shards=frozenset(view.shards)
-    )
+    """A trial over all the study's data. `widths`: its fewest and most slots (None: one)."""
+    samples = whole_epochs(view, epochs)
+    return Trial(name, samples, config, widths or (1, 1), frozenset(view.shards))
 
 
 def extended(view: View, trial: TrialId, epochs: float) -> Trial:
@@ -102,20 +105,17 @@ def mine(view: View, count: int) -> list[TrialId]:
     return list(takewhile(view.known.__contains__, map(numbered, range(count))))
 
 
-def room(view: View, max_concurrent: int | None, per_slot: int | None) -> int:
+def room(searcher: Any, view: View) -> int:
     """How many trials more may be under way.
 
-    At most `max_concurrent` are; without it, `per_slot` (one) for each slot that there is.
+    At most the searcher's `max_concurrent` are. Without it, `per_slot` (one) are for each slot that
+    there is, or for as many slots as a trial needs.
     """
-    most = max_concurrent
+    most: int | None = searcher.max_concurrent
     if most is None:
-        most = _as_slots(view, per_slot)
+        fewest, _ = searcher.widths or (1, 1)
+        most = max(1, len(view.slots) // fewest) * (searcher.per_slot or 1)
     return max(0, most - len(view.trials))
-
-
-def _as_slots(view: View, per_slot: int | None) -> int:
-    """So many trials (one) for each slot; before there are slots, as for one."""
-    return max(1, len(view.slots)) * (per_slot or 1)
 
 
 def retiring(proposal: Proposal, trials: Iterable[TrialId]) -> Proposal:
@@ -137,7 +137,12 @@ def needed(searcher: Any, *names: str) -> None:
 
 
 def check_numbers(searcher: Any) -> None:
-    """Raise ValueError unless the fields that searchers share are in range, where they are set."""
+    """Raise ValueError unless the fields that searchers share are in range, where they are set.
+
+    Widths, where it has such a field, become a tuple.
+    """
+    if hasattr(searcher, "widths"):
+        object.__setattr__(searcher, "widths", checked_widths(searcher.widths))
     rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "num_samples": (">= 1", lambda x: x >= 1 and isfinite(x)),
         "max_epochs": (">= 1", lambda x: x >= 1),

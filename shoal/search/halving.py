@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
-from shoal.search.batch import whole_epochs
+from shoal.search.batch import Widths, whole_epochs
 from shoal.search.draws import (
     Draws,
     by_number,
@@ -104,8 +104,9 @@ class SuccessiveHalving:
 
     One trial in `reduction_factor` goes on, and trains `reduction_factor` times longer. A trial
     that failed, or has no finite score, goes no further and keeps no other waiting; ties go to the
-    first. Trial i's configuration is a function of (seed, i), as for `Random`. What is None is the
-    study's.
+    first. Trial i's configuration is a function of (seed, i), as for `Random`. `widths`: the fewest
+    and most slots of each trial (None: one); as rungs thin out, a policy may widen who is left.
+    What is None is the study's.
 
     Raises:
         ValueError: a number is out of range.
@@ -119,15 +120,14 @@ class SuccessiveHalving:
     metric: str | None = None
     mode: Mode | None = None
     seed: int | None = None
+    widths: Widths | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
-        object.__setattr__(
-            self, "_rungs", _Brackets(self._draws, self.metric, self.mode)
-        )
+        object.__setattr__(self, "_rungs", _Brackets(self))
 
     def start(self) -> None:
         return None
@@ -168,15 +168,14 @@ class Hyperband:
     seed: int | None = None
     concurrent: bool = True
     num_samples: int | None = None
+    widths: Widths | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
         object.__setattr__(self, "_draws", draws(self.space, self.seed))
-        object.__setattr__(
-            self, "_rungs", _Brackets(self._draws, self.metric, self.mode)
-        )
+        object.__setattr__(self, "_rungs", _Brackets(self))
 
     def start(self) -> None:
         return None
@@ -203,11 +202,12 @@ class _Brackets(Look):
     their end.
     """
 
-    def __init__(self, draws: Draws, metric: str | None, mode: Mode | None) -> None:
+    def __init__(self, rule: "SuccessiveHalving | Hyperband") -> None:
         super().__init__()
-        self._draws = draws
-        self._metric = metric
-        self._mode = mode
+        self._draws = draws(rule.space, rule.seed)
+        self._widths = rule.widths
+        self._metric = rule.metric
+        self._mode = rule.mode
         self.forget()
 
     def forget(self) -> None:
@@ -277,7 +277,8 @@ class _Brackets(Look):
         for number in numbers:
             trial = numbered(number)
             if trial not in view.known:
-                yield new_trial(view, trial, self._draws(number), epochs)
+                config = self._draws(number)
+                yield new_trial(view, trial, config, epochs, self._widths)
 
     def _alive(
         self, view: View, number: int, trials: Sequence[TrialId], rung: Rung

@@ -69,7 +69,8 @@ def simulate(
     searcher: Any, policy: Policy[Any] | None = None, slots: int = 2, **options: Any
 ) -> tuple[State, list[Line]]:
     """A whole study; the score is the configuration's x unless a curve is given."""
-    table, shards = Table((Row((100.0,)),)), options.pop("shards", SHARDS)
+    table = Table((Row(options.pop("rates", (100.0,))),))
+    shards = options.pop("shards", SHARDS)
     here = [Slot(SlotId(f"g{i}"), shards=frozenset(shards)) for i in range(slots)]
     curve = options.pop("curve", lambda config, epochs: {"score": config["x"]})
     fault = options.pop("fault", no_fault)

@@ -24,6 +24,7 @@ from shoal.core.event import (
     Opened,
     Planned,
 )
+from shoal.core.plan import Proposal
 from shoal.engine.journal import Line, encode, read, replay
 from shoal.study.folder import Folder, StudyError
 from shoal.study.options import believer, profile_of
@@ -300,6 +301,16 @@ def test_what_must_not_go_on_is_refused_before_any_work(
     assert (tmp_path / "s" / "journal.jsonl").stat().st_size == size
 
 
+class Silent:
+    """A searcher of a user's own."""
+
+    def start(self) -> None:
+        return None
+
+    def propose(self, view: Any, memory: None) -> tuple[Proposal, None]:
+        return Proposal(), None
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -318,10 +329,13 @@ def test_what_must_not_go_on_is_refused_before_any_work(
         ({"max_epochs": -1}, "max_epochs must be > 0"),
         ({"widths": (2, 1)}, "widths must be"),
         ({"widths": (2, 4)}, "needs 2 slots for a trial; there are 1"),
-        ({"widths": (1, 2), "searcher": "hyperband"}, "makes trials of one slot"),
         (
-            {"widths": (1, 2), "searcher": "median(inner='hyperband')"},
-            "makes trials of one slot",
+            {"widths": (2, 4), "searcher": "hyperband", "max_epochs": 2},
+            "needs 2 slots for a trial; there are 1",
+        ),
+        (
+            {"widths": (1, 2), "searcher": Silent()},
+            "Silent has no field widths, so widths=.1, 2. cannot be met: use one of Shoal's",
         ),
         (
             {"max_concurrent": 2, "searcher": "hyperband"},

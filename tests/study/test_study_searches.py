@@ -53,9 +53,13 @@ def made(folder: Path, blobs: Any, **more: Any) -> shoal.Study:
     ],
 )
 def test_by_name(tmp_path: Path, blobs: Any, name: str, trials: int) -> None:
-    """Metric, mode, space, seed and numbers are the study's; the journal's head makes it again."""
+    """Metric, mode, space, seed and numbers are the study's; the journal's head makes it again.
+
+    Trials that may have several slots train on the one that there is.
+    """
     study = made(tmp_path / "s", blobs)
-    study.optimize(name, num_samples=4, max_epochs=2, progress=False)
+    study.optimize(name, num_samples=4, max_epochs=2, widths=(1, 2), progress=False)
+    assert {trial.widths for trial in study.state.known.values()} == {(1, 2)}
     assert len(study.trials) == trials and all(
         t.status in ("finished", "retired") for t in study.trials
     )
@@ -68,6 +72,8 @@ def test_by_name(tmp_path: Path, blobs: Any, name: str, trials: int) -> None:
         study.optimize(
             "asha(grace_period=2)", num_samples=4, max_epochs=2, progress=False
         )
+    with pytest.raises(shoal.StudyError, match="widths: .*earlier trials have these"):
+        study.optimize(name, num_samples=4, max_epochs=2, progress=False)
 
 
 def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(

@@ -16,6 +16,7 @@ import numpy as np
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
+from shoal.search.batch import Widths
 from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
 from shoal.search.look import Look
 from shoal.search.optuna.meant import NO_KEEPER, instead
@@ -47,8 +48,8 @@ class Optuna:
     rebuilt study does not have. `options`: the sampler's other arguments.
 
     A trial's value is its last score. The sampler learns of trials under way, too; a retired trial
-    counts as pruned. Grid dimensions are sampled like choices. `max_concurrent`: as for `ASHA`.
-    What is None is the study's.
+    counts as pruned. Grid dimensions are sampled like choices. `max_concurrent`, `widths`: as for
+    `ASHA`. What is None is the study's.
 
     Raises:
         ValueError: a number is out of range, there is no such sampler, or Optuna is not installed.
@@ -64,6 +65,7 @@ class Optuna:
     seed: int | None = None
     max_concurrent: int | None = None
     per_slot: int | None = None
+    widths: Widths | None = None
     _space: Space = field(init=False, repr=False, compare=False)
     _past: "Past" = field(init=False, repr=False, compare=False)
 
@@ -122,7 +124,7 @@ class Optuna:
         needed(self, "num_samples", "max_epochs")
         check_scores(view, self.metric)
         assert self.num_samples is not None and self.max_epochs is not None
-        free = room(view, self.max_concurrent, self.per_slot)
+        free = room(self, view)
         self._past.look(view)
         came = self._past.came(view, self.num_samples)
         numbers = range(came, min(self.num_samples, came + free))
@@ -133,8 +135,10 @@ class Optuna:
             study = self._past.study(view)
             for number in numbers:
                 study.sampler = self._sampler(number)
-                config = self._past.ask(study, numbered(number))
-                new.append(new_trial(view, numbered(number), config, self.max_epochs))
+                name = numbered(number)
+                config = self._past.ask(study, name)
+                trial = new_trial(view, name, config, self.max_epochs, self.widths)
+                new.append(trial)
         return Proposal(tuple(new)), memory
 
     def _sampler(self, number: int) -> Any:

@@ -20,7 +20,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.core.visits import EPS
-from shoal.search.batch import whole_epochs
+from shoal.search.batch import Widths, whole_epochs
 from shoal.search.draws import (
     Draws,
     by_number,
@@ -51,7 +51,8 @@ class PBT:
 
     `asynchronous`: a trial that comes to an interval's end is compared at once, with what the
     others scored there or later. One of the worst gives way to a copy of one of the best that is at
-    least as far, from its newest durable state. What is None is the study's.
+    least as far, from its newest durable state. `widths`: the fewest and most slots of each trial
+    (None: one). What is None is the study's.
 
     Raises:
         ValueError: a number is out of range.
@@ -68,6 +69,7 @@ class PBT:
     metric: str | None = None
     mode: Mode | None = None
     seed: int | None = None
+    widths: Widths | None = None
     _draws: Draws = field(init=False, repr=False, compare=False)
     _places: "_Places" = field(init=False, repr=False, compare=False)
 
@@ -134,7 +136,8 @@ class PBT:
         """The first trial of each place, where it is not submitted yet."""
         for place in range(places):
             if numbered(place) not in view.known:
-                yield new_trial(view, numbered(place), self._draws(place), epochs)
+                config = self._draws(place)
+                yield new_trial(view, numbered(place), config, epochs, self.widths)
 
     def mutated(self, config: Mapping[str, Value], rng: Rng) -> Config:
         """The configuration of a copy of a trial with that configuration."""

@@ -34,11 +34,14 @@ from shoal.train.tools.check import trained_names
 
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
-# What `Wishes` may ask for that not every searcher can do: why not.
+# What `Wishes` may ask for that not every searcher can do: why not, and which ones can.
 UNMET = {
-    "widths": "makes trials of one slot",
-    "priority": "makes trials of one priority",
-    "max_concurrent": "says itself how many are under way",
+    "widths": ("has no field widths", "one of Shoal's searchers, or add the field"),
+    "priority": ("makes trials of one priority", "Grid or Random"),
+    "max_concurrent": (
+        "says itself how many are under way",
+        "Grid, Random, ASHA or Optuna",
+    ),
 }
 
 
@@ -151,15 +154,12 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
 
 def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
     """Raise StudyError if the searcher knows nothing of what the user asks for."""
-    for name, does in UNMET.items():
+    for name, (does, able) in UNMET.items():
         if given[name] is None or any(hasattr(each, name) for each in nested(searcher)):
             continue
-        also = ""
-        if name == "max_concurrent":
-            also = ", ASHA or Optuna"
         raise StudyError(
             f"{type(searcher).__name__} {does}, so {name}={given[name]!r} cannot be met: "
-            f"use Grid or Random{also}"
+            f"use {able}"
         )
 
 
