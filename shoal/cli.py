@@ -26,12 +26,17 @@ from shoal.tools.arguments import (
     FileOrNone,
     Fuse,
     IdleLog,
+    Label,
+    LeftOut,
     Loggers,
+    MakingMemory,
     Metric,
     Mode,
     MoreEpochs,
+    Nodes,
     OptunaLog,
     Out,
+    PictureSize,
     PlanPolicies,
     PolicyName,
     Port,
@@ -41,12 +46,18 @@ from shoal.tools.arguments import (
     ProfiledWidths,
     ProfileFile,
     ProfileOut,
+    Proportional,
     ReplayTrials,
+    Replicas,
     ReportFile,
     RetryFailed,
     Samples,
     SearcherName,
     Seed,
+    SetAside,
+    Sharded,
+    ShardNumber,
+    ShardsIn,
     SlotMemory,
     Slots,
     Space,
@@ -254,6 +265,30 @@ def simulate(
 ) -> None:
     """Run studies in virtual time under one policy or several, side by side."""
     _commands().simulate(specs, policy, out, as_json)
+
+
+data = typer.Typer(help="Data in shards.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command("shard")
+def data_shard(
+    source: Sharded,
+    folder: ShardsIn,
+    shards: ShardNumber,
+    seed: Seed = 0,
+    replicas: Replicas = 1,
+    nodes: Nodes = None,
+    proportional: Proportional = None,
+    validation: SetAside = None,
+    label: Label = None,
+    drop: LeftOut = None,
+    size: PictureSize = None,
+    memory_gb: MakingMemory = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Shuffle the rows of files once, and write them as shards with a catalogue."""
+    _commands().data_shard(**locals())
 
 
 trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)

@@ -243,3 +243,44 @@ UiDir = Annotated[
 Port = Annotated[
     int | None, typer.Option(help="of 127.0.0.1 [default: 8765, or any that is free]")
 ]
+
+
+Sharded = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SRC…",
+        help="CSV, Parquet, Arrow, npz, npy or tar files, a folder of such, or a folder of "
+        "pictures by class",
+    ),
+]
+ShardsIn = Annotated[
+    Path, typer.Argument(metavar="DST", help="a new folder for the shards")
+]
+ShardNumber = Annotated[int, typer.Option("--shards", help="shards to write")]
+Replicas = Annotated[int, typer.Option(help="copies of each shard, on different nodes")]
+Nodes = Annotated[
+    str | None,
+    typer.Option(help="nodes that hold shards, in turn: a,b,c [default: this machine]"),
+]
+Proportional = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|NODE=SPEED,…",
+        help="sizes by the nodes' speeds: as a study's folder has them, or given",
+    ),
+]
+SetAside = Annotated[
+    str | None,
+    typer.Option("--validation", help="fraction to validate on, or other files"),
+]
+Label = Annotated[
+    str | None, typer.Option(help="the column of a table that is the label")
+]
+LeftOut = Annotated[
+    list[str] | None,
+    typer.Option("--drop", help="a column of a table to leave out; repeat"),
+]
+PictureSize = Annotated[int | None, typer.Option("--size", help="side of pictures")]
+MakingMemory = Annotated[
+    float, typer.Option("--memory-gb", help="GiB to hold in memory at most, about")
+]

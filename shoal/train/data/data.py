@@ -18,6 +18,7 @@ from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.formats import FromFiles
 from shoal.train.data.items.collate import check_collate
 from shoal.train.data.items.readers import ItemReaders
+from shoal.train.data.make.made import MakesShards
 from shoal.train.data.npz import from_folder
 from shoal.train.data.parts import (
     Division,
@@ -37,7 +38,7 @@ CHUNK_ROWS = 256  # samples that a chunk of large ones should have
 MOST_BYTES = 32 * 2**20  # of a chunk that has several samples
 
 
-class Data(Arranged, ItemReaders, FromFiles):
+class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     """Training shards in their order, and validation parts.
 
     docs/data.md lists the ways to build it. `shards`: the training shards. `sizes`:

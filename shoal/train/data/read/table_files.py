@@ -169,7 +169,7 @@ def _read_csv(file: Path, form: CsvForm, types: Mapping[str, Any] | None) -> Any
     table = csv.read_csv(
         file,
         read_options=csv.ReadOptions(encoding=form.encoding or "utf8"),
-        parse_options=csv.ParseOptions(delimiter=_delimiter(file, form)),
+        parse_options=csv.ParseOptions(delimiter=delimiter(file, form)),
         convert_options=converted,
     )
     # Names that are not written in the encoding raise when they are read, so here.
@@ -177,7 +177,7 @@ def _read_csv(file: Path, form: CsvForm, types: Mapping[str, Any] | None) -> Any
     return table
 
 
-def _delimiter(file: Path, form: CsvForm) -> str:
+def delimiter(file: Path, form: CsvForm) -> str:
     """What parts the values of a CSV file: what its header line has most of."""
     encoding = form.encoding or "utf-8-sig"
     with file.open(encoding=encoding, errors="replace") as opened:

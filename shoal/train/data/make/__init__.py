@@ -1,0 +1,1 @@
+"""Shards made out of other data: shuffled once, out of core."""
