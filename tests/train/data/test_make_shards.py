@@ -64,9 +64,9 @@ def test_the_order_is_random_across_buckets(arrays, tmp_path):
 
 
 def test_many_buckets_give_each_row_once(tmp_path):
-    from shoal.train.data.make.buckets import Buckets
+    from shoal.train.data.make.buckets import RowBuckets
 
-    buckets = Buckets(tmp_path, 0, 7)
+    buckets = RowBuckets(tmp_path, 0, 7)
     buckets.scatter((np.arange(start, start + 100),) for start in range(0, 1000, 100))
     pieces = list(buckets.column(0, 150, 850))
     whole = np.concatenate(list(buckets.column(0, 0, 1000)))

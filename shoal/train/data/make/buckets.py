@@ -64,7 +64,7 @@ class RowForm:
 
 
 @dataclass(slots=True)
-class Buckets:
+class RowBuckets:
     """Rows in `count` buckets on disk, below `folder`. `held`: so many columns stay in memory."""
 
     folder: Path

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.core.cluster import proportional
 from shoal.train.data.columns import DataError
-from shoal.train.data.make.buckets import Buckets
+from shoal.train.data.make.buckets import RowBuckets
 from shoal.train.data.make.files import NpzWriter
 from shoal.train.data.make.sources import Reading, RowBatches, row_batches
 from shoal.train.data.parts import is_fraction, part_names
@@ -170,18 +170,18 @@ class ShardMaking:
         self._rows: dict[str, int] = {}
         self._bytes = 0
 
-    def scattered(self, rows: RowBatches, work: Path, number: int) -> Buckets:
+    def scattered(self, rows: RowBatches, work: Path, number: int) -> RowBuckets:
         """The rows in buckets below this folder."""
         work.mkdir()
         count = min(BUCKETS, max(1, ceil(rows.nbytes / self._most)))
-        made = Buckets(work, 2 * self._plan.seed + number, count)
+        made = RowBuckets(work, 2 * self._plan.seed + number, count)
         made.scatter(rows)
         if not made.rows:
             raise DataError("data needs at least one row; got none")
         return made
 
     def write(
-        self, what: str, letter: str, rows: Buckets, start: int, stop: int
+        self, what: str, letter: str, rows: RowBuckets, start: int, stop: int
     ) -> None:
         """Write these rows of the random order as shards, each once for each of its holders."""
         sizes = self._plan.sizes(stop - start, what)
@@ -196,7 +196,7 @@ class ShardMaking:
         what: str,
         name: str,
         nodes: Sequence[str],
-        rows: Buckets,
+        rows: RowBuckets,
         start: int,
         size: int,
     ) -> None:

@@ -21,7 +21,7 @@ PER_CHARACTER = 4  # bytes of numbers that a byte of a CSV file becomes at most,
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows:
+class TableBatches:
     """The rows of all files, in their order. `size`: rows of a batch at most."""
 
     files: Sequence[Path]
@@ -156,7 +156,7 @@ def _plain(array: Array) -> Array:
 
 def table_rows(
     paths: Any, kind: str, label: str | None, drop: Sequence[str]
-) -> TableRows:
+) -> TableBatches:
     """The rows of a file, a folder of files, a pattern, or a list.
 
     Raises:
@@ -165,4 +165,4 @@ def table_rows(
     pattern = f"*.{kind}"
     if kind == "arrow":
         pattern = "*.[aif][rpe][rca]*"  # arrow, ipc, feather
-    return TableRows(listed(paths, pattern), kind, label, tuple(drop))
+    return TableBatches(listed(paths, pattern), kind, label, tuple(drop))
