@@ -18,6 +18,22 @@ class DataError(ValueError):
     """The data is not what it must be, or cannot be read. Concerns the study, never one trial."""
 
 
+class ShardError(DataError):
+    """A part cannot be read at a node: it is gone, cut short, damaged, or lies elsewhere only.
+
+    Another node may hold a good copy. `part`, `node`, `why`: of it.
+    """
+
+    def __init__(self, part: str, node: str, why: str) -> None:
+        super().__init__(f"{part} at {node}: {why}; put it back, then resume")
+        self.part = part
+        self.node = node
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardError, (self.part, self.node, self.why)
+
+
 class BatchMaker(Protocol):
     """Makes a batch of samples: it puts items together as the user's collate does."""
 

@@ -137,7 +137,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             f"Data: {self.samples:,} training samples in {len(self.shards)} "
             f"{'shards' if len(self.shards) > 1 else 'shard'}, {apart:,} to validate on"
         ]
-        if self.by_rows:
+        if self.by_rows and self.is_here(self.shards[0]):
             first = self.rows(
                 self.shards[0], np.arange(min(LOOKED_AT, self.size(self.shards[0])))
             )

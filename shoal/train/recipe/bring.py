@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.data.placed.constructor import Survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
 
 
-def bring(recipe: Recipe) -> Data:
+def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
     """What the recipe's `data` returns, as `Data`.
+
+    `survey`: who looks at shards that lie at nodes; None: this process, which must hold them.
 
     Raises:
         DataError: it returns something else, or items of which no batch can be made.
     """
-    data = _as_data(recipe, recipe.data())
+    survey = survey or Survey()
+    if overrides(recipe, "read"):
+        survey = replace(survey, recipe=recipe)
+    with surveying(survey):
+        data = _as_data(recipe, recipe.data())
     collate = getattr(recipe, "collate", None)
     if collate is not None:
         data.collate_with(collate)

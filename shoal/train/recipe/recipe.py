@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor, nn
 
+from shoal.core.cluster import ShardId
+from shoal.train.data.placed.forms import read_whole
 from shoal.train.recipe.guard import refuse
 from shoal.train.recipe.seat import LRRule
 
@@ -80,6 +83,14 @@ class Recipe:
         raise NotImplementedError(
             f"{type(self).__name__} needs a method data(self) -> shoal.Data"
         )
+
+    def read(self, path: Path) -> Samples:
+        """The columns of one shard's file: arrays of equal length, as a tuple or a dict.
+
+        For `Data.shards`. Without this the usual formats are read. The whole file is read whenever
+        a pass over the shard begins.
+        """
+        return read_whole(path, None, ShardId(path.name))
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         """A new model; Shoal moves it to its device."""

@@ -107,7 +107,7 @@ class LaneBuilder:
 
     def _samples(self, stream: Stream) -> Columns:
         """Samples to train on."""
-        with closing(stream.chunks(self._at.data.shards[0], 0)) as training:
+        with closing(stream.chunks(self._at.data.first_here, 0)) as training:
             return next(training)
 
     def _scored(self, stream: Stream) -> Columns | None:

@@ -29,7 +29,7 @@ Probed = tuple[str, dict[str, float]]  # a signature, and its figures
 
 def first_unit(at: Workplace, trial: Trial) -> Unit:
     """A unit with the trial's first visit, to the first shard."""
-    visit = Visit(0, at.data.shards[0], 0, 0)
+    visit = Visit(0, at.data.first_here, 0, 0)
     return Unit(trial, (), visit)
 
 
@@ -263,7 +263,7 @@ class Probing:
     def _endless(self, lane: TrainingLane) -> Iterator[int]:
         """Passes over the first shard, without end."""
         data = self._at.data
-        shard = data.shards[0]
+        shard = data.first_here
         settings = lane.settings
         stream = self._at.streams.of(settings.data_key)
         for turn in count():

@@ -69,6 +69,8 @@ class Workplace:
             return None
         visits = (*unit.visits, unit.visit)
         following = next_visit(self.setup.seed, visits, frozenset(self.data.shards))
+        if not self.data.is_here(following.shard):
+            return None  # another slot reads it
         return following.shard, following.turn
 
     def set_threads(self) -> None:

@@ -33,7 +33,7 @@ class OwnFiles:
     def read(self, part: ShardId) -> Columns:
         """All samples of the part, read under a seed that is the part's."""
         with Rng(seed_of_rows(self.seed, part, np.arange(0)), torch.device("cpu")):
-            return _columns(self.paths[part], self.function)
+            return own_columns(self.paths[part], self.function)
 
 
 def from_files(paths: Any, read: Read, validation: Any, seed: int) -> Parts:
@@ -77,8 +77,8 @@ def _tried(source: OwnFiles, part: ShardId) -> Columns:
         ) from error
 
 
-def _columns(path: Path, function: Read) -> Columns:
-    """What the function gives for the file, as columns of numbers."""
+def own_columns(path: Path, function: Read) -> Columns:
+    """What the user's function gives for the file, as columns of numbers."""
     columns = cols.form(function(path))
     if isinstance(columns, dict):
         return {name: as_array(column, name) for name, column in columns.items()}

@@ -1,0 +1,128 @@
+"""Files of URLs, fetched once to each node: a folder that keeps to a limit."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import isnan
+from pathlib import Path
+
+import fsspec
+from filelock import FileLock
+
+from shoal.core.cluster import GiB
+from shoal.train.data.columns import DataError
+
+PARTIAL = ".part"  # ends the name of a file that is being fetched
+
+
+@dataclass(frozen=True, slots=True)
+class UrlCache:
+    """Where a node keeps the files that it fetched.
+
+    `folder`: of all nodes; each has a folder of its own in it. None: in the temporary folder.
+    `limit_gb`: what each node keeps; files not used for longest make room.
+
+    Raises:
+        DataError: the limit is not above 0.
+    """
+
+    limit_gb: GiB
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        if isnan(self.limit_gb) or not self.limit_gb > 0:
+            raise DataError(f"cache_gb must be > 0; got {self.limit_gb!r}")
+
+    def fetched(self, url: str, node: str) -> Path:
+        """The file of the URL on this node; it is fetched if it is not there.
+
+        Raises:
+            DataError: a library is missing, or the file is larger than the limit.
+            OSError: it cannot be fetched.
+        """
+        place = self._place(url, node)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            if not place.exists():
+                self._fetch(url, place)
+        used = place.stat()
+        os.utime(place, ns=(time.time_ns(), used.st_mtime_ns))
+        return place
+
+    def forget(self, url: str, node: str) -> None:
+        """Let the file be fetched anew when it is needed again."""
+        with suppress(OSError):
+            self._place(url, node).unlink()
+
+    def _place(self, url: str, node: str) -> Path:
+        folder = Path(tempfile.gettempdir()) / f"shoal-shards-{getpass.getuser()}"
+        if self.folder is not None:
+            folder = Path(self.folder)
+        name = blake2b(url.encode(), digest_size=12).hexdigest()
+        ending = "".join(Path(url.partition("?")[0]).suffixes[-2:])
+        return folder / _as_folder(node) / f"{name}{ending}"
+
+    def _fetch(self, url: str, place: Path) -> None:
+        """Fetch the file, whole or not at all, and make room for it."""
+        files, path = _file_system(url)
+        size = files.info(path).get("size")
+        if size is not None:
+            self._check(url, size)
+        part = place.with_name(place.name + PARTIAL)
+        files.get_file(path, str(part))
+        self._check(url, part.stat().st_size)
+        part.replace(place)
+        self._make_room(place)
+
+    def _check(self, url: str, size: int) -> None:
+        if size > self.limit_gb * 2**30:
+            raise DataError(
+                f"{url} has {size / 2**30:.3g} GiB, more than cache_gb={self.limit_gb:g}: give "
+                "Data.shards a larger cache_gb, or make smaller shards"
+            )
+
+    def _make_room(self, newest: Path) -> None:
+        """Remove the files that were not used for longest, until the limit is kept."""
+        found = []
+        for file in newest.parent.iterdir():
+            with suppress(OSError):  # another process removed it
+                if file.suffix not in (".lock", PARTIAL):
+                    found.append((file == newest, file.stat().st_atime_ns, file))
+        total = sum(_size(file) for *_, file in found)
+        for _, _, file in sorted(found):
+            if total <= self.limit_gb * 2**30:
+                return
+            total -= _size(file)
+            with suppress(OSError):  # Windows keeps a file that is being read
+                file.unlink()
+
+
+def _size(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0
+
+
+def _as_folder(node: str) -> str:
+    return "".join(sign if sign.isalnum() or sign in "-." else "_" for sign in node)
+
+
+def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """What reads the URL, and the path within it.
+
+    Raises:
+        DataError: nothing does, or a library is missing.
+    """
+    try:
+        files, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise DataError(f"{url} needs another library: {error}") from error
+    except ValueError as error:
+        raise DataError(f"{url}: {error}") from error
+    return files, str(path)

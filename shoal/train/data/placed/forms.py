@@ -1,0 +1,156 @@
+"""What a shard's file holds: the reader for each format, and the form of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from glob import escape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.core.cluster import ShardId
+from shoal.train.data import columns as cols
+from shoal.train.data.arrays import Arrays, from_arrays
+from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.npz import from_folder
+from shoal.train.data.parts import Division, Parts, RowSource, seed_of_rows
+from shoal.train.data.read.files import own_columns
+from shoal.train.rng import Rng
+
+Read = Callable[[Path], Any]  # the user's reader of a file
+ONLY = ShardId("s000")  # what readers call the only shard of a file
+IN_ORDER = Division(0, 1, sequential=True)
+# What reads files with these endings.
+READERS: Mapping[str, str] = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".tar": "tar",
+    ".npy": "npy",
+    ".npz": "npz",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartForm:
+    """What is in a part: how many samples, and of what columns.
+
+    `columns`: of each its name or place, type of number, and the shape of a sample. `by_rows`:
+    whether some samples can be read without the others. `serial`: reading may draw on global state.
+    """
+
+    rows: int
+    row_bytes: int
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    by_rows: bool
+    serial: bool
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {kind}{list(shape)}" for name, kind, shape in self.columns
+        )
+
+
+def opened(path: Path) -> Parts:
+    """The file or folder as data of one shard.
+
+    Raises:
+        DataError: nothing here reads it, or it is not what it must be.
+    """
+    if path.is_dir():
+        return _opened_folder(path)
+    kind = READERS.get(path.suffix.lower())
+    if kind is None:
+        raise DataError(
+            f"{path.name} is of no format that Shoal reads ({', '.join(READERS)}, or a folder of "
+            "pictures by class): give the recipe a method read(self, path) that returns its columns"
+        )
+    if kind == "npz":
+        return from_folder(path.parent, escape(path.name), None, 0)
+    if kind == "npy":
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return from_arrays((array,), {}, None, None, IN_ORDER)
+    return _by_library(kind, path)
+
+
+def _opened_folder(path: Path) -> Parts:
+    """A folder with pictures of each class in a folder of its name."""
+    images = _reader("images", "pillow")
+    made: Parts = images.from_images(path, None, None, IN_ORDER, False)
+    return made
+
+
+def _by_library(kind: str, path: Path) -> Parts:
+    """What a reader in `shoal.train.data.read` makes of the file."""
+    made: Parts
+    if kind == "arrow":
+        arrow = _reader("arrow", "pyarrow", "pillow")
+        made = arrow.from_arrow(path, None, None, None, IN_ORDER, None)
+    elif kind == "tar":
+        made = _reader("tar", "pillow").from_tars(path, None, None, None, None, 0)
+    else:
+        tables = _reader("tables", "pyarrow")
+        setup = tables.TableSetup(None, None, {}, None)
+        made = tables.from_tables(path, kind, setup, None, IN_ORDER)
+    return made
+
+
+def _reader(module: str, *needs: str) -> Any:
+    """The module that reads a format.
+
+    Raises:
+        DataError: a library that it needs is missing.
+    """
+    try:
+        return import_module(f"shoal.train.data.read.{module}")
+    except ImportError as error:
+        names = " ".join(needs)
+        raise DataError(
+            f"reading such a shard needs {names}: pip install {names} ({error})"
+        ) from error
+
+
+def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
+    """All samples of a file. `read`: the user's reader; it runs under a seed that is the part's."""
+    if read is None:
+        return opened(path).source.read(ONLY)
+    with Rng(seed_of_rows(0, part, np.arange(0)), torch.device("cpu")):
+        return own_columns(path, read)
+
+
+def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
+    """What is in the file.
+
+    Raises:
+        DataError: it is not what it must be, or whatever reading raises.
+    """
+    if read is not None:
+        return _form(read_whole(path, read, part), by_rows=False, serial=True)
+    parts = opened(path)
+    source = parts.source
+    if isinstance(source, RowSource) and not isinstance(source, Arrays):
+        rows = parts.training[ONLY]
+        found = _form(
+            source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial
+        )
+        return PartForm(rows, found.row_bytes, found.columns, True, source.serial)
+    return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
+
+
+def _form(columns: Columns, by_rows: bool, serial: bool) -> PartForm:
+    rows = cols.rows(columns)
+    named = columns if isinstance(columns, dict) else dict(enumerate(columns))
+    about = tuple(
+        (str(name), str(column.dtype), tuple(column.shape[1:]))
+        for name, column in named.items()
+    )
+    return PartForm(
+        rows, max(1, cols.nbytes(columns) // max(1, rows)), about, by_rows, serial
+    )

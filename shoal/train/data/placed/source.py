@@ -1,0 +1,164 @@
+"""The files of placed data, as the processes of a node read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.core.cluster import ShardId
+from shoal.train.data.columns import Columns, DataError, ShardError
+from shoal.train.data.parts import Index, Parts, RowSource
+from shoal.train.data.placed.cache import UrlCache
+from shoal.train.data.placed.catalogue import Catalogue, Place, is_url
+from shoal.train.data.placed.forms import ONLY, Read, opened, read_whole
+from shoal.train.data.placed.survey import Content, Stamp, content_of, located, stamp_of
+
+
+@dataclass(slots=True)
+class PlacedFiles:
+    """Parts in files that lie at several nodes; each is read as a whole, where it lies.
+
+    `contents`: what each part must hold. `stamps`: of the files that held just that, by part and
+    node. `names`: of the node that this process is on; none: it holds nothing. `own`: the user's
+    reader.
+
+    Before a file is read, its size and its time of writing are looked at. If they changed, its
+    checksum is computed again.
+    """
+
+    catalogue: Catalogue
+    contents: Mapping[ShardId, Content]
+    stamps: Mapping[tuple[ShardId, str], Stamp]
+    cache: UrlCache
+    serial: bool = False
+    own: Read | None = None
+    names: tuple[str, ...] = ()
+    _good: dict[ShardId, Stamp] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> Any:
+        names = ("catalogue", "contents", "stamps", "cache", "serial", "own", "names")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Any) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._good = {}
+
+    def at(self, names: tuple[str, ...]) -> Self:
+        """The same for a process at the node with these names."""
+        return replace(self, names=names, _good={})
+
+    def is_here(self, part: ShardId) -> bool:
+        """Whether the part lies at this process's node."""
+        return part in self.catalogue.at(self.names)
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the part.
+
+        Raises:
+            ShardError: it lies elsewhere only, or its file is not what it was.
+        """
+        file = self.file(part)
+        with self._reading(part):
+            return read_whole(file, self.own, part)
+
+    def damaged(self) -> dict[ShardId, str]:
+        """Why each part that is to lie here cannot be read; URLs are not looked at."""
+        found = {}
+        for part, place in self.catalogue.at(self.names).items():
+            if is_url(place.path):
+                continue
+            try:
+                self.file(part)
+            except ShardError as error:
+                found[part] = str(error)
+        return found
+
+    def file(self, part: ShardId) -> Path:
+        """The part's file here, which holds what it must.
+
+        Raises:
+            ShardError: it lies elsewhere only, is gone, cut short, or holds other data.
+        """
+        place = self.catalogue.at(self.names).get(part)
+        if place is None:
+            holders = ", ".join(self.catalogue.parts[part])
+            why = f"it lies at {holders}, and nobody but its holders reads it"
+            raise ShardError(part, "this process", why)
+        try:
+            file, stamp = self._found(place)
+            if stamp != self._good.get(part, self.stamps.get((part, place.node))):
+                file, stamp = self._verified(part, place, file)
+        except FileNotFoundError as error:
+            raise ShardError(part, place.node, f"{place.path} is gone") from error
+        except (OSError, DataError) as error:
+            if isinstance(error, ShardError):
+                raise
+            why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
+            raise ShardError(part, place.node, why) from error
+        self._good[part] = stamp
+        return file
+
+    def _found(self, place: Place) -> tuple[Path, Stamp]:
+        file = located(place.path, place.node, self.cache)
+        return file, stamp_of(file)
+
+    def _verified(self, part: ShardId, place: Place, file: Path) -> tuple[Path, Stamp]:
+        """The file, if it holds what it must; one that was fetched is fetched once again if not."""
+        wanted = self.contents[part]
+        stamp = stamp_of(file)
+        content = content_of(file)
+        if content != wanted and is_url(place.path):
+            self.cache.forget(place.path, place.node)
+            file, stamp = self._found(place)
+            content = content_of(file)
+        if content != wanted:
+            why = (
+                f"{place.path} holds {content}, and held {wanted} when the study began"
+            )
+            raise ShardError(part, place.node, why)
+        return file, stamp
+
+    @contextmanager
+    def _reading(self, part: ShardId) -> Iterator[None]:
+        """What reading the part raises, as an error that names it."""
+        try:
+            yield
+        except ShardError:
+            raise
+        except Exception as error:
+            place = self.catalogue.at(self.names)[part]
+            why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
+            raise ShardError(part, place.node, why) from error
+
+
+@dataclass(slots=True)
+class PlacedRows(PlacedFiles):
+    """Parts in files of which some samples can be read without the others."""
+
+    _opened: dict[ShardId, tuple[Stamp, Parts]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def __setstate__(self, state: Any) -> None:
+        PlacedFiles.__setstate__(self, state)
+        self._opened = {}
+
+    def at(self, names: tuple[str, ...]) -> Self:
+        """The same for a process at the node with these names."""
+        return replace(self, names=names, _good={}, _opened={})
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the part. Raises as `read` does."""
+        file = self.file(part)
+        with self._reading(part):
+            stamp, parts = self._opened.get(part, ((0, 0), None))
+            if parts is None or stamp != self._good[part]:
+                parts = opened(file)
+                self._opened[part] = self._good[part], parts
+            source = parts.source
+            assert isinstance(source, RowSource), "the survey found that it is"
+            return source.rows(ONLY, index)

@@ -1,0 +1,271 @@
+"""What the holders of placed data find in their files, and whether that fits together.
+
+Holders look at their own files; what they found is compared where the study runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from shoal.core.cluster import ShardId
+from shoal.train.data.columns import DataError
+from shoal.train.data.placed.cache import UrlCache
+from shoal.train.data.placed.catalogue import EVERYWHERE, Catalogue, here, is_url
+from shoal.train.data.placed.forms import PartForm, Read, form_of
+
+WHOLE = 64 * 2**20  # bytes up to which a checksum is of the whole file
+PIECE = 2**20  # bytes at a place that it is of else
+PLACES = 64
+SHOWN = 6  # problems that an error lists
+Stamp = tuple[int, int]  # bytes, and when the newest file was written, in ns
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What identifies a file's or folder's content: its size, and a checksum."""
+
+    size: int  # bytes
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes with checksum {self.digest[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the node found of a part. `why`: why it cannot be read; empty if it can.
+
+    `form`: what is in it, where the node was to find that out.
+    """
+
+    part: ShardId
+    node: str
+    path: str
+    content: Content | None = None
+    stamp: Stamp = (0, 0)
+    form: PartForm | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a node is to look at. `forms`: the parts of which it tells the form, too."""
+
+    node: str
+    paths: Mapping[ShardId, str]
+    forms: frozenset[ShardId]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at, how, and by the reader of which recipe (None: of none)."""
+
+    catalogue: Catalogue
+    cache: UrlCache
+    recipe: Any = None
+
+    @property
+    def read(self) -> Read | None:
+        """The recipe's own reader."""
+        return getattr(self.recipe, "read", None)
+
+
+Surveyor = Callable[[Asked], Sequence[Finding]]  # has the holders look
+
+
+def located(path: str, node: str, cache: UrlCache) -> Path:
+    """The local file of a place.
+
+    Raises:
+        DataError, OSError: a URL cannot be fetched.
+    """
+    if is_url(path):
+        return cache.fetched(path, node)
+    return Path(path.removeprefix("file://"))
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What changes when the file is written to.
+
+    Raises:
+        OSError: it is not there.
+    """
+    found = [file.stat() for file in _files(path)]
+    return sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
+
+
+def content_of(path: Path) -> Content:
+    """The size and the checksum of a file, or of all files of a folder.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    hashed = blake2b(digest_size=16)
+    total = 0
+    for file in _files(path):
+        if file != path:
+            hashed.update(file.relative_to(path).as_posix().encode())
+        total += _hash_file(hashed, file)
+    return Content(total, hashed.hexdigest())
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    if not files:
+        raise FileNotFoundError(f"{path} is an empty folder")
+    return files
+
+
+def _hash_file(hashed: Any, file: Path) -> int:
+    """Add the file's content, of a large one some of it; returns its bytes."""
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        hashed.update(f" {size} ".encode())
+        if size <= WHOLE:
+            while piece := opened.read(PIECE):
+                hashed.update(piece)
+            return size
+        for number in range(PLACES):
+            opened.seek((size - PIECE) * number // (PLACES - 1))
+            hashed.update(opened.read(PIECE))
+    return size
+
+
+# -- at a holder ---------------------------------------------------------------------------------
+
+
+def look(task: Task, cache: UrlCache, read: Read | None) -> list[Finding]:
+    """What this node finds of its parts. An error is part of what it finds."""
+    found = []
+    for part, path in task.paths.items():
+        try:
+            found.append(_seen(task, part, path, cache, read))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, DataError):
+                why = str(error)
+            elif isinstance(error, FileNotFoundError):
+                why = "there is no such file"
+            found.append(Finding(part, task.node, path, why=why))
+    return found
+
+
+def _seen(
+    task: Task, part: ShardId, path: str, cache: UrlCache, read: Read | None
+) -> Finding:
+    file = located(path, task.node, cache)
+    stamp = stamp_of(file)
+    form = None
+    if part in task.forms:
+        form = form_of(file, read, part)
+    return Finding(part, task.node, path, content_of(file), stamp, form)
+
+
+# -- where the study runs ------------------------------------------------------------------------
+
+
+def tasks_of(catalogue: Catalogue, nodes: Sequence[str], anywhere: str) -> list[Task]:
+    """What each of these nodes is to look at; the first holder of a part tells its form.
+
+    `anywhere`: the node that looks at what lies everywhere.
+    """
+    paths: dict[str, dict[ShardId, str]] = {node: {} for node in [*nodes, anywhere]}
+    forms: dict[str, set[ShardId]] = {node: set() for node in paths}
+    for part, places in catalogue.parts.items():
+        first = True
+        for name, path in places.items():
+            node = anywhere if name == EVERYWHERE else name
+            if node not in paths:
+                continue
+            paths[node][part] = path
+            if first:
+                forms[node].add(part)
+            first = False
+    return [
+        Task(node, paths[node], frozenset(forms[node])) for node in paths if paths[node]
+    ]
+
+
+def survey_here(asked: Asked) -> list[Finding]:
+    """Look at what this machine holds, which must be all of the data.
+
+    Raises:
+        DataError: a part lies elsewhere only.
+    """
+    names = here()
+    held = asked.catalogue.at(names)
+    for part, places in asked.catalogue.parts.items():
+        if part not in held:
+            raise DataError(
+                f"{part} lies at {', '.join(places)}, and this process is on the node "
+                f'"{names[0]}" alias "{names[1]}": only holders read a shard. Give its path at '
+                f'"{names[0]}" in the catalogue, or train on these nodes (backend="ray", address=)'
+            )
+    paths = {part: place.path for part, place in held.items()}
+    task = Task(names[0], paths, frozenset(held))
+    return look(task, asked.cache, asked.read)
+
+
+def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
+    """One good finding for each part, with its form.
+
+    Raises:
+        DataError: a part cannot be read somewhere, replicas differ, or columns do. It lists all.
+    """
+    by_part: dict[ShardId, list[Finding]] = {}
+    for finding in findings:
+        by_part.setdefault(finding.part, []).append(finding)
+    problems = [*_problems(asked.catalogue, by_part)]
+    told = {
+        part: next((each for each in some if each.form is not None), None)
+        for part, some in by_part.items()
+    }
+    good = {part: each for part, each in told.items() if each is not None}
+    problems += _unlike(good)
+    if problems:
+        listed = "; ".join(problems[:SHOWN])
+        more = len(problems) - SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        raise DataError(f"the catalogue does not fit what holders have: {listed}{rest}")
+    return {part: good[part] for part in asked.catalogue.parts}
+
+
+def _problems(
+    catalogue: Catalogue, found: Mapping[ShardId, Sequence[Finding]]
+) -> Iterator[str]:
+    """What is wrong with single parts."""
+    for part in catalogue.parts:
+        some = found.get(part, ())
+        if not some:
+            yield f"{part} has no holder that is there"
+        for each in some:
+            if each.why:
+                yield f"{part} at {each.node}: {each.path}: {each.why}"
+            elif each.form is not None and each.form.rows < 1:
+                yield f"{part} at {each.node}: {each.path} has no samples"
+        contents = {each.content: each for each in some if each.content is not None}
+        if len(contents) > 1:
+            listed = " and ".join(
+                f"{content} at {each.node} ({each.path})"
+                for content, each in contents.items()
+            )
+            yield f"the copies of {part} differ: {listed}"
+
+
+def _unlike(good: Mapping[ShardId, Finding]) -> Iterator[str]:
+    """Which parts have other columns than the first one."""
+    first: Finding | None = None
+    for part, each in good.items():
+        first = first or each
+        assert first.form is not None and each.form is not None, (
+            "a good finding has one"
+        )
+        if each.form.columns != first.form.columns:
+            yield f"{first.part} has the columns {first.form}, {part} has {each.form}"

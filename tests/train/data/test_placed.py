@@ -1,0 +1,251 @@
+"""Data whose shards lie at nodes: the catalogue, what holders find, and reading where it lies."""
+
+import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.train.data.columns import DataError, ShardError
+from shoal.train.data.placed.cache import UrlCache
+
+
+def written(folder: Path, *names: str, rows: int = 12) -> dict[str, dict[str, str]]:
+    """Shards of unlike contents as .npz files, at the node "local"."""
+    folder.mkdir(exist_ok=True)
+    places = {}
+    for number, name in enumerate(names):
+        x = np.random.default_rng(number).normal(size=(rows, 3)).astype("float32")
+        np.savez(folder / f"{name}.npz", x=x, y=np.arange(rows))
+        places[name] = {"local": str(folder / f"{name}.npz")}
+    return places
+
+
+def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
+    train = written(tmp_path, "a", "b")
+    data = shoal.Data.shards(train, valid=written(tmp_path / "v", "held"))
+    assert data.shards == ("a", "b")
+    assert data.validation == ("held",)
+    assert data.sizes == {"a": 12, "b": 12}
+    assert data.by_rows
+    found = data.rows(data.shards[1], np.array([3, 1]))
+    assert found["y"].tolist() == [3, 1]
+    assert "24 training samples in 2 shards" in repr(data)
+
+
+def test_a_catalogue_in_toml_says_the_same(tmp_path: Path) -> None:
+    train = written(tmp_path, "a", "b")
+    (tmp_path / "shards.toml").write_text(
+        f'[train.a]\nlocal = "a.npz"\n[train.b]\n"*" = "{tmp_path}/b.npz"\n'
+    )
+    by_file = shoal.Data.shards(tmp_path / "shards.toml")
+    assert by_file.fingerprint == shoal.Data.shards(train).fingerprint
+    assert by_file.catalogue is not None and by_file.catalogue.nodes == ["local"]
+
+
+def test_the_fingerprint_is_of_the_contents_alone(tmp_path: Path) -> None:
+    one = shoal.Data.shards(written(tmp_path / "one", "a", "b"))
+    other = written(tmp_path / "other", "a", "b")
+    assert shoal.Data.shards(other).fingerprint == one.fingerprint
+    written(tmp_path / "other", "b", rows=11)
+    assert shoal.Data.shards(other).fingerprint != one.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("elsewhere", 'b lies at n7, and this process is on the node "local"'),
+        ("missing", "b at local: .*none.npz: there is no such file"),
+        ("nobody", "every shard needs a holder; b has none"),
+        ("unlike", "a has the columns x float32.3., y int64.., b has x float32.2."),
+        (
+            "format",
+            "b.txt is of no format that Shoal reads .* give the recipe a method read",
+        ),
+        ("form", "a catalogue is {shard id: {node: path}}"),
+        ("twice", "need names of their own; a is both"),
+        ("cut", "b at local: .*b.npz cannot be read as .npz"),
+    ],
+)
+def test_one_error_before_any_work(tmp_path: Path, mistake: str, told: str) -> None:
+    train: dict[str, Any] = written(tmp_path, "a", "b")
+    valid: dict[str, Any] = {}
+    file = tmp_path / "b.npz"
+    if mistake == "elsewhere":
+        train["b"] = {"n7": str(file)}
+    elif mistake == "missing":
+        train["b"] = {"local": str(tmp_path / "none.npz")}
+    elif mistake == "nobody":
+        train["b"] = {}
+    elif mistake == "unlike":
+        np.savez(file, x=np.zeros((4, 2), "float32"))
+    elif mistake == "format":
+        train["b"] = {"local": str(file.rename(tmp_path / "b.txt"))}
+    elif mistake == "form":
+        train["b"] = str(file)
+    elif mistake == "twice":
+        valid = {"a": train["a"]}
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=told):
+        shoal.Data.shards(train, valid)
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "corrupt"])
+def test_a_file_that_changes_is_noticed_before_it_is_read(
+    tmp_path: Path, harm: str
+) -> None:
+    data = shoal.Data.shards(written(tmp_path, "a", "b"))
+    file = tmp_path / "b.npz"
+    good = file.read_bytes()
+    data.rows(data.shards[1], np.arange(3))
+    if harm == "gone":
+        file.unlink()
+    elif harm == "cut":
+        os.truncate(file, 200)
+    else:
+        file.write_bytes(good[:-5] + b"wrong")
+        os.utime(file, ns=(1, 1))
+    with pytest.raises(
+        ShardError, match=r"b at local: .*b.npz .*put it back"
+    ) as raised:
+        data.rows(data.shards[1], np.arange(3))
+    assert (raised.value.part, raised.value.node) == ("b", "local")
+    assert list(data.damaged()) == ["b"]
+    file.write_bytes(good)
+    assert data.rows(data.shards[1], np.arange(3))["y"].tolist() == [0, 1, 2]
+
+
+def test_only_holders_read(tmp_path: Path) -> None:
+    data = shoal.Data.shards(written(tmp_path, "a")).at(("n5",))
+    assert not data.is_here(data.shards[0])
+    with pytest.raises(
+        ShardError, match="it lies at local, and nobody but its holders"
+    ):
+        data.read(data.shards[0])
+
+
+@pytest.mark.parametrize(
+    "form", ["npy", "csv", "parquet", "arrow", "tar", "folder", "own"]
+)
+def test_formats(tmp_path: Path, form: str) -> None:
+    """Each reader gives a shard's samples in their order."""
+    path = tmp_path / f"s.{form}"
+    column: Any = "x"
+    recipe = Plain(path)
+    if form == "npy":
+        np.save(path, np.arange(5.0))
+        column = 0
+    elif form == "own":
+        path.write_text("0 1 2 3 4")
+        recipe = Own(path)
+    else:
+        column = _write(form, path)
+    from shoal.train.recipe.bring import bring
+
+    data = bring(recipe)
+    found = data.read(data.shards[0])[column]
+    assert np.asarray(found).reshape(5, -1)[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert data.sizes == {"s": 5}
+    assert data.by_rows == (form not in ("csv", "parquet", "own"))
+
+
+def _write(form: str, path: Path) -> Any:
+    """Five samples that begin with 0 to 4; returns the column."""
+    if form == "csv":
+        path.write_text("x,y\n" + "".join(f"{n},7\n" for n in range(5)))
+        return "x"
+    if form in ("parquet", "arrow"):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow reads parquet and arrow")
+        from pyarrow import feather, parquet
+
+        table = pa.table({"x": list(range(5))})
+        if form == "parquet":
+            parquet.write_table(table, path)
+        else:
+            feather.write_feather(table, path)
+        return "x"
+    image = pytest.importorskip("PIL.Image", reason="pillow reads pictures")
+    if form == "folder":
+        for n in range(5):
+            (path / f"class{n}").mkdir(parents=True)
+            image.new("RGB", (2, 2)).save(path / f"class{n}" / "0.png")
+        return 1
+    import io
+    import tarfile
+
+    with tarfile.open(path, "w") as tar:
+        for n in range(5):
+            info = tarfile.TarInfo(f"{n}.cls")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(str(n).encode()))
+    return "cls"
+
+
+class Plain(shoal.Recipe):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.shards({"s": {"local": self.path}})
+
+
+class Own(Plain):
+    def read(self, path: Path) -> Any:
+        return {"x": np.array(path.read_text().split(), float)}
+
+
+# -- URLs ----------------------------------------------------------------------------------------
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.gets.append(self.path)  # type: ignore[attr-defined]
+        super().do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A server of the folder: its address, and the files that it was asked for."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=tmp_path))
+    server.gets = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server.gets  # type: ignore[attr-defined]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_urls_are_fetched_once(tmp_path: Path, served: tuple[str, list[str]]) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec's http needs aiohttp")
+    address, gets = served
+    written(tmp_path, "a", "b")
+    places = {name: {"local": f"{address}/{name}.npz"} for name in "ab"}
+    for _ in range(2):
+        data = shoal.Data.shards(places, cache=str(tmp_path / "cache"))
+        assert data.rows(data.shards[1], np.array([2]))["y"].tolist() == [2]
+    assert sorted(set(gets)) == ["/a.npz", "/b.npz"]
+    assert len(gets) == 2
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+    written(tmp_path, "a", "b", "c", rows=1000)
+    urls = [f"local://{tmp_path}/{name}.npz" for name in "abc"]
+    size = (tmp_path / "a.npz").stat().st_size
+    cache = UrlCache(2.5 * size / 2**30, str(tmp_path / "cache"))
+    a, b = (cache.fetched(url, "n1") for url in urls[:2])
+    cache.fetched(urls[0], "n1")
+    c = cache.fetched(urls[2], "n1")
+    assert a.exists() and c.exists() and not b.exists()
+    with pytest.raises(DataError, match=r"more than cache_gb=.*make smaller shards"):
+        UrlCache(size / 2**31, str(tmp_path / "small")).fetched(urls[0], "n1")
