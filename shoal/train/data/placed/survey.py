@@ -53,7 +53,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Inspection:
     """What a node is to look at. `forms`: the parts of which it tells the form, too."""
 
     node: str
@@ -141,7 +141,7 @@ def _hash_file(hashed: Any, file: Path) -> int:
 # -- at a holder ---------------------------------------------------------------------------------
 
 
-def look(task: Task, cache: UrlCache, read: Read | None) -> list[Finding]:
+def look(task: Inspection, cache: UrlCache, read: Read | None) -> list[Finding]:
     """What this node finds of its parts. An error is part of what it finds."""
     found = []
     for part, path in task.paths.items():
@@ -158,7 +158,7 @@ def look(task: Task, cache: UrlCache, read: Read | None) -> list[Finding]:
 
 
 def _seen(
-    task: Task, part: ShardId, path: str, cache: UrlCache, read: Read | None
+    task: Inspection, part: ShardId, path: str, cache: UrlCache, read: Read | None
 ) -> Finding:
     file = located(path, task.node, cache)
     stamp = stamp_of(file)
@@ -171,7 +171,9 @@ def _seen(
 # -- where the study runs ------------------------------------------------------------------------
 
 
-def tasks_of(catalogue: Catalogue, nodes: Sequence[str], anywhere: str) -> list[Task]:
+def tasks_of(
+    catalogue: Catalogue, nodes: Sequence[str], anywhere: str
+) -> list[Inspection]:
     """What each of these nodes is to look at; the first holder of a part tells its form.
 
     `anywhere`: the node that looks at what lies everywhere.
@@ -189,7 +191,9 @@ def tasks_of(catalogue: Catalogue, nodes: Sequence[str], anywhere: str) -> list[
                 forms[node].add(part)
             first = False
     return [
-        Task(node, paths[node], frozenset(forms[node])) for node in paths if paths[node]
+        Inspection(node, paths[node], frozenset(forms[node]))
+        for node in paths
+        if paths[node]
     ]
 
 
@@ -209,7 +213,7 @@ def survey_here(asked: Asked) -> list[Finding]:
                 f'"{names[0]}" in the catalogue, or train on these nodes (backend="ray", address=)'
             )
     paths = {part: place.path for part, place in held.items()}
-    task = Task(names[0], paths, frozenset(held))
+    task = Inspection(names[0], paths, frozenset(held))
     return look(task, asked.cache, asked.read)
 
 
