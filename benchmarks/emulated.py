@@ -26,7 +26,7 @@ from torch import nn
 import shoal
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Finished, Left, Opened, Planned, Submitted
+from shoal.core.event import Finished, Left, Opened, Planned, Retired, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
@@ -158,7 +158,7 @@ def times(lines: Sequence[Line]) -> Found:
     ends = {
         line.entry.trial: line.time
         for line in lines
-        if isinstance(line.entry, Finished)
+        if isinstance(line.entry, Finished | Retired)
     }
     took = [ends[trial] - came[trial] for trial in ends]
     died = sum(isinstance(line.entry, Left) for line in lines)

@@ -1,12 +1,12 @@
 """An ensemble of unequal models on four slots: FLEET's flotillas and water-fill against rounds
 and one slot for each model.
 
-Guan et al. 2020, section 6: eight models of unlike pace and length, each trained until it is
-through, over one preprocessing stream (a feeder makes each chunk once for all slots). "random":
-a slot for each model, the next one when a slot is free; "rounds": as many models as slots, then
-the next ones (Pittman et al., SC'18); "flotilla": global and local; "waterfill": ours. Real
-slots of the `ray` backend, real gradients and their sums over wide lanes, device time emulated
-(`emulated.py`).
+Guan et al. 2020, section 6: eight models of unlike pace, each trained until it has converged,
+over one preprocessing stream (a feeder makes each chunk once for all slots). "random": a slot for
+each model, the next one when a slot is free; "rounds": as many models as slots, then the next
+ones (Pittman et al., SC'18); "flotilla": local and global, which measure the models first;
+"waterfill": ours. No policy is told how fast a model is, nor when it converges. Real slots of the
+`ray` backend, real gradients, losses and scores, device time emulated (`emulated.py`).
 
     # FOLDER gets each study with its report
     python benchmarks/flotilla.py [--quick] [--keep FOLDER]
@@ -25,26 +25,62 @@ from statistics import mean, pstdev
 from typing import Any
 
 import numpy as np
-from emulated import SAMPLES, Emulated, Found, own_process, profile_of, times
+import torch
+from emulated import BATCH, SAMPLES, Emulated, Found, own_process, times
+from torch import nn
 
 SLOTS, MODELS, SEED = 4, 8, 3
+EPOCHS, PATIENCE = 12, 2  # at most, and without a better score
 WAYS = ("random", "rounds", "flotilla local", "flotilla global", "waterfill")
 
 
 def ensemble(quick: bool) -> Any:
-    """Paces as unlike as those of FLEET's models (20 to 176 images/s), lengths as unlike as
-    their convergence.
+    """Paces as unlike as those of FLEET's models (20 to 176 images/s). Each model leaves when it
+    has converged.
     """
     from shoal.search import Trace
+    from shoal.search.stopping.patience import Patience
 
     rng = np.random.default_rng(SEED)
     given = []
     for i in range(MODELS):
         slow = float(np.exp(rng.uniform(0.0, np.log(8.0))))
+        lr = float(np.exp(rng.uniform(np.log(0.002), np.log(0.2))))
         config = {"model": i, "fixed": 20.0, "per_sample": round(4.0 * slow, 2)}
-        epochs = int(rng.integers(1, 3) if quick else rng.integers(4, 13))
+        config["lr"] = round(lr, 4)
+        epochs = 2 if quick else EPOCHS
         given.append((0.0, config, float(SAMPLES * epochs)))
-    return Trace(given, widths=(1, SLOTS))
+    return Patience(
+        Trace(given, widths=(1, SLOTS)), PATIENCE, metric="accuracy", mode="max"
+    )
+
+
+class Converging(Emulated):
+    """Its models get no better after some epochs: at noisy labels there is an end to that."""
+
+    def data(self) -> Any:
+        import shoal
+
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(self.samples + 1000, 64)).astype(np.float32)
+        y = x.sum(1) + rng.normal(scale=4.0, size=len(x)) > 0
+        data = shoal.Data.arrays(
+            x[:-1000],
+            y[:-1000].astype(np.int64),
+            validation=(x[-1000:], y[-1000:].astype(np.int64)),
+        )
+        data.chunk = 2 * BATCH
+        return data
+
+    def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+        model.emulated = (float(config["fixed"]), float(config["per_sample"]))
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def validation_step(self, model: Any, batch: Any) -> Any:
+        x, y = batch
+        scores = model(x)
+        right = (scores.argmax(1) == y).float().mean()
+        return {"loss": nn.functional.cross_entropy(scores, y), "accuracy": right}
 
 
 @dataclass
@@ -79,15 +115,13 @@ def policy(way: str) -> Any:
 def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     import shoal
     from shoal import reporting
-    from shoal.core.event import Finished, Planned
+    from shoal.core.event import Finished, Planned, Retired
 
     searcher, rule = ensemble(quick), Timed(policy(way))
-    study = shoal.create_study(Emulated(prepare_ms=0.5), storage=folder / "study")
-    profile = profile_of([config for _, config, _ in searcher.arrivals], SLOTS, folder)
+    study = shoal.create_study(Converging(prepare_ms=0.5), storage=folder / "study")
     study.optimize(
         searcher,
         rule,
-        profile=profile,
         backend="ray",
         slots=SLOTS,
         feeders=1,
@@ -103,7 +137,7 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     ends = {
         line.entry.trial: line.time
         for line in lines
-        if isinstance(line.entry, Finished)
+        if isinstance(line.entry, Finished | Retired)
     }
     found = times(lines)
     there, waiting = (

@@ -32,7 +32,7 @@ from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
     Part,
-    Scored,
+    Reached,
     TrialError,
     Unit,
 )
@@ -221,14 +221,12 @@ class Positions:
         """Visits in an epoch of the trial."""
         return len(self.positions[trial].trial.shards or self.sizes)
 
-    def on(
-        self, trial: TrialId, samples: Samples, within: tuple[Scored, ...] = ()
-    ) -> list[Event]:
-        """The unit under way has trained so many samples. Its values come when it is done.
+    def on(self, trial: TrialId, reached: Reached) -> list[Event]:
+        """The unit under way is there. Its values come when it is done.
 
-        `within`: its evaluations so far. Returns what was not reported before.
+        Returns what was not reported before.
         """
-        return self.positions[trial].reach(samples, within, self._shards(trial))
+        return self.positions[trial].reach(reached, self._shards(trial))
 
     def done(
         self,

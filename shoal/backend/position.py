@@ -1,13 +1,22 @@
 """How far one trial is at its backend."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shoal.core.event import Advanced, Event, Fell, Finished, Kept, Retired, Submitted
+from shoal.core.event import (
+    Advanced,
+    Event,
+    Fell,
+    Finished,
+    Kept,
+    Measured,
+    Retired,
+    Submitted,
+)
 from shoal.core.state import durable
 from shoal.core.trial import Samples, Seconds, Trial, Value, Visit
-from shoal.train.recipe.unit import Returned, Scored
+from shoal.train.recipe.unit import Reached, Returned, Scored
 
 
 @dataclass(slots=True)
@@ -21,6 +30,8 @@ class Position:
     reported: Samples = 0.0
     # How many of its evaluations were told already.
     told: int = 0
+    # The rates measured in it that were told already.
+    rates: Mapping[str, float] = field(default_factory=dict)
     # The newest durable state, and the seconds of training since it was written.
     kept: Kept | None = None
     age: Seconds = 0.0
@@ -35,6 +46,7 @@ class Position:
         """Nothing of a unit under way was reported."""
         self.reported = 0.0
         self.told = 0
+        self.rates = {}
 
     def untold(self, within: tuple[Scored, ...]) -> tuple[Scored, ...]:
         """Those of the unit's evaluations so far that were not told before; now they are."""
@@ -42,15 +54,17 @@ class Position:
         self.told += len(fresh)
         return fresh
 
-    def reach(
-        self, samples: Samples, within: tuple[Scored, ...], shards: int
-    ) -> list[Event]:
-        """The unit under way went on to these samples, and had these evaluations: what is new."""
+    def reach(self, reached: Reached, shards: int) -> list[Event]:
+        """The unit under way went on to there: what is new."""
         events: list[Event] = []
-        if samples > self.reported:
-            events.append(Advanced({self.trial.id: samples - self.reported}))
-            self.reported = samples
-        for scored in self.untold(within):
+        if reached.samples > self.reported:
+            fresh = reached.samples - self.reported
+            events.append(Advanced({self.trial.id: fresh}))
+            self.reported = reached.samples
+        if reached.rates != self.rates:
+            self.rates = reached.rates
+            events.append(Measured(self.trial.id, reached.signature, self.rates))
+        for scored in self.untold(reached.within):
             events.append(scored.event(self.trial.id, len(self.visits), shards))
         return events
 

@@ -132,7 +132,7 @@ class Belief:
         self.known = known
         if signatures is None:
             signatures = Signatures.of(signature, known)
-        self._signatures = signatures
+        self.signatures = signatures
         self._near: dict[Key, Figures] = {}
         self._found: dict[TrialId, Figures] = {}
         self._curves: dict[TrialId, list[float]] = {}
@@ -141,7 +141,7 @@ class Belief:
     def of(self, known: Mapping[TrialId, Trial]) -> "Belief":
         """The same measurements, for these trials (a simulation's, say)."""
         made = Belief(
-            self.figures, self.signature, known, self.given, self.room, self._signatures
+            self.figures, self.signature, known, self.given, self.room, self.signatures
         )
         made._near = self._near
         for name in ("_mean", "_speedups", "_first"):
@@ -173,7 +173,7 @@ class Belief:
 
     def _form(self, trial: TrialId) -> Hashable:
         """Equal for trials of one form, as far as it is known."""
-        return self._signatures.form(self._signatures.key(trial, self.known))
+        return self.signatures.form(self.signatures.key(trial, self.known))
 
     def _alone(self, lane: Lane) -> float:
         """Samples/s of the lane on its slots, if no other lane shares them."""
@@ -323,11 +323,11 @@ class Belief:
         """The figures measured of its configuration, or the mean of those of the nearest ones."""
         if trial not in self.known:
             return NONE
-        key = self._signatures.key(trial, self.known)
-        name = self._signatures.seen.get(key)
+        key = self.signatures.key(trial, self.known)
+        name = self.signatures.seen.get(key)
         if name is not None:
             return self.figures.get(name, NONE)
-        return self._of_kind(self._signatures.kind(key))
+        return self._of_kind(self.signatures.kind(key))
 
     def _of_kind(self, kind: Key) -> Figures:
         """The figures of the nearest signatures, which are looked up once."""
@@ -337,7 +337,7 @@ class Belief:
 
     def _of_nearest(self, kind: Key) -> Figures:
         """The mean figures of the signatures whose configurations are nearest to this kind."""
-        near = self._signatures.nearest(kind)
+        near = self.signatures.nearest(kind)
         return _mean_of(self.figures.get(name, NONE) for name in near)
 
     @cached_property

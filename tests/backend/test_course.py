@@ -7,7 +7,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Advanced, Evaluated, Event
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.train.recipe.unit import Done, Scored
+from shoal.train.recipe.unit import Done, Reached, Scored
 
 A, B, SHARD, SLOT = TrialId("a"), TrialId("b"), ShardId("s"), SlotId("slot0")
 
@@ -35,9 +35,9 @@ def test_each_evaluation_within_a_unit_is_told_once() -> None:
 
     for epoch in (0, 1):
         unit = course.unit(run, A, None, carry=False)
-        assert course.on(A, 4.0) == [Advanced({A: 4.0})]
-        assert told(course.on(A, 6.0, (half,))) == [epoch + 0.5]
-        assert course.on(A, 6.0, (half,)) == []
+        assert course.on(A, Reached(4.0)) == [Advanced({A: 4.0})]
+        assert told(course.on(A, Reached(6.0, (half,)))) == [epoch + 0.5]
+        assert course.on(A, Reached(6.0, (half,))) == []
         visit = unit.visit._replace(samples=10)
         done = Done(visit, scores={"loss": 1.0}, within=(half, more))
         assert told(course.done(unit, done)) == [epoch + 0.75, epoch + 1.0]
@@ -45,6 +45,6 @@ def test_each_evaluation_within_a_unit_is_told_once() -> None:
 
     course = Positions(0, {SHARD: 10})
     course.submit(Trial(A, 20.0, {}, shards=frozenset([SHARD])))
-    assert told(course.on(A, 6.0, (half,))) == [0.5]
+    assert told(course.on(A, Reached(6.0, (half,)))) == [0.5]
     course.abandon(A)
-    assert told(course.on(A, 6.0, (half,))) == [0.5]
+    assert told(course.on(A, Reached(6.0, (half,)))) == [0.5]

@@ -21,7 +21,6 @@ from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.hangs import Hangs
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
-from shoal.backend.ray.node.outcomes import Reached
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Events, SlotProcess
 from shoal.backend.ray.states import States, Work
@@ -33,6 +32,7 @@ from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.unit import Reached
 
 # Seconds that a run waits at the start for all of its slots, if some are ready or others may come.
 PATIENCE = 60.0
@@ -344,9 +344,9 @@ class Ray:
         if not trials:
             trials = self._wides.at_work(process, number)
         events: Events = []
-        for trial, (samples, within) in at.items():
+        for trial, reached in at.items():
             if trial in trials:
-                events += self.course.on(trial, samples, within)
+                events += self.course.on(trial, reached)
 
         return events
 

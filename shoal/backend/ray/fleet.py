@@ -13,13 +13,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.ray.cluster import Node, Share, here, nodes
 from shoal.backend.ray.node.feed import Windows
-from shoal.backend.ray.node.outcomes import Broken, Hello, Reached
+from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
 from shoal.backend.ray.node.slot import GROUPS, SlotActor
 from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Fed, Left
 from shoal.core.trial import TrialId
+from shoal.train.recipe.unit import Reached
 
 POLL = 3.0  # seconds between two looks at a cluster's nodes
 TRIES = 3  # times that a slot's process may die while it starts

@@ -8,7 +8,7 @@ Each trial has as many slots as even out the paces. Guan et al., "FLEET", MLSys 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -16,10 +16,28 @@ from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import TrialId
-from shoal.policy.width.ask import Ask, Widths, all_widths, asks
-from shoal.policy.width.place import assign, seats, to_share
+from shoal.policy.width.ask import Ask, Widths, all_widths, asks, room
+from shoal.policy.width.place import (
+    Seats,
+    alone,
+    assign,
+    held_by,
+    place,
+    seats,
+    to_share,
+)
+from shoal.policy.width.profiling import (
+    Measures,
+    Tried,
+    extended,
+    missing,
+    noted,
+    widths_to_try,
+)
 
 Scope = Literal["global", "local"]
+Paces = Mapping[TrialId, float]  # samples/s
+Memory = Mapping[str, Any]
 Rungs = dict[
     TrialId, int
 ]  # for each trial, the place of its width among those it may have
@@ -117,54 +135,74 @@ def _left_over(members: Sequence[Ask], rungs: Rungs, free: int, guard: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Flotilla:
-    """Forms flotillas, and keeps each together until its trials end.
+    """Measures how fast trials go, forms flotillas, and keeps each until its trials end.
 
     `scope` "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
     are busy (algorithm 1), and when a pace turns out to be another than the flotillas were formed
-    by. Their paces are the policy's memory. "local": slots that come free get a flotilla of the
-    trials that wait, and nothing is stopped.
+    by. "local": slots that come free get a flotilla of the trials that wait, and nothing is
+    stopped.
 
     `delta`, `guard`: as in `create_flotilla`. Slots that the guard, or the trials' widths, leave
-    over go to further flotillas.
+    over go to further flotillas. `profile`: what is measured of each kind of trial before the first
+    flotilla, see `profiling`. "alone": its rate on its fewest slots; other widths are measured as
+    they come up. "printed": all widths up to the paper's M_t. "never": trials that nobody measured
+    count as the mean of the others. `together`: all trials of a flotilla advance at the pace of the
+    slowest, over one stream; else each keeps its own pace, as in the paper.
+
+    Its memory are the paces that the flotillas were formed by (None: none was formed since trials
+    were measured), and what `profiling` tried.
 
     Raises:
-        ValueError: no such scope, alpha not in 0..1, or delta below 0.
+        ValueError: no such scope or profile, alpha not in 0..1, or delta below 0.
     """
 
     scope: Scope = "global"
     alpha: float = 0.8
     delta: float | None = None
     guard: bool = True
+    profile: Measures = "alone"
+    together: bool = False
 
     def __post_init__(self) -> None:
-        _check_scope(self.scope)
+        _check_one_of("scope", self.scope, get_args(Scope))
+        _check_one_of("profile", self.profile, get_args(Measures))
         if not 0 < self.alpha <= 1 or (self.delta is not None and not self.delta >= 0):
             given = f"{self.alpha!r}, {self.delta!r}"
             raise ValueError(f"alpha must lie in 0..1 and delta be >= 0; got {given}")
 
-    def start(self) -> dict[TrialId, float]:
+    def start(self) -> Memory:
         return {}
 
-    def decide(
-        self, view: View, memory: Mapping[TrialId, float] | None
-    ) -> tuple[Plan, Mapping[TrialId, float]]:
+    def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
+        wanting = [extended(view, ask) for ask in asks(view, all_widths)]
+        tried = _tried(view, memory)
+        needs = missing(view, wanting, tried, self.profile)
+        if needs:
+            widths = widths_to_try(needs, wanting, room(view))
+            tried = noted(view, needs, widths, tried)
+            return place(view, widths), {"paces": None, "tried": tried}
+        plan, paces = self._formed(view, wanting, memory.get("paces"))
+        return plan, {"paces": paces, "tried": tried}
+
+    def _formed(
+        self, view: View, wanting: Sequence[Ask], before: Paces | None
+    ) -> tuple[Plan, Paces]:
+        """The flotillas, and the paces that they were formed by; `before`: those of before."""
         free = _free(view)
         if self.scope == "local":
-            waiting = [
-                ask for ask in asks(view, all_widths) if ask.trial not in view.running
-            ]
+            waiting = [ask for ask in wanting if ask.trial not in view.running]
             return Plan(view.plan.gangs.union(self._form(view, waiting, free))), {}
 
         mine = to_share(view)
         enough = len(mine) - len(free) >= self.alpha * len(mine)
-        if enough and not self._apart(view, memory or {}):
-            return view.plan, memory or {}
+        if enough and before is not None and not self._apart(view, before):
+            return view.plan, before
 
         locked = [gang for gang in view.plan.gangs if gang.quota is not None]
-        formed = self._form(view, asks(view, all_widths), mine)
+        formed = self._form(view, wanting, mine)
         return Plan(frozenset([*locked, *formed])), _paces(view, formed)
 
-    def _apart(self, view: View, before: Mapping[TrialId, float]) -> bool:
+    def _apart(self, view: View, before: Paces) -> bool:
         """Whether a pace is off what the flotillas were formed by, by more than paces may differ.
 
         So they are formed again once trials are measured that seemed alike before.
@@ -174,24 +212,37 @@ class Flotilla:
         common = now.keys() & before.keys()
         return any(abs(now[trial] - before[trial]) > near for trial in common)
 
-    def _near(self, paces: Mapping[TrialId, float]) -> float:
+    def _near(self, paces: Paces) -> float:
         """By how much the paces of one flotilla may differ."""
         if self.delta is not None:
             return self.delta
         return NEAR * max(paces.values(), default=0.0)
 
-    def _form(self, view: View, waiting: list[Ask], free: list[SlotId]) -> list[Gang]:
+    def _form(
+        self, view: View, waiting: Sequence[Ask], free: list[SlotId]
+    ) -> list[Gang]:
         """A flotilla, and more of them where it left trials and slots over."""
         gangs: list[Gang] = []
         while waiting and free:
             widths = create_flotilla(waiting, len(free), self.delta, self.guard)
-            gang = _sail(view, widths, free)
-            if gang is None:
+            fresh = self._gangs(view, _berths(view, widths, free))
+            if not fresh:
                 break
-            gangs.append(gang)
-            free = [slot for slot in free if slot not in gang.slots]
-            waiting = [ask for ask in waiting if ask.trial not in gang.trials]
+            gangs += fresh
+            taken = {slot for gang in fresh for slot in gang.slots}
+            seated = {trial for gang in fresh for trial in gang.trials}
+            free = [slot for slot in free if slot not in taken]
+            waiting = [ask for ask in waiting if ask.trial not in seated]
         return gangs
+
+    def _gangs(self, view: View, berths: Seats) -> list[Gang]:
+        """The gangs of a flotilla whose trials have these slots."""
+        if not self.together:
+            return [alone(view, trial, slots) for trial, slots in berths.items()]
+        gang = _sail(view, berths)
+        if gang is None:
+            return []
+        return [gang]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +262,8 @@ class Rounds:
             return view.plan, memory
         wanting = asks(view, lambda fewest, most: (fewest,))
         free = _free(view)
-        gang = _sail(view, self._drawn(view, wanting, len(free)), free)
+        drawn = self._drawn(view, wanting, len(free))
+        gang = _sail(view, _berths(view, drawn, free))
         if gang is None:
             return Plan(view.plan.gangs), memory
         return Plan(view.plan.gangs | {gang}), memory
@@ -228,11 +280,20 @@ class Rounds:
         return widths
 
 
-def _check_scope(scope: str) -> None:
-    """Raise ValueError if there is no such scope."""
-    if scope not in get_args(Scope):
-        listed = ", ".join(get_args(Scope))
-        raise ValueError(f"a flotilla's scope is one of {listed}; got {scope!r}")
+def _tried(view: View, memory: Memory) -> Tried:
+    """What was tried by now, of trials that are not through.
+
+    Nothing, where the memory is of a journal from before trials were measured first.
+    """
+    tried: Tried = memory.get("tried") or {}
+    return {trial: stamps for trial, stamps in tried.items() if trial in view.trials}
+
+
+def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise ValueError if an argument has a value that is not known."""
+    if value not in known:
+        listed = ", ".join(known)
+        raise ValueError(f"a flotilla's {name} is one of {listed}; got {value!r}")
 
 
 def _paces(view: View, gangs: Iterable[Gang]) -> dict[TrialId, float]:
@@ -255,9 +316,9 @@ def _free(view: View) -> list[SlotId]:
     return [slot for slot in view.slots if slot not in busy]
 
 
-def _sail(view: View, widths: Widths, slots: Sequence[SlotId]) -> Gang | None:
-    """The gang of these lanes; None if none has room. If they are together already, it goes on."""
-    lanes = tuple(Lane(trial, at) for trial, at in _berths(view, widths, slots).items())
+def _sail(view: View, berths: Seats) -> Gang | None:
+    """The gang of these lanes; None if there are none. If they are together already, it goes on."""
+    lanes = tuple(Lane(trial, at) for trial, at in berths.items())
     if not lanes:
         return None
     now = view.running.get(lanes[0].trial)
@@ -266,33 +327,38 @@ def _sail(view: View, widths: Widths, slots: Sequence[SlotId]) -> Gang | None:
     return Gang(lanes, since=view.turn)
 
 
-def _berths(
+def _berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
+    """By algorithm 3 where there are several nodes, whole and equal, with memory for the trials.
+
+    Else by best fit, where trials keep what they can of the slots that they have.
+    """
+    nodes = _nodes_for(view, widths, slots)
+    sizes = {len(at) for at in nodes}
+    room = sum(map(len, nodes))
+    if len(nodes) > 1 and len(sizes) == 1 and room >= sum(widths.values()):
+        return _in_a_row(widths, nodes)
+    return seats(view, widths, slots, held_by(view, widths))
+
+
+def _nodes_for(
     view: View, widths: Widths, slots: Sequence[SlotId]
-) -> dict[TrialId, tuple[SlotId, ...]]:
-    """By algorithm 3 where the nodes are whole and equal and have the memory, else by best fit."""
+) -> list[list[SlotId]]:
+    """The slots of each node whose slots have the memory that any of the trials needs."""
+    need = max((view.profile.cost(trial).memory for trial in widths), default=0.0)
     nodes: dict[str, list[SlotId]] = {}
     for slot in slots:
         nodes.setdefault(view.slots[slot].node, []).append(slot)
-    sizes = {len(at) for at in nodes.values()}
-    if len(sizes) == 1:
-        found = _in_a_row(widths, list(nodes.values()))
-        if all(_has_memory(view, trial, at) for trial, at in found.items()):
-            return found
-    return seats(view, widths, slots, {})
+    return [
+        at
+        for at in nodes.values()
+        if min(view.slots[slot].memory for slot in at) >= need
+    ]
 
 
-def _in_a_row(
-    widths: Widths, nodes: Sequence[Sequence[SlotId]]
-) -> dict[TrialId, tuple[SlotId, ...]]:
+def _in_a_row(widths: Widths, nodes: Sequence[Sequence[SlotId]]) -> Seats:
     """The slots of each trial by algorithm 3, on nodes with equally many slots."""
     row = [slot for at in nodes for slot in at]
     places = assign(list(widths.values()), len(nodes[0]))
     return {
         t: tuple(row[at.start : at.stop]) for t, at in zip(widths, places, strict=True)
     }
-
-
-def _has_memory(view: View, trial: TrialId, slots: Sequence[SlotId]) -> bool:
-    """Whether the smallest of these slots has room for the trial, as far as the profile knows."""
-    room = min(view.slots[slot].memory for slot in slots)
-    return room == inf or view.profile.cost(trial).memory <= room

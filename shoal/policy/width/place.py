@@ -116,14 +116,14 @@ def place(view: View, wanted: Widths) -> Plan:
     themselves go on. Where memory is short a trial gets fewer slots than wanted, or none.
     """
     gangs = {gang for gang in view.plan.gangs if ends_by_itself(gang)}
-    held = _held(view, wanted)
+    held = held_by(view, wanted)
     seated = seats(view, wanted, to_share(view), held)
     for trial, slots in seated.items():
-        gangs.add(_alone(view, trial, slots))
+        gangs.add(alone(view, trial, slots))
     return Plan(frozenset(gangs))
 
 
-def _alone(view: View, trial: TrialId, slots: tuple[SlotId, ...]) -> Gang:
+def alone(view: View, trial: TrialId, slots: tuple[SlotId, ...]) -> Gang:
     """The trial alone on these slots: the gang that runs now, if it is that."""
     lanes = (Lane(trial, slots),)
     now = view.running.get(trial)
@@ -138,7 +138,7 @@ def to_share(view: View) -> list[SlotId]:
     return [slot for slot in view.slots if not ends_by_itself(busy.get(slot))]
 
 
-def _held(view: View, wanted: Widths) -> Seats:
+def held_by(view: View, wanted: Iterable[TrialId]) -> Seats:
     """The slots that these trials have now, but for units that end by themselves."""
     held = {}
     for trial in wanted:

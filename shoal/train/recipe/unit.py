@@ -61,6 +61,18 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a unit under way is."""
+
+    samples: Samples
+    # its evaluations so far
+    within: tuple[Scored, ...] = ()
+    # the trial's signature, and the rates that were measured in the unit so far
+    signature: str = ""
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A piece of the unit was trained: one chunk, or about a second of it; or it was evaluated."""
 

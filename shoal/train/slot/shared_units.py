@@ -65,7 +65,7 @@ class Ranks:
         self._evaluation = pack.evaluation
         self._end = end
         self._shared: dict[TrialId, SharedUnit] = {}
-        self._times = StepTimes(workplace.meter)
+        self._times = StepTimes(workplace.meter, workplace.setup.clocked)
 
     def run(
         self,

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import NoReturn
 
-from shoal.core.trial import Samples, Seconds
+from shoal.core.trial import Seconds
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter
 from shoal.train.recipe.seat import Rescale, Seat
+from shoal.train.recipe.unit import Reached
 from shoal.train.wide.lane import Wide
 
 Kind = tuple[str, int]  # signature and width
 TimedStep = tuple[int, Seconds]  # samples, and the seconds for them
-OnStep = Callable[[Samples], None]  # gets the samples of the pass so far
+OnStep = Callable[[Reached], None]  # gets how far the pass is
+# Steps on end, of whole batches, whose seconds differ by this part at most: then their rate is
+# known before there are `STEPS` of them.
+ALIKE, APART = 6, 0.05
 
 
 class StepTimes:
-    """Takes the steps of passes, and tells the meter rates by width and the time of changes."""
+    """Takes the steps of passes, and tells the meter rates by width and the time of changes.
 
-    def __init__(self, meter: Meter) -> None:
+    `clocked`: whether rates are also told while a pass is made.
+    """
+
+    def __init__(self, meter: Meter, clocked: bool = True) -> None:
         self._meter = meter
+        self._clocked = clocked
         self._steps: dict[Kind, list[TimedStep]] = {}
+        # whose rates were told while a pass was made
+        self._known: set[Kind] = set()
         # how many steps there were at the last report
         self._reported: dict[Kind, int] = {}
 
@@ -34,18 +44,19 @@ class StepTimes:
         Raises:
             StopIteration: the pass is over; the value is that of `Wide.run`.
         """
+        rates: dict[str, float] = {}  # that became known in the pass
         last = self._first_step(wide, steps, on)
         while True:
             count = next(steps)
-            _say(wide, on)
-            if not self._wants(wide):  # to ask for the time is to wait for a GPU
+            if self._wants(wide):  # to ask for the time is to wait for a GPU
+                now = self._meter.now()
+                if last is not None and last[0] == wide.seat:
+                    self._add(wide, count, now - last[1])
+                    rates |= self._became_known(wide)
+                last = (wide.seat, now)
+            else:
                 last = None
-                continue
-
-            now = self._meter.now()
-            if last is not None and last[0] == wide.seat:
-                self._add(wide, count, now - last[1])
-            last = (wide.seat, now)
+            _say(wide, on, rates)
 
     def _first_step(
         self, wide: Wide, steps: Iterator[int], on: OnStep | None
@@ -62,7 +73,7 @@ class StepTimes:
         with extra:
             next(steps)
             now = self._meter.now()
-            _say(wide, on)
+            _say(wide, on, {})
         width = wide.seat.width
         self._meter.learn_memory(signature, extra.bytes * width)
         return wide.seat, now
@@ -82,6 +93,16 @@ class StepTimes:
         steps.append((samples, seconds))
         if width == 1:
             self._meter.timed_elsewhere(signature, samples, seconds)
+
+    def _became_known(self, wide: Wide) -> dict[str, float]:
+        """The rate at the lane's present width, if by now enough steps tell it."""
+        key = (wide.lane.signature, wide.seat.width)
+        steps = self._steps[key]
+        size = wide.lane.size
+        if not self._clocked or key in self._known or not _are_enough(steps, size):
+            return {}
+        self._known.add(key)
+        return {_rate_name(key[1]): _rate(steps[-COUNTED:], size)}
 
     def report(self, wide: Wide) -> None:
         """Hand the meter what is new since the last report."""
@@ -109,13 +130,29 @@ class StepTimes:
             return
         self._reported[key] = len(steps)
         rate = _rate(steps[-COUNTED:], lane.size)
-        self._meter.tell(signature, **{f"rate@{width}": rate})
+        self._meter.tell(signature, **{_rate_name(width): rate})
 
 
-def _say(wide: Wide, on: OnStep | None) -> None:
+def _say(wide: Wide, on: OnStep | None, rates: Mapping[str, float]) -> None:
     """Rank 0 says how far the pass is."""
     if on is not None and wide.seat.rank == 0:
-        on(wide.position)
+        on(Reached(wide.position, (), wide.lane.signature, dict(rates)))
+
+
+def _rate_name(width: int) -> str:
+    """The name of the figure that is the rate at this width."""
+    if width == 1:
+        return "rate"
+    return f"rate@{width}"
+
+
+def _are_enough(steps: Sequence[TimedStep], size: int) -> bool:
+    """Whether these steps tell the rate: there are `STEPS`, or the last ones are alike."""
+    if len(steps) >= STEPS:
+        return True
+    last = steps[-ALIKE:]
+    took = [seconds for count, seconds in last if count == size]
+    return len(took) == ALIKE and max(took) - min(took) <= APART * median(took)
 
 
 def _rate(steps: Sequence[TimedStep], size: int) -> float:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from small_studies import follow, nodes, seen, state, table, trial
 
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Finished
+from shoal.core.trial import TrialId
 from shoal.policy.width.ask import Ask
 from shoal.policy.width.flotilla import Flotilla, create_flotilla
 from shoal.policy.width.place import assign, spread
@@ -91,7 +93,7 @@ def test_it_forms_again_when_rates_arrive() -> None:
     """Trials that nobody has measured look alike; once they are measured they do not go
     together.
     """
-    policy = Flotilla()
+    policy = Flotilla(together=True)
     known = state([trial(0, 100, (1, 4)), trial(1, 100, (1, 4))], nodes(2))
     alike, apart = (
         table((10.0, 20.0, 30.0, 40.0)),
@@ -143,7 +145,53 @@ def test_places_are_consecutive_and_disjoint(widths: list[int], per_node: int) -
     assert sorted(i for p in places for i in p) == list(range(sum(widths)))
 
 
+@pytest.mark.parametrize(("alpha", "again"), [(0.75, False), (0.76, True)])
+def test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy(
+    alpha: float, again: bool
+) -> None:
+    """Three of four slots are busy once t1 has ended: that is enough where alpha asks for 0.75."""
+    policy = Flotilla(alpha=alpha)
+    rates = ((10.0, 20.0, 30.0), (10.0, 20.0), (2.0, 2.1))
+    known = state(
+        [trial(0, 9, (3, 4)), trial(1, 9, (1, 1)), trial(2, 9, (1, 4))], nodes(4)
+    )
+    plan, memory = policy.decide(seen(known, table(*rates)), policy.start())
+    assert {gang.trials for gang in plan.gangs} == {("t0",), ("t1",)}
+    known = follow(known, plan, Finished(TrialId("t1")))
+    plan, _ = policy.decide(seen(known, table(*rates)), memory)
+    assert (plan.gangs != known.plan.gangs) == again
+
+
+def test_delta_is_the_greatest_difference_of_paces() -> None:
+    both = [ask(0, 1, {1: 100.0}), ask(1, 1, {1: 80.0})]
+    assert list(create_flotilla(both, 2, 20.0)) == ["t0", "t1"]
+    assert list(create_flotilla(both, 2, 19.9)) == ["t0"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_lanes_keep_their_own_pace_unless_they_are_to_advance_together(
+    together: bool,
+) -> None:
+    known = state([trial(0, 100, (1, 1)), trial(1, 100, (1, 1))], nodes(2))
+    policy = Flotilla(together=together)
+    plan, _ = policy.decide(seen(known, table((10.0,))), policy.start())
+    gangs = {("t0", "t1")} if together else {("t0",), ("t1",)}
+    assert {gang.trials for gang in plan.gangs} == gangs
+
+
+def test_nodes_without_the_memory_are_left_out_of_algorithm_3() -> None:
+    small = tuple(Slot(SlotId(f"s{i}"), "a", memory=1.0) for i in range(4))
+    known = state(THREE, (*small, *nodes(8, memory=8.0)))
+    plan, _ = Flotilla(delta=99.0).decide(
+        seen(known, table((1.0, 2.0, 3.0), memory=4.0)), {}
+    )
+    lanes = {lane.trial: lane.slots for gang in plan.gangs for lane in gang.lanes}
+    assert lanes["t2"] == ("g06", "g07") and lanes["t1"] == ("g03", "g04", "g05")
+
+
 def test_wrong_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="profile is one of alone, printed, never"):
+        Flotilla(profile="sometimes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scope"):
         Flotilla("everywhere")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="alpha"):

@@ -6,11 +6,8 @@ from typing import Any
 
 from shoal.core.cluster import GiB
 from shoal.core.event import Sum
-from shoal.core.trial import Samples, TrialId
-from shoal.train.recipe.unit import Done, Made, Returned, Scored, Tree, TrialError
-
-# How far a unit is: its samples so far, and its evaluations.
-Reached = tuple[Samples, tuple[Scored, ...]]
+from shoal.core.trial import TrialId
+from shoal.train.recipe.unit import Done, Made, Returned, Tree, TrialError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ from shoal.backend.ray.node.outcomes import (
     Outcome,
     Outcomes,
     Parcel,
-    Reached,
     Share,
     Trained,
 )
 from shoal.backend.ray.node.process import FILL, fetched
 from shoal.core.event import Sum
-from shoal.core.trial import Samples, Seconds, TrialId, Visit
+from shoal.core.trial import Seconds, TrialId, Visit
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.tree import size_of
 from shoal.train.recipe.seat import Orders, Seat
@@ -28,6 +27,7 @@ from shoal.train.recipe.unit import (
     Done,
     Made,
     Part,
+    Reached,
     Returned,
     Scored,
     Tree,
@@ -226,7 +226,7 @@ class SlotRounds:
                 made[trial] = sums[trial].done(news)
                 continue
             sums[trial].add(news)
-            reached = (sums[trial].samples, sums[trial].within)
+            reached = Reached(sums[trial].samples, sums[trial].within)
             self._on_progress(number, trial, reached)
 
         return made, False
@@ -292,8 +292,8 @@ class SlotRounds:
         if number in self._void:
             return Cut(), None
 
-        def on(samples: Samples) -> None:
-            self._on_progress(number, unit.trial.id, (samples, ()))
+        def on(reached: Reached) -> None:
+            self._on_progress(number, unit.trial.id, reached)
 
         made = self._ranks().run(unit, seat, orders, joins=joins, on=on)
         if made is None:

@@ -22,7 +22,6 @@ from shoal.backend.ray.node.outcomes import (
     Hello,
     Outcomes,
     Parcel,
-    Reached,
     Share,
 )
 from shoal.backend.ray.node.process import Prints, fetched, limit_threads, portable
@@ -30,7 +29,7 @@ from shoal.backend.ray.node.setup import SlotSetup
 from shoal.backend.silence import PULSE
 from shoal.core.trial import TrialId
 from shoal.train.recipe.seat import Move, Orders
-from shoal.train.recipe.unit import Unit
+from shoal.train.recipe.unit import Reached, Unit
 
 # Threads: one makes units one after another, and beside it run those that must not wait.
 GROUPS = {"train": 1, "control": 2, "watch": 1, "news": 1}
@@ -55,6 +54,7 @@ class SlotActor:
         self._ended = -1  # the last of such units here
         self._progress: Progress = (-1, {})
         self._said = self._progress  # by the answer before
+        self._measured = threading.Event()  # a rate, which is told at once
         self._opened: OpenSlot
 
     # -- the thread that trains --------------------------------------------------------------------
@@ -167,16 +167,21 @@ class SlotActor:
         """The trial's unit in that round went on to there."""
         if self._progress[0] != number:
             self._progress = number, {}
+        before = self._progress[1].get(trial)
         self._progress[1][trial] = reached
+        if reached.rates and (before is None or before.rates != reached.rates):
+            self._measured.set()
 
     def news(self) -> Progress:
         """How far the units of a round are.
 
-        The answer comes as soon as that is not what was told last, else after some seconds: it
-        tells that this process lives.
+        The answer comes as soon as a rate was measured, or else something is not what was told
+        last; else after some seconds: it tells that this process lives.
         """
         until = monotonic() + PULSE
-        while not self._left.wait(NEWS):
+        while not self._left.is_set():
+            self._measured.wait(NEWS)
+            self._measured.clear()
             number, at = self._progress
             if (number, at) != self._said or monotonic() > until:
                 self._said = number, dict(at)
@@ -193,6 +198,7 @@ class SlotActor:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._opened.close()
         self._left.set()
+        self._measured.set()
 
     def _print_of(self, trial: TrialId) -> None:
         """What is printed from now on goes to that trial's log."""
