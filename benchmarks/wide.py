@@ -165,21 +165,22 @@ class Lane(shoal.Recipe):
         self.task = task
         self.folder = folder
         self.batch_size = task.batch
-        self.turns: Turns | None = None
+        self.driver = os.getpid()  # which rehearses a step
 
     def data(self) -> shoal.Data:
         return shoal.Data.arrays(*self.task.data(), shards=1, validation=None)
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
-        return self.task.model()
+        model: Any = self.task.model()
+        model.turns = Turns(self.folder, "shoal", self.task.steps)
+        return model
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
-    def training_step(self, model: nn.Module, batch: Any) -> Tensor:
-        if self.turns is None:
-            self.turns = Turns(self.folder, "shoal", self.task.steps)
-        self.turns.step()
+    def training_step(self, model: Any, batch: Any) -> Tensor:
+        if os.getpid() != self.driver:
+            model.turns.step()
         x, y = batch
         return cross_entropy(model(x), y)
 

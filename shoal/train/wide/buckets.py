@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.train.lane.tensors import in_line, strides
 from shoal.train.wide.group import Group
+from shoal.train.wide.notes import Bytes
 from shoal.train.wide.waiting import PeerLost
 
 BYTES = 25 * 2**20  # of a bucket, as in torch's DistributedDataParallel
+# Given which parameters have a gradient on this rank: what the rank tells the others.
+Tell = Callable[[Sequence[bool]], Bytes]
 
 
 class Buckets:
     """The gradients of these parameters, in buckets.
 
     A bucket's sum begins when its last gradient is there and the sums before it have begun. That
-    order is the same on every rank, also on one that computes no gradient at all. An optimizer sees
-    no sum before all of them are there: `fill` waits for all.
+    order is the same on every rank, also on one that computes no gradient at all. With the last
+    bucket travels what each rank tells the others: a message of its own would cost a small model
+    as much as its gradients. An optimizer sees no sum before all of them are there.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         self._buckets = [_Bucket(some) for some in _parted(self.parameters[::-1])]
         self._group: Group | None = None  # while sums may begin
+        self._tell: Tell | None = None
         self._begun: list[Any] = []
         self._lost: PeerLost | None = None
         self._hooks: list[Any] = []
@@ -36,56 +42,46 @@ class Buckets:
                 register: Any = parameter.register_post_accumulate_grad_hook
                 self._hooks.append(register(hook))
 
-    def open(self, group: Group) -> None:
+    def open(self, group: Group, tell: Tell) -> None:
         """Begin sums from now on: the backward pass that comes completes the gradients."""
         self._group = group
+        self._tell = tell
         self._begun = []
         self._lost = None
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
 
-    def flush(self) -> list[bool]:
-        """The backward pass is over, or there was none: begin the sums that have not begun.
-
-        Returns which parameters have a gradient here.
-        """
+    def flush(self) -> None:
+        """The backward pass is over, or there was none: begin the sums that have not begun."""
         self._begin(len(self._buckets))
-        return [p.grad is not None for p in self.parameters]
 
-    def check(self) -> None:
-        """Whether all sums could begin.
-
-        Raises:
-            PeerLost: no.
-        """
-        if self._lost is not None:
-            raise self._lost
-
-    def fill(self, present: Sequence[bool]) -> None:
-        """Wait for the sums, and make them the gradients.
-
-        `present`: which parameters have a gradient on any rank.
+    def end(self) -> list[Bytes]:
+        """Wait for the sums; returns what each rank told.
 
         Raises:
             PeerLost: a sum could not be made; gradients are what they were.
         """
+        if self._lost is not None:
+            raise self._lost
         assert self._group is not None, "open comes first"
         for work in self._begun:
             self._group.end(work)
+        width = self._group.seat.width
         self._group = None
         self._begun = []
-        views = self._views()
-        for parameter, there in zip(self.parameters, present, strict=True):
-            parameter.grad = None
-            if there:
-                parameter.grad = views[parameter]
+        return self._buckets[-1].told(width)
 
-    def _views(self) -> dict[nn.Parameter, Tensor]:
-        """By parameter the place of its gradient in a bucket."""
-        views: dict[nn.Parameter, Tensor] = {}
+    def fill(self, present: Sequence[bool]) -> None:
+        """Make the sums the gradients, after `end`.
+
+        `present`: which parameters have a gradient on any rank.
+        """
+        there = dict(zip(self.parameters, present, strict=True))
         for bucket in self._buckets:
-            views.update(zip(bucket.parameters, bucket.views, strict=True))
-        return views
+            for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+                parameter.grad = None
+                if there[parameter]:
+                    parameter.grad = view
 
     def drop(self) -> None:
         """Forget sums that are not finished."""
@@ -100,6 +96,10 @@ class Buckets:
         for hook in self._hooks:
             hook.remove()
 
+    def present(self) -> list[bool]:
+        """Which parameters have a gradient here."""
+        return [p.grad is not None for p in self.parameters]
+
     def _hook(self, bucket: _Bucket) -> Any:
         """What runs when a parameter of the bucket has got its gradient."""
 
@@ -112,7 +112,8 @@ class Buckets:
                     "a parameter's gradient was added to twice in one backward pass; "
                     "with checkpointing use use_reentrant=False"
                 )
-            self._begin(self._complete())
+            if not bucket.missing:
+                self._begin(self._complete())
 
         return ready
 
@@ -129,33 +130,60 @@ class Buckets:
         """Begin the sums of the first so many buckets."""
         try:
             for bucket in self._buckets[len(self._begun) : upto]:
-                assert self._group is not None, "open comes first"
                 if self._lost is None:
-                    work = self._group.begin_sum(bucket.collect())
-                    self._begun.append(work)
+                    self._begin_sum(bucket)
         except PeerLost as error:
             # Raised within a backward pass, it would look like the recipe's fault.
             self._lost = error
 
+    def _begin_sum(self, bucket: _Bucket) -> None:
+        """Begin the bucket's sum, with what the rank tells in the last one."""
+        group = self._group
+        assert group is not None and self._tell is not None, "open comes first"
+        if bucket is self._buckets[-1]:
+            bucket.tell(self._tell(self.present()), group.seat.rank, group.seat.width)
+        self._begun.append(group.begin_sum(bucket.collect()))
+
 
 class _Bucket:
-    """Parameters whose gradients are summed as one array."""
+    """Parameters whose gradients are summed as one array, and perhaps a tail behind them."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         self.missing = 0  # gradients
+        self._size = sum(p.numel() for p in parameters)
+        self._tail = 0  # numbers behind the gradients
         self.renew()
 
     def renew(self) -> None:
         """Take a new array."""
         first = self.parameters[0]
-        size = sum(p.numel() for p in self.parameters)
+        size = self._size + self._tail
         shapes = [(p.shape, strides(p)) for p in self.parameters]
         self._flat = torch.empty(size, dtype=first.dtype, device=first.device)
-        self.views = in_line(self._flat, shapes)
+        self.views = in_line(self._flat[: self._size], shapes)
+
+    def tell(self, message: Bytes, rank: int, width: int) -> None:
+        """Put the rank's message behind the gradients.
+
+        Each byte is one number, at the rank's own place: the sum with the zeros of the other ranks
+        is exact in every precision.
+        """
+        size = len(message)
+        if self._tail != width * size:
+            self._tail = width * size
+            self.renew()
+        whole = np.zeros(self._tail, np.uint8)
+        whole[rank * size : (rank + 1) * size] = message
+        self._flat[self._size :] = torch.from_numpy(whole)
+
+    def told(self, width: int) -> list[Bytes]:
+        """The messages of all ranks, once the sum is there."""
+        tail = self._flat[self._size :].to("cpu", torch.uint8)
+        return list(tail.numpy().reshape(width, -1))
 
     def collect(self) -> Tensor:
-        """The gradients as one array; zeros where there is none."""
+        """The gradients and the tail as one array; zeros where there is no gradient."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             grad = parameter.grad
             if grad is None:

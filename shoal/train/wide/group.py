@@ -92,11 +92,15 @@ class Group:
 
     def gather(self, *numbers: int) -> list[tuple[int, ...]]:
         """Every rank's numbers, in gang order."""
-        own = torch.tensor(numbers, dtype=torch.int64)
-        found = torch.zeros(self.seat.width, len(numbers), dtype=torch.int64)
+        found = self.gather_rows(torch.tensor(numbers, dtype=torch.int64))
+        return [tuple(row) for row in found.tolist()]
+
+    def gather_rows(self, own: Tensor) -> Tensor:
+        """Every rank's row of numbers in main memory, in gang order; all are equally long."""
+        found = torch.zeros(self.seat.width, len(own), dtype=own.dtype)
         found[self.seat.rank] = own
         self.sum(found)
-        return [tuple(row) for row in found.tolist()]
+        return found
 
     def union(self, names: set[str]) -> list[str]:
         """The names that any rank has."""

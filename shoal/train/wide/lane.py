@@ -220,8 +220,7 @@ class Wide:
             if move is not None and self._group is None:
                 self._read_values()
                 return move
-            agreed = self._step.gradient(reader, move, self._resumed)
-            position = self._step.apply(reader)
+            position, agreed = self._step.make(reader, move, self._resumed)
             yield from self._stepped(position)
             if agreed:
                 return move

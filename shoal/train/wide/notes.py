@@ -1,13 +1,47 @@
-"""Values that a training step notes (its loss and others), averaged over a wide lane's ranks."""
+"""What the ranks of a wide lane tell each other with every step.
+
+That is what its training step noted (its loss and others), to be averaged over the ranks, and
+whether they go on together.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.noted import numbers
 
 NOTHING = (0, 0.0)  # what a rank without rows noted
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Told(NamedTuple):
+    """What one rank tells the others."""
+
+    generation: int  # that it is ready for; 0: none
+    halted: bool
+    unknown: bool  # it noted values whose names the others may not know
+    present: Sequence[bool]  # by parameter, whether it has a gradient
+    notes: Sequence[float]
+
+    def packed(self) -> Bytes:
+        """As bytes: equally many on all ranks."""
+        flags = np.packbits([self.halted, self.unknown, *self.present])
+        generation = np.array([self.generation], np.int64)
+        notes = np.array(self.notes, np.float64)
+        return np.concatenate([generation.view(np.uint8), flags, notes.view(np.uint8)])
+
+    @classmethod
+    def of(cls, packed: Bytes, parameters: int) -> Told:
+        """What was packed by a rank whose lane has so many parameters."""
+        end = 8 - (parameters + 2) // -8  # whole bytes of flags
+        generation = int(packed[:8].copy().view(np.int64)[0])
+        flags = np.unpackbits(packed[8:end], count=parameters + 2).astype(bool).tolist()
+        notes = packed[end:].copy().view(np.float64).tolist()
+        return cls(generation, flags[0], flags[1], flags[2:], notes)
 
 
 class Notes:
@@ -52,8 +86,9 @@ class Notes:
             found += (total, float(rows))
         return found
 
-    def give(self, lane: TrainingLane, summed: list[float]) -> None:
-        """Note the means over all ranks as if the lane had noted them. `summed`: see `numbers`."""
+    def give(self, lane: TrainingLane, every: Sequence[Sequence[float]]) -> None:
+        """Note the means over all ranks as if the lane had noted them. `every`: their `numbers`."""
+        summed = [sum(each) for each in zip(*every, strict=True)]
         pairs = zip(summed[::2], summed[1::2], strict=True)
         by_name = lane.noted.by_name
         for _ in self._batches:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
@@ -20,22 +18,7 @@ from shoal.train.wide.buckets import Buckets
 from shoal.train.wide.clock import Clock
 from shoal.train.wide.group import Group
 from shoal.train.wide.moves import Halted, Moves
-from shoal.train.wide.notes import Notes
-
-
-class Exchanged(NamedTuple):
-    """What the ranks learn of each other with every step."""
-
-    generations: list[int]  # by rank: the generation that it is ready for
-    halted: bool  # whether any rank is
-    present: list[bool]  # which parameters have a gradient on any rank
-
-    @property
-    def agreed(self) -> int:
-        """The generation that all ranks are ready for; 0 if there is none."""
-        if min(self.generations) == max(self.generations):
-            return self.generations[0]
-        return 0
+from shoal.train.wide.notes import Bytes, Notes, Told
 
 
 class SharedStep:
@@ -50,6 +33,7 @@ class SharedStep:
         self._group: Group | None = None
         self._buckets: Buckets | None = None
         self._mark: handover.Mark | None = None
+        self._generation = 0  # that this process is ready for; 0: none
 
     def enter(self, seat: Seat, group: Group | None) -> None:
         """From now on make steps with that group; None: alone."""
@@ -80,18 +64,22 @@ class SharedStep:
         """The step is made: it cannot be undone any more."""
         self._mark = None
 
-    def gradient(
+    def make(
         self, reader: Reader, move: Move | None, on_batch: Callable[[], None]
-    ) -> bool:
-        """Compute the gradient of one optimizer's step, over all ranks.
+    ) -> tuple[int, bool]:
+        """Take one step of the optimizer, over all ranks.
 
-        Returns whether all ranks agree on the move. `on_batch` is called when a batch is there.
+        Returns the position in the pass after it, and whether all ranks agree on the move.
+        `on_batch` is called when a batch is there.
 
         Raises:
             Halted: any rank is.
-            PeerLost: another process is gone.
+            PeerLost: another process is gone; `undo` takes the lane back.
         """
         lane = self._lane
+        self._generation = 0
+        if move is not None:
+            self._generation = move.generation
         if self._group is not None:
             self._mark = handover.mark(lane)
         last = False
@@ -101,11 +89,12 @@ class SharedStep:
             assert batch is not None, "there are samples left"
             on_batch()
             last = self._completes(reader)
-            self._differentiate(batch, last)
-        if self._group is None:
-            return False
-        with self._clock.on("reduce"):
-            return self._sum(self._group, move)
+            with lane.rng:
+                self._differentiate(batch, last)
+                if last:
+                    agreed = self._sum()
+                    position = self._apply(reader)
+        return position, agreed
 
     def _completes(self, reader: Reader) -> bool:
         """Whether the batch that was just taken is the last of its group."""
@@ -117,12 +106,12 @@ class SharedStep:
             least = self._lane.size
         return reader.samples - reader.at < least
 
-    def apply(self, reader: Reader) -> int:
+    def _apply(self, reader: Reader) -> int:
         """Take the optimizer's step; returns the position in the pass after it."""
         lane = self._lane
         position = reader.at
         left = reader.samples - reader.at
-        with self._clock.on("step"), blaming(), lane.rng:
+        with self._clock.on("step"), blaming():
             if left and not lane.full:
                 # The group is cut short, so that the rest of the pass is dropped.
                 lane.drop(left)
@@ -157,72 +146,61 @@ class SharedStep:
         lane = self._lane
         _, count = batch
         mine, rows = _part(batch, self._seat)
-        with blaming(), lane.rng:
+        with blaming():
             with self._clock.on("forward"):
                 loss = lane.forward(mine, rows)
             if self._group is not None:
                 self.notes.take(lane)
                 if last and self._buckets is not None:
-                    self._buckets.open(self._group)
+                    self._buckets.open(self._group, self._packed)
             with self._clock.on("backward"):
                 lane.backward(loss, count, rows / count)
 
-    def _sum(self, group: Group, move: Move | None) -> bool:
-        """Sum gradients and notes over the ranks; returns whether all ranks agree on the move."""
-        assert self._buckets is not None and self._seat is not None, "enter comes first"
-        with blaming():
-            present = self._buckets.flush()
-        self._buckets.check()
-        generation = 0
-        if move is not None:
-            generation = move.generation
-        found = self._exchange(group, self._seat, generation, present)
-        if found.halted:
-            raise Halted
-        self._buckets.fill(found.present)
-        return found.agreed > self._seat.generation
+    def _packed(self, present: Sequence[bool]) -> Bytes:
+        """What this rank tells the others with the step.
 
-    def _exchange(
-        self, group: Group, seat: Seat, generation: int, present: Sequence[bool]
-    ) -> Exchanged:
-        """Tell the other ranks and hear from them: one sum of numbers in main memory each step.
-
-        The notes of all ranks become the lane's. To read the notes is to wait for the device, but
-        so is to wait for the gradients' sums, which must be there before a step is made.
-        """
-        width = seat.width
-        notes = self.notes
-        while True:
-            numbers = self._numbers(seat, generation, present)
-            group.sum(numbers)
-            found = numbers.tolist()
-            if not found[width + 1]:
-                break
-            notes.names = group.union(notes.own | set(notes.names))
-
-        begin = width + 2
-        end = begin + len(present)
-        notes.give(self._lane, found[end:])
-        return Exchanged(
-            generations=[int(number) for number in found[:width]],
-            halted=found[width] > 0,
-            present=[count > 0 for count in found[begin:end]],
-        )
-
-    def _numbers(self, seat: Seat, generation: int, present: Sequence[bool]) -> Tensor:
-        """What this rank adds to the sum.
-
-        By rank the generation that it is ready for; whether it is halted; whether it noted values
-        whose names the others may not know; by parameter whether it has a gradient; its notes.
+        To read the notes is to wait for the device, but so is to wait for the gradients' sums,
+        which must be there before a step is made.
         """
         notes = self.notes
-        generations = [0.0] * seat.width
-        generations[seat.rank] = float(generation)
+        halted = self._moves.orders.halted
         unknown = not notes.own <= set(notes.names)
-        flags = [float(self._moves.orders.halted), float(unknown)]
-        gradients = [float(there) for there in present]
-        whole = [*generations, *flags, *gradients, *notes.numbers()]
-        return torch.tensor(whole, dtype=torch.float64)
+        told = Told(self._generation, halted, unknown, present, notes.numbers())
+        return told.packed()
+
+    def _sum(self) -> bool:
+        """Sum gradients and notes over the ranks; returns whether all ranks agree on the move."""
+        if self._group is None:
+            return False
+        assert self._buckets is not None and self._seat is not None, "enter comes first"
+        buckets = self._buckets
+        with self._clock.on("reduce"):
+            with blaming():
+                buckets.flush()
+            told = self._told(self._group, buckets.end())
+            if any(each.halted for each in told):
+                raise Halted
+            self.notes.give(self._lane, [each.notes for each in told])
+            columns = zip(*(each.present for each in told), strict=True)
+            buckets.fill([any(ranks) for ranks in columns])
+        generations = {each.generation for each in told}
+        return len(generations) == 1 and max(generations) > self._seat.generation
+
+    def _told(self, group: Group, packed: Sequence[Bytes]) -> list[Told]:
+        """What each rank told.
+
+        When there are new names of notes, the ranks learn them first, and tell once more.
+        """
+        assert self._buckets is not None, "enter comes first"
+        parameters = len(self._buckets.parameters)
+        while True:
+            told = [Told.of(each, parameters) for each in packed]
+            if not any(each.unknown for each in told):
+                return told
+            notes = self.notes
+            notes.names = group.union(notes.own | set(notes.names))
+            own = torch.from_numpy(self._packed(told[group.seat.rank].present))
+            packed = list(group.gather_rows(own).numpy())
 
 
 def _part(batch: Batch, seat: Seat) -> tuple[Columns | None, int]:
