@@ -15,7 +15,8 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.draws import SampleDraws, Weighted, balancing, checked_weights
 from shoal.train.data.folds import Folds, made_folds
-from shoal.train.data.parts import Index, Source
+from shoal.train.data.make.deals import Deal, DealtRows
+from shoal.train.data.parts import Index, RowSource, Source
 from shoal.train.data.placed.catalogue import Catalogue
 from shoal.train.data.placed.constructor import ShardsOfData
 from shoal.train.data.placed.source import PlacedFiles
@@ -30,14 +31,16 @@ class Arrangement:
 
     `draws`: what draws the samples of each pass. `buckets`: by what samples of similar length are
     put together. `folds`: the rows of each fold. `sequential`: the rows are in the order of the
-    data. `defaults`: attributes of the recipe that the data brings along, for a recipe that does
-    not set them. `workers`: the processes of the DataLoader that the data came with.
+    data. `reshuffles`: each epoch deals the samples anew between the shards. `defaults`: attributes
+    of the recipe that the data brings along, for a recipe that does not set them. `workers`: the
+    processes of the DataLoader that the data came with.
     """
 
     draws: SampleDraws | None = None
     buckets: By | None = None
     folds: Folds | None = None
     sequential: bool = False
+    reshuffles: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 0
 
@@ -100,6 +103,32 @@ class Arranged:
             by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
         )
         return self._arranged(f"buckets {label}", buckets=by)
+
+    def reshuffle(self, how: str = "across") -> Self:
+        """The data, whose samples are dealt anew between the training shards in each epoch.
+
+        The first epoch trains on the shards as they are. Which samples a shard holds later is a
+        function of the study's seed and the epoch; shards keep their sizes.
+
+        Raises:
+            DataError: `how` is not "across", or the data cannot be dealt: in weights, folds or its
+                own order, or not readable by rows.
+        """
+        if how != "across":
+            raise DataError(f'reshuffle must be "across"; got {how!r}')
+        if not isinstance(self._source, RowSource):
+            raise DataError(
+                "reshuffle needs data that is read by rows, and these files can only be read as a "
+                "whole: make shards of them with Data.make_shards"
+            )
+        return self._arranged("reshuffled across", reshuffles=True)
+
+    def dealt(self, seed: int, epoch: int) -> Self:
+        """The data as it is dealt in that epoch of a study with that seed."""
+        assert isinstance(self._source, RowSource), "reshuffle asks for it"
+        other = copy(self)
+        other._source = DealtRows(self._source, Deal(seed, epoch, self.sizes))
+        return other
 
     def folds(
         self, count: int, seed: int = 0, stratify: str | int | None = None
@@ -168,7 +197,9 @@ class Arranged:
     def few(self, index: Mapping[ShardId, Index]) -> Self:
         """These rows of these parts alone, as data without weights and folds, to try code with."""
         other = self._of_parts(FewRows(self, index), index)
-        other.arrangement = replace(self.arrangement, draws=None, folds=None)
+        other.arrangement = replace(
+            self.arrangement, draws=None, folds=None, reshuffles=False
+        )
         return other
 
     def _of_parts(self, source: Source, index: Mapping[ShardId, Index]) -> Self:
@@ -224,9 +255,21 @@ class Arranged:
     # -- how -----------------------------------------------------------------------------------
 
     def _arranged(self, what: str, **changes: Any) -> Self:
-        """A copy with another arrangement, which is part of the fingerprint."""
+        """A copy with another arrangement, which is part of the fingerprint.
+
+        Raises:
+            DataError: its samples cannot be dealt so.
+        """
         other = copy(self)
-        other.arrangement = replace(self.arrangement, **changes)
+        arranged = replace(self.arrangement, **changes)
+        if arranged.reshuffles and (
+            arranged.draws or arranged.folds or arranged.sequential
+        ):
+            raise DataError(
+                "reshuffle deals samples at random, each once in an epoch: it does not go with "
+                "weights, samplers, folds or data in its own order"
+            )
+        other.arrangement = arranged
         other.fingerprint = f"{self.fingerprint}-{what}"
         return other
 

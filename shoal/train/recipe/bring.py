@@ -62,9 +62,11 @@ def _sets(recipe: Recipe, name: str) -> bool:
 def _check_in_order(data: Data) -> None:
     """Raise DataError unless a batch can continue the batch before."""
     arrangement = data.arrangement
-    if arrangement.draws is not None or arrangement.buckets is not None:
+    dealt = arrangement.draws is not None or arrangement.reshuffles
+    if dealt or arrangement.buckets is not None:
         raise DataError(
-            "a step that takes `state` needs the samples in order: leave weights and buckets out"
+            "a step that takes `state` needs the samples in order: leave weights, buckets and "
+            "reshuffle out"
         )
     if data.is_shuffled:
         raise DataError(

@@ -26,6 +26,7 @@ EACH = 2
 BUCKETS = 5
 ONCE = "once"
 DRAWS = "drawn:"  # begins an order that the data draws for one pass
+DEALT = "@"  # ends an order, before the epoch whose deal gives the shard its samples
 
 
 def kept_name(part: ShardId, order: str) -> ShardId:
@@ -37,7 +38,13 @@ def kept_name(part: ShardId, order: str) -> ShardId:
 
 def lasting(shuffle: str) -> str:
     """The order in which the chunks of such passes are kept."""
-    return ONCE if shuffle == "each" else shuffle
+    kind, *deal = shuffle.split(DEALT)
+    return DEALT.join([ONCE if kind == "each" else kind, *deal])
+
+
+def mixes(shuffle: str) -> bool:
+    """Whether each pass of this order has the samples in an order of its own."""
+    return shuffle.partition(DEALT)[0] == "each"
 
 
 class UnreadError(Exception):
@@ -51,7 +58,7 @@ class Blocks:
     part is read when its first block is asked for. `seed`: of the random order of the samples;
     None: they are in the order of the data. `order`: "once", "sequential", "streams:N" (each row
     of a batch of N samples continues that row of the batch before), or "drawn:TURN" (as the data
-    draws them for that pass).
+    draws them for that pass). With "@EPOCH" at its end the part has the samples of that deal.
 
     `name`: of what is made of these blocks, in a cache. `lasts`: they are the same in all passes.
     `trained`: they are of a training shard.
@@ -60,6 +67,10 @@ class Blocks:
     def __init__(
         self, data: Data, part: ShardId, seed: int | None, order: str = ONCE
     ) -> None:
+        self._kind, _, epoch = order.partition(DEALT)
+        if epoch:
+            assert seed is not None, "training shards are dealt"
+            data = data.dealt(seed, int(epoch))
         self._data = data
         self._seed = seed
         self._size = data.size(part)  # samples in the part
@@ -80,7 +91,7 @@ class Blocks:
     @cached_property
     def _order(self) -> Order:
         """The samples in the order of the blocks."""
-        kind, _, number = self.order.partition(":")
+        kind, _, number = self._kind.partition(":")
         if kind == "streams":
             return streams(self._size, min(int(number), self._size))
         if kind == "drawn":

@@ -15,7 +15,7 @@ from shoal.train.data.data import Data
 from shoal.train.data.draws import stable
 from shoal.train.data.items.collate import Collator, as_lot
 from shoal.train.private import writes
-from shoal.train.stream.blocks import DRAWS, EACH, Blocks, draw, lasting
+from shoal.train.stream.blocks import DEALT, DRAWS, EACH, Blocks, draw, lasting, mixes
 from shoal.train.stream.feed import PassOrder
 
 READING = 2  # parts whose blocks are kept at hand
@@ -23,25 +23,31 @@ Chunks = Generator[Columns, None, None]
 
 
 class PassOrders:
-    """The chunks of each pass, in order, of one stream. `drawn`: the data draws each pass."""
+    """The chunks of each pass, in order, of one stream.
+
+    `drawn`: each pass has samples, or an order of them, of its own.
+    """
 
     def __init__(self, data: Data, seed: int) -> None:
         self._data = data
         self._seed = seed
         self._blocks: OrderedDict[tuple[ShardId, str], Blocks] = OrderedDict()
-        self.drawn = data.arrangement.draws is not None
+        self._dealt = data.arrangement.reshuffles
+        self.drawn = self._dealt or data.arrangement.draws is not None
 
     def name(self, shuffle: str, turn: int) -> str:
-        """The order of a pass: `shuffle`, unless the data draws the samples of each pass."""
-        if not self.drawn:
-            return shuffle
-        return f"{DRAWS}{turn}"
+        """The order of a pass: `shuffle`, unless the data draws or deals the samples of each."""
+        if self._data.arrangement.draws is not None:
+            return f"{DRAWS}{turn}"
+        if self._dealt and turn:
+            return f"{shuffle}{DEALT}{turn}"
+        return shuffle
 
     def of(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
         """The chunks of a training pass."""
         blocks = Blocks(self._data, shard, self._seed, lasting(shuffle))
         numbers = list(range(blocks.count))
-        if shuffle == "each":
+        if mixes(shuffle):
             drawn = draw(EACH, self._seed, shard, turn)
             numbers = drawn.permutation(blocks.count).tolist()
         return PassOrder(blocks, numbers, turn, shuffle)

@@ -25,6 +25,7 @@ from shoal.train.stream.blocks import (
     as_numpy,
     kept_name,
     lasting,
+    mixes,
 )
 from shoal.train.stream.cache import ChunkCache
 from shoal.train.stream.feed import Asked, Feed, FeedClient, PassOrder
@@ -234,7 +235,7 @@ class Stream:
             make = partial(self._varied, blocks, number, turn, order.shuffle)
             return self._maker.finished(self._feed.chunk(order, number, make))
         chunk = self._plain(order.plain(self._is_kept), number)
-        if order.shuffle == "each":
+        if mixes(order.shuffle):
             return self._maker.mixed(chunk, blocks, turn, number)
         return chunk
 
@@ -273,7 +274,7 @@ class Stream:
         if chunk is None:
             chunk = self._maker.prepared(blocks, number)
             self._keep(blocks, number, chunk)
-        if shuffle == "each":
+        if mixes(shuffle):
             chunk = self._maker.mixed(chunk, blocks, turn, number)
         return self._maker.augmented(chunk, blocks, turn, number)
 
