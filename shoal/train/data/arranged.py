@@ -15,8 +15,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.draws import SampleDraws, Weighted, balancing, checked_weights
 from shoal.train.data.folds import Folds, made_folds
-from shoal.train.data.make.deals import Deal, DealtRows
-from shoal.train.data.parts import Index, RowSource, Source
+from shoal.train.data.parts import Index, Source
 from shoal.train.data.placed.catalogue import Catalogue
 from shoal.train.data.placed.constructor import ShardsOfData
 from shoal.train.data.placed.source import PlacedFiles
@@ -103,32 +102,6 @@ class Arranged:
             by if isinstance(by, str | int) else getattr(by, "__qualname__", "function")
         )
         return self._arranged(f"buckets {label}", buckets=by)
-
-    def reshuffle(self, how: str = "across") -> Self:
-        """The data, whose samples are dealt anew between the training shards in each epoch.
-
-        The first epoch trains on the shards as they are. Which samples a shard holds later is a
-        function of the study's seed and the epoch; shards keep their sizes.
-
-        Raises:
-            DataError: `how` is not "across", or the data cannot be dealt: in weights, folds or its
-                own order, or not readable by rows.
-        """
-        if how != "across":
-            raise DataError(f'reshuffle must be "across"; got {how!r}')
-        if not isinstance(self._source, RowSource):
-            raise DataError(
-                "reshuffle needs data that is read by rows, and these files can only be read as a "
-                "whole: make shards of them with Data.make_shards"
-            )
-        return self._arranged("reshuffled across", reshuffles=True)
-
-    def dealt(self, seed: int, epoch: int) -> Self:
-        """The data as it is dealt in that epoch of a study with that seed."""
-        assert isinstance(self._source, RowSource), "reshuffle asks for it"
-        other = copy(self)
-        other._source = DealtRows(self._source, Deal(seed, epoch, self.sizes))
-        return other
 
     def folds(
         self, count: int, seed: int = 0, stratify: str | int | None = None

@@ -4,17 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from shoal.core.cluster import ShardId
+from shoal.train.data.columns import DataError
+from shoal.train.data.make.deals import Deal, DealtRows
 from shoal.train.data.make.shards import ShardPlan, make_shards
 from shoal.train.data.make.sources import Reading
+from shoal.train.data.parts import RowSource, Source
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class MakesShards:
-    """What `Data` offers to make shards of other data."""
+    """What `Data` offers to make shards of other data, and to deal samples between shards."""
+
+    sizes: dict[ShardId, int]
+    _source: Source
+
+    def _arranged(self, what: str, **changes: Any) -> Self:
+        raise NotImplementedError
+
+    def reshuffle(self, how: str = "across") -> Self:
+        """The data, whose samples are dealt anew between the training shards in each epoch.
+
+        The first epoch trains on the shards as they are. Which samples a shard holds later is a
+        function of the study's seed and the epoch; shards keep their sizes.
+
+        Raises:
+            DataError: `how` is not "across", or the data cannot be dealt: in weights, folds or its
+                own order, or not readable by rows.
+        """
+        if how != "across":
+            raise DataError(f'reshuffle must be "across"; got {how!r}')
+        if not isinstance(self._source, RowSource):
+            raise DataError(
+                "reshuffle needs data that is read by rows, and these files can only be read as a "
+                "whole: make shards of them with Data.make_shards"
+            )
+        return self._arranged("reshuffled across", reshuffles=True)
+
+    def dealt(self, seed: int, epoch: int) -> Self:
+        """The data as it is dealt in that epoch of a study with that seed."""
+        assert isinstance(self._source, RowSource), "reshuffle asks for it"
+        other = copy(self)
+        other._source = DealtRows(self._source, Deal(seed, epoch, self.sizes))
+        return other
 
     @staticmethod
     def make_shards(
