@@ -19,6 +19,7 @@ from shoal.core.state import State, View
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import reopened, run
+from shoal.profile.measure import Believer
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
 
@@ -81,9 +82,10 @@ def simulate(
     script: Iterable[tuple[Seconds, Event]] = (),
     sizes: Sequence[int] | None = None,
     searcher: Searcher[Any] | None = None,
+    learnt: bool = False,
 ) -> Outcome:
     """Train every trial of the cell. `noise`: deviation of the times that pass from those
-    believed.
+    believed. `learnt`: the policy knows no times but those that the run itself has measured.
     """
     shards = {
         ShardId(f"s{q:02d}"): size
@@ -112,7 +114,8 @@ def simulate(
     )
     state = fold(State(), reopened(State(), shards, {}))
     timed = Timed(policy, outcome.thought)
+    believe = Believer() if learnt else table.believe
     outcome.state = run(
-        searcher, timed, sim, table.believe, Forgetful(), state, watch=[watch]
+        searcher, timed, sim, believe, Forgetful(), state, watch=[watch]
     )
     return outcome

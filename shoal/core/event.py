@@ -4,7 +4,7 @@ A journal holds these events, the plans that were made, and what the deciders re
 them gives the state of the study (`shoal.core.fold`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -209,3 +209,15 @@ Event = (
     | Commanded
 )
 Entry = Event | Planned | Remembered
+
+
+def trials_of(entry: Entry) -> Iterable[TrialId]:
+    """The trials that an entry is about."""
+    if isinstance(entry, Advanced):
+        return entry.samples.keys() | entry.visits.keys()
+    if isinstance(entry, Submitted):
+        return (entry.trial.id,)
+    trial: TrialId | None = getattr(entry, "trial", None)
+    if trial is None:
+        return ()
+    return (trial,)

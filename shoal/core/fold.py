@@ -1,6 +1,6 @@
 """The fold: from a journal's entries to the state of the study.
 
-Folding is pure. Replaying a journal therefore rebuilds the state of the run that wrote it.
+Folding is pure: replaying a journal rebuilds the state of the run that wrote it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    trials_of,
 )
 from shoal.core.overlay import writable
 from shoal.core.plan import Gang, prune
-from shoal.core.state import State, durable, epoch_of
-from shoal.core.trial import Trial, TrialId, Visit, priority_of
+from shoal.core.profile import Place, added, is_same, kind_of
+from shoal.core.state import State, epoch_of, start_of
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit, priority_of
 
 Table = Mapping[Any, Any]
 WritableTable = MutableMapping[Any, Any]
@@ -42,7 +44,7 @@ Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 NONE: frozenset[Any] = frozenset()
 
-# After so many strikes policies let a trial run alone. Company never gives it more strikes.
+# After so many strikes a trial runs alone. Company never gives it more.
 STRIKES_OF_COMPANY = 2
 
 
@@ -52,7 +54,7 @@ def step(state: State, entry: Entry) -> State:
 
 
 def fold(state: State, entries: Iterable[Entry]) -> State:
-    """The state after these entries, which are applied in order.
+    """The state after these entries, applied in order.
 
     The given state stays as it is. A table that changes is copied once, however many of the
     entries change it.
@@ -62,22 +64,10 @@ def fold(state: State, entries: Iterable[Entry]) -> State:
     for entry in entries:
         apply = _FOLDS[type(entry)]
         apply(draft, entry)
-        changed += _trials_of(entry)
+        changed += trials_of(entry)
     if changed:
         draft.scalars["news"] = state.news.after(changed)
     return draft.done()
-
-
-def _trials_of(entry: Entry) -> Iterable[TrialId]:
-    """The trials that an entry is about."""
-    if isinstance(entry, Advanced):
-        return entry.samples.keys() | entry.visits.keys()
-    if isinstance(entry, Submitted):
-        return (entry.trial.id,)
-    trial: TrialId | None = getattr(entry, "trial", None)
-    if trial is None:
-        return ()
-    return (trial,)
 
 
 _STATE_FIELDS = tuple(f.name for f in fields(State) if f.init)
@@ -192,7 +182,7 @@ class _Draft:
         self.write("pending")[trial] = shards.difference(seen)
 
 
-# -- what each kind of entry changes -------------------------------------------------------------
+# -- what each kind of entry changes
 
 
 def _opened(draft: _Draft, entry: Opened) -> None:
@@ -226,28 +216,12 @@ def _begin(draft: _Draft, trial: Trial) -> None:
     draft.write("scores")[trial.id] = ()
     draft.write("pending")[trial.id] = frozenset()
     draft.set_visits(trial.id, ())
-    if trial.start is not None:
-        _begin_from(draft, trial, *trial.start)
-
-
-def _begin_from(draft: _Draft, trial: Trial, parent: TrialId, visits: int) -> None:
-    """Give a new trial the first visits of its parent, and the parent's checkpoint.
-
-    That checkpoint is the trial's durable state until it has one of its own.
-    """
-    kept = draft.read("kept").get(parent)
-    other = draft.read("known").get(parent)
-    found = "unknown"
-    if other is not None:
-        found = f"durable after {durable(kept)[0]} visits"
-    same_shards = other is not None and other.shards == trial.shards
-    if kept is None or kept.visits != visits or not same_shards:
-        raise ValueError(
-            f"trial {trial.id} starts from {parent} after {visits} visits"
-            f" to the same shards, but {parent} is {found}:"
-            " start from a trial that is finished, after all its visits"
-        )
-    draft.set_visits(trial.id, draft.read("visits")[parent][:visits])
+    if trial.start is None:
+        return
+    # It has its parent's visits and durable state, until it has one of its own.
+    kept = start_of(trial, draft.read("known"), draft.read("kept"))
+    visits = draft.read("visits")[trial.start[0]]
+    draft.set_visits(trial.id, visits[: kept.visits])
     draft.write("done")[trial.id] = kept.samples
     draft.write("kept")[trial.id] = replace(kept, trial=trial.id)
 
@@ -262,6 +236,22 @@ def _advanced(draft: _Draft, entry: Advanced) -> None:
     for trial, visits in entry.visits.items():
         if trial in known:
             draft.set_visits(trial, draft.read("visits")[trial] + visits)
+    for trial, spent in entry.spent.items():
+        samples = entry.samples.get(trial, 0.0)
+        _clock(draft, trial, samples, spent.get("train", 0.0))
+
+
+def _clock(draft: _Draft, trial: TrialId, samples: Samples, seconds: Seconds) -> None:
+    """Note how fast the trial's gang goes on its slot; nothing of gangs on several slots."""
+    gang = draft.read("running").get(trial)
+    if gang is None or len(gang.slots) != 1 or min(samples, seconds) <= 0:
+        return
+    place = (kind_of(gang, draft.read("signature")), *gang.slots)
+    worked = draft.write("worked")
+    worked[place] = added(worked.get(place), samples, seconds)
+    rate = worked[place][0] / worked[place][1]
+    if not is_same(draft.read("speeds").get(place), rate):
+        draft.write("speeds")[place] = rate
 
 
 def _kept(draft: _Draft, entry: Kept) -> None:
@@ -282,13 +272,10 @@ def _fell(draft: _Draft, entry: Fell) -> None:
     draft.set_visits(trial, visits)
     shards = len(known[trial].shards)
     if shards:
-        _drop_scores(draft, trial, len(visits) / shards)
-
-
-def _drop_scores(draft: _Draft, trial: TrialId, reached: float) -> None:
-    """Drop evaluations after the epoch that the trial fell back to: they will come again."""
-    scores = draft.write("scores")
-    scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
+        # Evaluations after the epoch that it fell back to will come again.
+        reached = len(visits) / shards
+        scores = draft.write("scores")
+        scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
 
 
 def _evaluated(draft: _Draft, entry: Evaluated) -> None:
@@ -299,11 +286,24 @@ def _evaluated(draft: _Draft, entry: Evaluated) -> None:
 
 def _measured(draft: _Draft, entry: Measured) -> None:
     draft.write("signature")[entry.trial] = entry.signature
+    gang = draft.read("running").get(entry.trial)
+    if gang is not None and len(gang.slots) == 1:
+        (slot,) = gang.slots
+        _name(draft, (str(entry.trial), slot), (entry.signature, slot))
+        if "rate" in entry.figures:
+            draft.write("rated")[entry.signature] = slot
     if not entry.figures:
         return
     figures = draft.write("figures")
-    former = figures.get(entry.signature, {})
-    figures[entry.signature] = {**former, **entry.figures}
+    figures[entry.signature] = {**figures.get(entry.signature, {}), **entry.figures}
+
+
+def _name(draft: _Draft, before: Place, after: Place) -> None:
+    """What was clocked of a trial counts for its signature from now on."""
+    for name in ("worked", "speeds"):
+        if before in draft.read(name):
+            table = draft.write(name)
+            table[after] = table.pop(before)
 
 
 def _joined(draft: _Draft, entry: Joined) -> None:

@@ -4,9 +4,37 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.core.cluster import GiB
+from shoal.core.cluster import GiB, SlotId
 from shoal.core.plan import Gang
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Samples, Seconds, TrialId
+
+# What trains, as far as its speed is concerned, and the slot where it does.
+Place = tuple[str, SlotId]
+Work = tuple[Samples, Seconds]
+FADES = 0.7  # of what was trained at a place before, this part still counts
+SAME = 0.03  # rates that differ by less are the same
+
+
+def kind_of(gang: Gang, signature: Mapping[TrialId, str]) -> str:
+    """Equal for gangs on one slot that should go equally fast there.
+
+    That is the signature of a trial alone, or its name until it has one. Gangs of several trials
+    are of one kind if their signatures are.
+    """
+    kinds = [signature.get(trial, str(trial)) for trial in gang.trials]
+    return "+".join(sorted(kinds))
+
+
+def added(before: Work | None, samples: Samples, seconds: Seconds) -> Work:
+    """The work at a place, with this more. Older work counts ever less, as slots change."""
+    if before is None:
+        return samples, seconds
+    return FADES * before[0] + samples, FADES * before[1] + seconds
+
+
+def is_same(rate: float | None, other: float) -> bool:
+    """Whether a rate (None: it is not known) is as good as the other."""
+    return rate is not None and abs(rate - other) <= SAME * other
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Kept
 from shoal.core.news import News
 from shoal.core.plan import Gang, Plan
-from shoal.core.profile import Profile
+from shoal.core.profile import Place, Profile, Work
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
 Figures = Mapping[str, float]
@@ -63,6 +63,12 @@ class State:
     figures: Mapping[str, Figures] = field(default_factory=dict)
     # The signature of each trial that was measured.
     signature: Mapping[TrialId, str] = field(default_factory=dict)
+    # The slot on which the rate of each signature was measured.
+    rated: Mapping[str, SlotId] = field(default_factory=dict)
+    # What gangs on one slot have trained there of late: see `core.profile.kind_of`.
+    worked: Mapping[Place, Work] = field(default_factory=dict)
+    # Samples/s of those gangs; a rate changes only if it was off by more than a little.
+    speeds: Mapping[Place, float] = field(default_factory=dict)
 
     # How often slots died under a trial since its last Kept.
     strikes_of_slots: Mapping[TrialId, int] = field(default_factory=dict)
@@ -150,3 +156,27 @@ def durable(kept: Kept | None) -> tuple[int, Samples]:
 def epoch_of(visits: tuple[Visit, ...], shards: int) -> int:
     """The complete epochs in these visits: an epoch is one visit to each of so many shards."""
     return len(visits) // max(shards, 1)
+
+
+def start_of(
+    trial: Trial, known: Mapping[TrialId, Trial], kept: Mapping[TrialId, Kept]
+) -> Kept:
+    """The durable state of another trial that a new trial starts from.
+
+    Raises:
+        ValueError: that trial has no such state, or has other shards.
+    """
+    assert trial.start is not None
+    parent, visits = trial.start
+    state = kept.get(parent)
+    found = "unknown"
+    if parent in known:
+        found = f"durable after {durable(state)[0]} visits"
+        same_shards = known[parent].shards == trial.shards
+        if state is not None and state.visits == visits and same_shards:
+            return state
+    raise ValueError(
+        f"trial {trial.id} starts from {parent} after {visits} visits"
+        f" to the same shards, but {parent} is {found}:"
+        " start from a trial that is finished, after all its visits"
+    )

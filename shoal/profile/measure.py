@@ -1,13 +1,14 @@
 """What the study believes of speed and memory, from what was measured of its configurations."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from math import inf
 
 from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.news import News
 from shoal.core.plan import Gang, Lane
-from shoal.core.profile import Cost, Profile
+from shoal.core.profile import Cost, Place, Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.given import Given
@@ -20,7 +21,15 @@ from shoal.profile.pace import (
     shares_one_slot,
 )
 from shoal.profile.signatures import Key, Signatures
-from shoal.profile.widths import WIDER, Points, rate_at, wide_rates
+from shoal.profile.slot_speeds import SlotSpeeds
+from shoal.profile.widths import (
+    WIDER,
+    Points,
+    mean_of,
+    own_speedups,
+    rate_at,
+    wide_rates,
+)
 
 RATE = 1000.0  # samples/s of all trials, while nothing was measured: any number does
 NOTHING = Given(())
@@ -32,8 +41,15 @@ def believe(
     state: State, given: Given = NOTHING, signatures: Signatures | None = None
 ) -> "Belief":
     """What the study's journal says about speed and memory; it is computed when it is asked for."""
+    slots = SlotSpeeds(state.speeds, state.rated)
     return Belief(
-        state.figures, state.signature, state.known, given, largest(state), signatures
+        state.figures,
+        state.signature,
+        state.known,
+        given,
+        largest(state),
+        signatures,
+        slots,
     )
 
 
@@ -54,11 +70,13 @@ class Believer:
         self._last: Belief | None = None
         self._slots: Slots | None = None
         self._news: News | None = None
+        self._speeds: Mapping[Place, float] | None = None
         self._signatures = Signatures()
 
     def __call__(self, state: State) -> "Belief":
         self._last = self._current(state)
         self._slots = state.slots
+        self._speeds = state.speeds
         return self._last
 
     def _current(self, state: State) -> "Belief":
@@ -73,6 +91,8 @@ class Believer:
     def _outdated(self, last: "Belief", state: State) -> bool:
         """Whether something was measured since, or the largest slot is another one."""
         if last.figures is not state.figures or last.signature is not state.signature:
+            return True
+        if self._speeds is not state.speeds:
             return True
         return self._resized(last, state)
 
@@ -124,6 +144,7 @@ class Belief:
         given: Given = NOTHING,
         room: GiB = inf,
         signatures: Signatures | None = None,
+        slots: SlotSpeeds = SlotSpeeds({}, {}),
     ) -> None:
         self.figures = figures
         self.given = given
@@ -133,6 +154,7 @@ class Belief:
         if signatures is None:
             signatures = Signatures.of(signature, known)
         self.signatures = signatures
+        self.slots = slots
         self._near: dict[Key, Figures] = {}
         self._found: dict[TrialId, Figures] = {}
         self._curves: dict[TrialId, list[float]] = {}
@@ -140,18 +162,18 @@ class Belief:
 
     def of(self, known: Mapping[TrialId, Trial]) -> "Belief":
         """The same measurements, for these trials (a simulation's, say)."""
-        made = Belief(
-            self.figures, self.signature, known, self.given, self.room, self.signatures
-        )
-        made._near = self._near
-        for name in ("_mean", "_speedups", "_first"):
-            if name in self.__dict__:  # the property was computed already
-                made.__dict__[name] = self.__dict__[name]
+        made = copy(self)  # with what it has computed already
+        made.known = known
+        made._found = {}
+        made._curves = {}
+        made._costs = {}
         return made
 
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         if shares_one_slot(gang):
-            return dict.fromkeys(gang.trials, 1.0 / self._together(gang))
+            (slot,) = gang.slots
+            pace = self.slots.of(slot) / self._together(gang)
+            return dict.fromkeys(gang.trials, pace)
         return lockstep(gang, self._alone)
 
     def _together(self, gang: Gang) -> Seconds:
@@ -178,9 +200,11 @@ class Belief:
     def _alone(self, lane: Lane) -> float:
         """Samples/s of the lane on its slots, if no other lane shares them."""
         width = len(lane.slots)
-        if width == 1:
-            return self._rate(lane.trial)
-        return self.curve(lane.trial, width)[width - 1]
+        rate = self.curve(lane.trial, width)[width - 1]
+        if not self.slots:
+            return rate
+        kind = self.signatures.name(lane.trial, self.known)
+        return rate * min(self.slots.of_kind(kind, slot) for slot in lane.slots)
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         if upto == 1:
@@ -218,26 +242,14 @@ class Belief:
             form,
         )  # trials of one kind have the same figures, which this belief keeps
         if key not in self._costs:
-            self._costs[key] = self._cost(found, form, self._said(trial))
+            said = self._said(trial)
+            figures = {**self._mean, **found}
+            figures["first"] = said.get("first", self._first)
+            crowded = 0.0
+            if "memory" not in said:
+                crowded = min(found.get("crowded", 0.0), self.room)
+            self._costs[key] = _cost(figures, crowded, form)
         return self._costs[key]
-
-    def _cost(self, found: Figures, form: Hashable, said: Figures) -> Cost:
-        """The costs by these figures; `said`: those given, which hold whatever was measured."""
-
-        def figure(name: str) -> float:
-            return found.get(name, self._mean.get(name, 0.0))
-
-        memory = figure("memory")
-        if "memory" not in said:
-            memory = max(memory, min(found.get("crowded", 0.0), self.room))
-        return Cost(
-            memory=memory,
-            build=figure("build"),
-            evaluate=figure("evaluate"),
-            save=figure("save"),
-            first=said.get("first", self._first),
-            form=form,
-        )
 
     @cached_property
     def _first(self) -> Seconds:
@@ -278,12 +290,19 @@ class Belief:
         """Of the trial alone on one slot, without what it waits for data."""
         own = self._figures(trial)
         return (
-            own.get("rate")
+            self._own_rate(trial, own)
             or self._narrowed(own)
             or self._mean.get("rate")
             or self._narrowed(self._mean)
             or RATE
         )
+
+    def _own_rate(self, trial: TrialId, own: Figures) -> float | None:
+        """The trial's rate on a slot of speed 1, if one was measured or given."""
+        rate = own.get("rate")
+        if not rate or not self.slots or "rate" in self._said(trial):
+            return rate
+        return rate / self.slots.where_rated(self.signatures.name(trial, self.known))
 
     def _narrowed(self, figures: Figures) -> float | None:
         """Samples/s on one slot, of what was only measured wider."""
@@ -327,60 +346,43 @@ class Belief:
         name = self.signatures.seen.get(key)
         if name is not None:
             return self.figures.get(name, NONE)
-        return self._of_kind(self.signatures.kind(key))
-
-    def _of_kind(self, kind: Key) -> Figures:
-        """The figures of the nearest signatures, which are looked up once."""
-        if kind not in self._near:
-            self._near[kind] = self._of_nearest(kind)
-        return self._near[kind]
+        return self._of_nearest(self.signatures.kind(key))
 
     def _of_nearest(self, kind: Key) -> Figures:
-        """The mean figures of the signatures whose configurations are nearest to this kind."""
-        near = self.signatures.nearest(kind)
-        return _mean_of(self.figures.get(name, NONE) for name in near)
+        """The mean figures of the signatures whose configurations are nearest to this kind.
+
+        They are looked up once.
+        """
+        if kind not in self._near:
+            near = self.signatures.nearest(kind)
+            self._near[kind] = mean_of(self.figures.get(name, NONE) for name in near)
+        return self._near[kind]
 
     @cached_property
     def _mean(self) -> Figures:
         """The means of all that was measured."""
-        return _mean_of(self.figures.values())
+        return mean_of(self.figures.values())
 
     @cached_property
     def _speedups(self) -> dict[int, float]:
         """By width, the mean rate over that of one slot, of the signatures measured so wide."""
         found: dict[int, list[float]] = {}
         for figures in self.figures.values():
-            for width, more in _own_speedups(figures).items():
+            for width, more in own_speedups(figures).items():
                 found.setdefault(width, []).append(more)
         return {width: sum(each) / len(each) for width, each in found.items()}
 
 
-def _own_speedups(figures: Figures) -> dict[int, float]:
-    """By width, the rate over that of one slot; nothing where that is not known."""
-    alone = figures.get("rate")
-    if not alone:
-        return {}
-    return {width: rate / alone for width, rate in wide_rates(figures).items()}
+def _cost(figures: Figures, crowded: GiB, form: Hashable) -> Cost:
+    """The costs by these figures; what is not known counts 0.
 
-
-def _mean_of(figures: Iterable[Figures]) -> Figures:
-    """Means by name; of rates, the mean is taken over the seconds per sample."""
-    gathered = _additive_by_name(figures)
-    means = {name: sum(values) / len(values) for name, values in gathered.items()}
-    return {name: _additive(name, mean) for name, mean in means.items()}
-
-
-def _additive_by_name(figures: Iterable[Figures]) -> dict[str, list[float]]:
-    """All values of each name, in the form in which they add up."""
-    gathered: dict[str, list[float]] = {}
-    for each in figures:
-        for name, value in each.items():
-            gathered.setdefault(name, []).append(_additive(name, value))
-    return gathered
-
-
-def _additive(name: str, value: float) -> float:
-    """A rate's seconds per sample (and back again); any other figure as it is."""
-    if name.startswith("rate"):
-        return 1.0 / value
-    return value
+    `crowded`: the memory that the trial needs at least, because it ran out of it beside others.
+    """
+    return Cost(
+        memory=max(figures.get("memory", 0.0), crowded),
+        build=figures.get("build", 0.0),
+        evaluate=figures.get("evaluate", 0.0),
+        save=figures.get("save", 0.0),
+        first=figures["first"],
+        form=form,
+    )

@@ -127,6 +127,16 @@ class Signatures:
             held = self._keys[trial] = (config, key_of(config))
         return held[1]
 
+    def name(self, trial: TrialId, known: Mapping[TrialId, Trial]) -> str:
+        """The signature of its configuration, or of one that speed cannot tell from it.
+
+        The trial's own name if there is none.
+        """
+        key = self.key(trial, known)
+        if key in self.seen:
+            return self.seen[key]
+        return min(self.kinds.get(self.kind(key), ()), default=str(trial))
+
     def kind(self, key: Key) -> Key:
         """What of the configuration speed can depend on."""
         kind = self._kind_of.get(key)

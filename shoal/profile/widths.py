@@ -1,6 +1,7 @@
-"""The rate of a lane at widths that were not measured, from the widths that were."""
+"""The rate of a lane at widths that were not measured, from the widths that were; and means."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import lru_cache
 from math import log
 
@@ -57,3 +58,37 @@ def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
     if one[0] == other[0]:
         return WIDER  # there is only one point
     return log(other[1] / one[1]) / log(other[0] / one[0])
+
+
+# -- figures of several signatures
+
+
+def own_speedups(figures: Figures) -> dict[int, float]:
+    """By width, the rate over that of one slot; nothing where that is not known."""
+    alone = figures.get("rate")
+    if not alone:
+        return {}
+    return {width: rate / alone for width, rate in wide_rates(figures).items()}
+
+
+def mean_of(figures: Iterable[Figures]) -> Figures:
+    """Means by name; of rates, the mean is taken over the seconds per sample."""
+    gathered = _additive_by_name(figures)
+    means = {name: sum(values) / len(values) for name, values in gathered.items()}
+    return {name: _additive(name, mean) for name, mean in means.items()}
+
+
+def _additive_by_name(figures: Iterable[Figures]) -> dict[str, list[float]]:
+    """All values of each name, in the form in which they add up."""
+    gathered: dict[str, list[float]] = {}
+    for each in figures:
+        for name, value in each.items():
+            gathered.setdefault(name, []).append(_additive(name, value))
+    return gathered
+
+
+def _additive(name: str, value: float) -> float:
+    """A rate's seconds per sample (and back again); any other figure as it is."""
+    if name.startswith("rate"):
+        return 1.0 / value
+    return value

@@ -11,8 +11,9 @@ from shoal.backend.sim.virtual import (
     UnitAtWork,
     learning_curve,
 )
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import ShardId, SlotId
 from shoal.core.event import Advanced, Evaluated, Event, Measured, Sum
+from shoal.core.plan import solo
 from shoal.core.profile import Profile
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import ValidateEvery, is_met, next_visit
@@ -151,7 +152,7 @@ class SimulatedUnits:
         events: list[Event] = [Advanced({trial.id: made}, values, visits, spent)]
         if not position.measured:
             position.measured = True
-            events.append(self._measured(trial))
+            events.append(self._measured(trial, position.at))
         if unit.evaluate is not None:
             events.append(Evaluated(trial.id, epoch, metrics))
         if unit.saves:
@@ -174,7 +175,7 @@ class SimulatedUnits:
         shards = position.trial.shards or self.shards
         return len(position.visits) / len(shards)
 
-    def _measured(self, trial: Trial) -> Measured:
+    def _measured(self, trial: Trial, at: tuple[SlotId, ...]) -> Measured:
         """What a real backend would have measured. Equal configurations have equal signatures."""
         text = repr(sorted(trial.config.items()))
         signature = f"{crc32(text.encode()):08x}"
@@ -183,13 +184,19 @@ class SimulatedUnits:
         self.signatures.add(signature)
         cost = self.truth.cost(trial.id)
         figures = {
-            "rate": self.truth.curve(trial.id, 1)[0],
+            "rate": self._rate(trial.id, at),
             "memory": cost.memory,
             "build": cost.build,
             "save": cost.save,
             "evaluate": cost.evaluate,
         }
         return Measured(trial.id, signature, figures)
+
+    def _rate(self, trial: TrialId, at: tuple[SlotId, ...]) -> float:
+        """Samples/s of the trial alone where it is: at the first of its slots."""
+        if not at:
+            return self.truth.curve(trial, 1)[0]
+        return self.truth.rates(solo(trial, at[0], 0))[trial]
 
 
 def _loss_of(
