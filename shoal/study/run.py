@@ -33,8 +33,20 @@ from shoal.study.parts.asked import (
     most_slots,
     per_slot,
 )
-from shoal.study.parts.auto import is_auto, policy_of, with_levels
-from shoal.study.parts.backends import Start, WiredBackend, backend, check_place
+from shoal.study.parts.auto import (
+    check_place_of_data,
+    hops,
+    is_auto,
+    policy_of,
+    with_levels,
+)
+from shoal.study.parts.backends import (
+    Start,
+    WiredBackend,
+    backend,
+    check_place,
+    survey_for,
+)
 from shoal.study.parts.functions import (
     check_function_search,
     end_beyond_rungs,
@@ -105,11 +117,11 @@ def train(setup: Setup, asked: Request) -> None:
 def _prepare(setup: Setup, asked: Request) -> _Ready:
     """Check everything, then write down that a run begins."""
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
-    data = data_of(setup.recipe)
+    lines = setup.folder.lines()
+    data = data_of(setup.recipe, survey_for(asked.deciders.options, bool(lines)))
     rule = _rule(setup, asked.deciders, data)
     given = profile_of(asked.profile)
     check_slots(asked.deciders.options)
-    lines = setup.folder.lines()
     state = replay(lines)
     before = last_head(lines)
     longest = plan(setup, asked.deciders.searcher, before, state)
@@ -147,7 +159,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     if not lines and control.take(setup):  # notes that were left before the first run
         lines = setup.folder.lines()
         state = replay(lines)
-    start = Start(data, state, since, _whole(given))
+    start = Start(data, state, since, _whole(given), not hops(rule))
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
@@ -158,7 +170,10 @@ def _rule(setup: Setup, asked: Deciders, data: Data) -> Policy[Any]:
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     every = about_every(setup, asked.options, data)
-    rule = policy_of(asked.policy, fuse, setup.seed, every)
+    apart = data.catalogue is not None and not data.catalogue.is_whole_everywhere
+    rule = policy_of(asked.policy, fuse, setup.seed, every, hopping=apart)
+    if data.catalogue is not None:
+        check_place_of_data(rule, data.catalogue, asked.policy)
     return with_levels(rule, setup.space)
 
 

@@ -11,6 +11,7 @@ from shoal.search.optuna.meant import instead
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
+from shoal.train.data.placed.constructor import Survey
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
 from shoal.train.recipe.bring import bring
@@ -125,8 +126,10 @@ def _is_like_range(domain: Any) -> bool:
     return all(isinstance(end, int | float) for end in domain) and domain[0] < domain[1]
 
 
-def data_of(recipe: Recipe) -> Data:
+def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
     """The recipe's data.
+
+    `survey`: who looks at shards that lie at nodes; None: this process, which must hold them.
 
     Raises:
         StudyError: `data` raised, or returns something else than data, or data of which no batch
@@ -134,7 +137,7 @@ def data_of(recipe: Recipe) -> Data:
         OSError: a file cannot be read.
     """
     try:
-        return bring(recipe)
+        return bring(recipe, survey)
     except (StudyError, OSError):
         raise
     except DataError as error:

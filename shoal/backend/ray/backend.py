@@ -158,9 +158,8 @@ class Ray:
         slot = setup.slot(recipe, data, self.course.seed, share.gpus)
         self._fleet = Fleet(
             slot,
-            data.shards,
+            setup.register(data),
             share,
-            setup.copies,
             self._inbox.put,
             self._on_loss,
             self._on_news,
@@ -175,7 +174,7 @@ class Ray:
         self._wides = WideGangs(self._work, cluster.gradients(share))
         self._shelf = node_data.place(slot.token, cluster.here(), slot.cache)
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
-        if self._fleet.at(cluster.here()):  # the data is here already
+        if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
             node_data.prepare(self._shelf, os.getpid())
             node_data.shelve(data, self._shelf, recipe)
 
@@ -203,6 +202,7 @@ class Ray:
     def change(self, before: Gang | None, after: Gang | None) -> None:
         """See `Backend`."""
         wide = after is not None and self._wides.takes(after)
+        self._fleet.shards.check(after, self._fleet.processes)
         if before is None or after is None or not self._turns(before, after):
             if before is not None:
                 self._wides.stop(before)
@@ -211,7 +211,6 @@ class Ray:
                 self._wides.wait(after)
             elif after is not None:
                 self._narrow.wait(after)
-
         self._begin()
 
     def _turns(self, before: Gang, after: Gang) -> bool:

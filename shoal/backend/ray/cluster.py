@@ -39,8 +39,9 @@ class Node:
     """One machine of the cluster, and how many slots fit it."""
 
     id: str
-    host: str
+    host: str  # the name that it was given, else that of its machine
     room: int
+    names: tuple[str, ...] = ()  # by which a catalogue of data may call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +223,34 @@ def address() -> str:
 
 def nodes(share: Share) -> dict[str, Node]:
     """The live nodes, and how many slots of this size each has room for."""
-    found: dict[str, Node] = {}
+    return {node.id: node for node in live_nodes(share)}
+
+
+def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
+    """The live nodes. `share`: what a slot takes, of which there is room for some."""
+    found: list[Node] = []
     for node in ray.nodes():
         if node["Alive"]:
-            name = node["NodeID"]
-            room = _room(node["Resources"], share)
-            found[name] = Node(name, node["NodeManagerHostname"], room)
+            name, machine, address = (
+                node[key]
+                for key in ("NodeID", "NodeManagerHostname", "NodeManagerAddress")
+            )
+            given = node.get("NodeName") or address
+            host = machine
+            if given != address:
+                host = given
+            names = tuple(dict.fromkeys((host, machine, address, name)))
+            found.append(Node(name, host, _room(node["Resources"], share), names))
     return found
+
+
+def node_here() -> Node:
+    """The node of this process."""
+    own = here()
+    for node in live_nodes():
+        if node.id == own:
+            return node
+    raise LookupError(f"node {own} is not in the cluster")
 
 
 def _room(resources: Mapping[str, float], share: Share) -> int:

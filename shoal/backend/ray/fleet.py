@@ -1,5 +1,6 @@
 """The slots' processes: started, followed, replaced when they die, and their shards registered."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,8 +17,9 @@ from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
 from shoal.backend.ray.node.slot import GROUPS, SlotActor
+from shoal.backend.ray.placed.shards import NodeShards
 from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess
-from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Reached
@@ -42,16 +44,15 @@ class Fleet:
     def __init__(
         self,
         setup: SlotSetup,
-        shards: tuple[ShardId, ...],
+        shards: ShardRegister | NodeShards,
         share: Share,
-        copies: int,
         post: Post,
         on_loss: Callable[[SlotProcess], Events],
         on_news: Callable[[SlotProcess, int, Mapping[TrialId, Reached]], Events],
     ) -> None:
         self._setup = ray.put(setup)
         self._windows = Windows(FeederSetup.of(setup), self.follow)
-        self._shards = ShardRegister(shards, copies)
+        self.shards = shards
         self._share = share
         self.post = post
         self._on_loss = on_loss
@@ -121,15 +122,15 @@ class Fleet:
             self.look_at = monotonic() + POLL
         if not self.processes:
             raise ValueError(
-                "no node of the Ray cluster has room for a slot: lower cpus_per_slot or "
-                "gpus_per_slot, or add nodes"
+                "no node of the Ray cluster (that holds shards) has room for a slot: lower "
+                "cpus_per_slot or gpus_per_slot, or add nodes"
             )
 
     def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""
         self.look_at = monotonic() + POLL
         known = self._nodes
-        seen = nodes(self._share)
+        seen = _suited(self.shards, self._share)
         fresh = [
             node
             for name, node in seen.items()
@@ -164,7 +165,7 @@ class Fleet:
         """The nodes that have room for more slots, once for each."""
         used = [process.node for process in self.processes.values()]
         places: list[str] = []
-        for node in nodes(self._share).values():
+        for node in _suited(self.shards, self._share).values():
             places += [node.id] * (node.room - used.count(node.id))
         return places
 
@@ -195,15 +196,16 @@ class Fleet:
             raise hello.error
 
         process.opened(hello)
+        _tell_of_damage(process, hello)
         self._listen(process)
         if self._assembled:
-            return self._shards.again(self.ready, [process])
+            return self.shards.again(self.ready, [process])
         return []
 
     def assembled(self) -> tuple[Slot, ...]:
         """The slots that are ready at the start; from now on others join as they come."""
         self._assembled = True
-        return self._shards.first(self.ready)
+        return self.shards.first(self.ready)
 
     def _listen(self, process: SlotProcess) -> None:
         """Ask the slot how far its units are."""
@@ -266,7 +268,7 @@ class Fleet:
             return []
         events: Events = [Left(frozenset((process.id,)), died, why)]
         events += self._on_loss(process)
-        return events + self._shards.again(self.ready, ())
+        return events + self.shards.again(self.ready, ())
 
     def close(self) -> None:
         """End all processes, and clear the nodes of their copies of the data."""
@@ -287,6 +289,18 @@ def _why(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return str(error)
     return ""
+
+
+def _suited(shards: ShardRegister | NodeShards, share: Share) -> dict[str, Node]:
+    """The live nodes at which slots are of use."""
+    found = nodes(share)
+    return {name: node for name, node in found.items() if shards.suits(node.names)}
+
+
+def _tell_of_damage(process: SlotProcess, hello: Hello) -> None:
+    """Warn of shards that should lie at the slot's node, and cannot be read there."""
+    for why in hello.damaged.values():
+        warnings.warn(f"{process.id} is without a shard: {why}", stacklevel=1)
 
 
 def _actor(node: str, share: Share) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from shoal.backend.ray.node.setup import Feeders, SlotSetup
 from shoal.backend.ray.node.window import SHARE
+from shoal.backend.ray.placed.shards import NodeShards
+from shoal.backend.ray.slots import ShardRegister
 from shoal.backend.silence import SilenceLimits
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
@@ -33,7 +35,9 @@ class RaySetup:
     threads: int = 1  # of each slot
     cpus_per_slot: float | None = None
     gpus_per_slot: float | None = None
-    copies: int = 1  # slots that hold each shard
+    copies: int = 1  # slots that hold each shard, where every node has the data
+    # Of data that stays at its nodes: only nodes that hold all of it have slots.
+    whole: bool = False
     since: Seconds = 0.0  # the time of the study at which this run begins
     metric: str | None = None  # the study's
     checkpoint_every: Seconds = 30.0  # of a trial's training
@@ -87,13 +91,19 @@ class RaySetup:
             return states
         return states + self.stream_memory_gb / SHARE
 
+    def register(self, data: Data) -> ShardRegister | NodeShards:
+        """Which slots hold which shards."""
+        if data.catalogue is None:
+            return ShardRegister(data.shards, self.copies)
+        return NodeShards(data.catalogue, self.whole)
+
     def slot(self, recipe: Recipe, data: Data, seed: int, gpus: float) -> SlotSetup:
         """What each slot has to know; `gpus`: the slot's share of them."""
         checkpoints = self.checkpoints
         if "://" not in checkpoints:
             checkpoints = os.path.abspath(checkpoints)
         return SlotSetup(
-            user=dumps((recipe, self.pace)),
+            user=dumps((recipe, self.pace, _placed(data))),
             checkpoints=checkpoints,
             station=self._station(seed, gpus),
             gpus=gpus,
@@ -131,6 +141,13 @@ def why_no_feeders(recipe: Recipe, data: Data) -> str | None:
     if data.in_memory and not prepares:
         return "the data is in memory and the recipe neither prepares nor augments it"
     return None
+
+
+def _placed(data: Data) -> Data | None:
+    """Data that stays at its nodes, which slots are sent; other data they build themselves."""
+    if data.catalogue is None:
+        return None
+    return data.at(())
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str | None:

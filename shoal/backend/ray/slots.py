@@ -10,6 +10,7 @@ from shoal.backend.ray.node.outcomes import Hello
 from shoal.backend.silence import Signs
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Joined
+from shoal.core.plan import Gang
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.recipe.unit import Unit
 
@@ -54,6 +55,7 @@ class SlotProcess:
     pid: int = 0
     born: str = ""  # when the process with that number began
     meeting: str = ""  # where processes of wide lanes meet
+    holds: Shards = frozenset()  # shards that lie at its node, of data that stays there
     run: GangRun | None = None  # the gang at work here alone
     calls: list[Call] = field(default_factory=list)  # of that gang
     # Units that it makes together with other slots.
@@ -114,6 +116,7 @@ class SlotProcess:
         self.born = hello.born
         self.signs = Signs.at(monotonic())
         self.meeting = hello.meeting
+        self.holds = hello.shards
         self.slot = Slot(self.id, hello.host, hello.kind, hello.memory)
 
     def reading(self) -> set[Reading]:
@@ -136,6 +139,13 @@ class ShardRegister:
     def __init__(self, shards: tuple[ShardId, ...], copies: int) -> None:
         self._shards = shards
         self._copies = copies
+
+    def suits(self, names: Sequence[str]) -> bool:
+        """Whether slots are of use at the node with these names: everywhere."""
+        return True
+
+    def check(self, gang: Gang | None, processes: Mapping[SlotId, SlotProcess]) -> None:
+        """Check that the slots can read what the gang reads: each has all of the data."""
 
     def first(self, ready: Sequence[SlotProcess]) -> tuple[Slot, ...]:
         """Register the shards with the first slots, which then know of them."""

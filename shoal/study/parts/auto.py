@@ -10,10 +10,12 @@ from shoal.core.ports import Policy
 from shoal.core.state import View
 from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
+from shoal.policy.hop.hop import Hop
 from shoal.policy.named import KNOWN, NAMES, SHORT, parse
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.study.folder import StudyError
+from shoal.train.data.placed.catalogue import Catalogue
 
 NAME = "auto"
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
@@ -31,10 +33,12 @@ def policy_of(
     fuse: bool,
     seed: int,
     every: ValidateEvery = ValidateEvery(),
+    hopping: bool = False,
 ) -> Policy[Any]:
     """The policy of that name; "auto" simulates some policies and follows the quickest.
 
-    `every`: when trials are evaluated, which takes time in such a simulation.
+    `every`: when trials are evaluated, which takes time in such a simulation. `hopping`: "auto"
+    considers only policies that hop, for no node has all of the data.
 
     Raises:
         StudyError: no policy has that name.
@@ -44,7 +48,7 @@ def policy_of(
         check_methods("policy", policy, ("start", "decide"))
         return policy
     if is_auto(policy):
-        return auto(policy, lambda name: policy_of(name, fuse, seed), every)
+        return auto(policy, lambda name: policy_of(name, fuse, seed), every, hopping)
     if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
     return parse(policy, {"fuse": fuse}, seed)
@@ -94,10 +98,12 @@ def auto(
     policy: str,
     make: Callable[[str], Policy[Any]],
     every: ValidateEvery = ValidateEvery(),
+    hopping: bool = False,
 ) -> Auto:
     """The automatic choice among the usual candidates, or those named in "auto:fifo,hop-lrw".
 
-    `make`: returns the policy of a name. `every`: when trials are evaluated.
+    `make`: returns the policy of a name. `every`: when trials are evaluated. `hopping`: policies
+    that need all of the data at a slot are left out, if others remain.
 
     Raises:
         StudyError: no names follow the colon, or "auto" is among them.
@@ -109,6 +115,11 @@ def auto(
         )
     foresee = Ahead(every=every)
     candidates = {name: make(name) for name in names}
+    if hopping:
+        candidates = {
+            name: rule for name, rule in candidates.items() if hops(rule)
+        } or candidates
+        names = tuple(candidates)
     return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
 
 
@@ -145,6 +156,35 @@ def said(data: Mapping[str, Any]) -> str:
     if "candidates" not in data:
         return NAME
     return f"{NAME}:{','.join(data['candidates'])}"
+
+
+def hops(policy: Any) -> bool:
+    """Whether each gang of the policy reads one shard, at one slot that holds it.
+
+    A class that is not Shoal's counts as one that does: what its gangs read is checked as they
+    start.
+    """
+    if isinstance(policy, Auto):
+        return all(hops(each) for each in policy.candidates.values())
+    inner = getattr(policy, "policy", None)
+    if inner is not None:
+        return hops(inner)
+    own = not type(policy).__module__.startswith("shoal.")
+    return own or isinstance(policy, Hop)
+
+
+def check_place_of_data(
+    policy: Policy[Any], catalogue: Catalogue, asked: object
+) -> None:
+    """Raise StudyError if the policy needs a node with all of the data, and there is none."""
+    if hops(policy) or catalogue.is_whole:
+        return
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    raise StudyError(
+        f"policy {name} reads the whole data set at each slot, and no node holds all "
+        f"{len(catalogue.train)} shards: use one that moves models from shard to shard (hop, "
+        "hop-packs, hop-quick4, or auto), or give one node all shards"
+    )
 
 
 @dataclass(frozen=True, slots=True)

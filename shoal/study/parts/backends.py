@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from math import inf
 from typing import Any
 
@@ -18,6 +19,7 @@ from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
+from shoal.train.data.placed.constructor import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
@@ -38,6 +40,7 @@ class Start:
     state: State
     since: Seconds  # of the study: what former runs took
     given: Profile | None  # a profile that leaves nothing to be measured
+    whole: bool = True  # slots must hold all of the data
 
 
 class WiredBackend:
@@ -159,6 +162,32 @@ def _nothing() -> None:
     """There is nothing to close."""
 
 
+def check_ray() -> None:
+    """Raise StudyError unless Ray is installed."""
+    try:
+        import ray  # noqa: F401 - so that a fault within our own module is not taken for this
+    except ImportError as error:
+        raise StudyError(
+            "the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+        ) from error
+
+
+def survey_for(options: Options, begun: bool) -> Survey:
+    """Who looks at shards that lie at nodes: on Ray the nodes, else this process.
+
+    `begun`: the study has trained before.
+
+    Raises:
+        StudyError: Ray is not installed.
+    """
+    if options.backend != "ray":
+        return Survey()
+    check_ray()
+    survey = import_module("shoal.backend.ray.placed.survey")
+    made: Survey = survey.survey_of(options.address, begun)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Seconds of training from a given profile instead of a clock; it travels to slots.
@@ -186,12 +215,7 @@ def _ray(
     setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
     """Slots that are actors of a Ray cluster."""
-    try:
-        import ray  # noqa: F401 - so that a fault within our own module is not taken for this
-    except ImportError as error:
-        raise StudyError(
-            "the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout"
-        ) from error
+    check_ray()
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
 
@@ -202,6 +226,7 @@ def _ray(
         address=options.address,
         threads=options.threads,
         copies=options.copies,
+        whole=start.whole,
         since=start.since,
         metric=setup.metric,
         checkpoint_every=options.checkpoint_every,

@@ -13,14 +13,18 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
 
+from shoal.backend.ray import cluster
 from shoal.backend.ray.cluster import own_folder
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.data.placed.catalogue import LOCAL
+from shoal.train.recipe.bring import adopt, bring
 from shoal.train.recipe.pickled import dumps
 
 ALIGN = 64  # bytes: arrays start at cache lines
@@ -91,6 +95,21 @@ def shared(
             f"where the study was started ({fingerprint[:12]}): it must give the same on every "
             "machine and each time; check its files and seeds"
         )
+    return data
+
+
+def data_here(recipe: Any, placed: Data | None, folder: Path, fingerprint: str) -> Data:
+    """The data as this process of a node reads it.
+
+    `placed`: data that stays at its nodes, so that nothing is built or copied here. Raises as
+    `shared` does.
+    """
+    if placed is None:
+        build = partial(bring, recipe)
+        data = shared(folder, os.getppid(), build, fingerprint)
+    else:
+        data = placed.at((*cluster.node_here().names, LOCAL))
+    adopt(recipe, data)
     return data
 
 

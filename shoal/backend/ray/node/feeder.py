@@ -3,7 +3,6 @@
 import os
 import pickle
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -15,7 +14,6 @@ from shoal.backend.ray.node.setup import FeederSetup
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
-from shoal.train.recipe.bring import adopt, bring
 from shoal.train.stream.stream import feeding
 
 Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`
@@ -38,13 +36,10 @@ class Feeder:
     def __init__(self, setup: FeederSetup, *user: bytes) -> None:
         limit_threads(1)
         setup = setup.received(user)
-        recipe, _ = pickle.loads(setup.user)
+        recipe, _, placed = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()
         folder = node_data.place(setup.token, node, setup.cache)
-        data = node_data.shared(
-            folder, os.getppid(), partial(bring, recipe), setup.fingerprint
-        )
-        adopt(recipe, data)
+        data = node_data.data_here(recipe, placed, folder, setup.fingerprint)
         self._stream = feeding(recipe, data, setup.seed, setup.data_memory_gb)
         self._begun = process_time()
 

@@ -2,11 +2,9 @@
 
 import os
 import pickle
-import platform
 import secrets
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -21,11 +19,11 @@ from shoal.backend.ray.node.rounds import OnProgress, SlotRounds
 from shoal.backend.ray.node.setup import SlotSetup
 from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
+from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import limit_memory
-from shoal.train.recipe.bring import adopt, bring
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.wide.gate import Meeting
@@ -62,11 +60,8 @@ def open_slot(
     Raises:
         DataError, OSError: as `data.shared`.
     """
-    recipe, pace = pickle.loads(setup.user)
-    data = node_data.shared(
-        folder, os.getppid(), partial(bring, recipe), setup.fingerprint
-    )
-    adopt(recipe, data)
+    recipe, pace, placed = pickle.loads(setup.user)
+    data = node_data.data_here(recipe, placed, folder, setup.fingerprint)
     # Slots on several machines write side by side: a name of its own for each.
     name = secrets.token_hex(4)
     checkpoints = Checkpoints(setup.checkpoints, setup.station.run, name)
@@ -91,9 +86,25 @@ def open_slot(
     meeting = Meeting(cluster.address())
     if device == "cpu" and setup.slot_memory_gb is not None:
         limit_space(setup.slot_memory_gb)
-    pid = os.getpid()
-    hello = Hello(platform.node(), device, memory, pid, born(pid), meeting.address)
+    hello = _hello(device, memory, meeting.address, data)
     return OpenSlot(station, rounds, checkpoints, meeting, hello)
+
+
+def _hello(device: str, memory: GiB, meeting: str, data: Data) -> Hello:
+    """That the slot is ready, and which shards lie here."""
+    damaged = data.damaged()
+    shards = frozenset(data.shards) - damaged.keys()
+    pid = os.getpid()
+    return Hello(
+        cluster.node_here().host,
+        device,
+        memory,
+        pid,
+        born(pid),
+        meeting,
+        frozenset(shard for shard in shards if data.is_here(shard)),
+        damaged,
+    )
 
 
 def _memory(setup: SlotSetup, device: str) -> GiB:

@@ -1,10 +1,10 @@
 """What a slot answers: that it is ready, and what came of the units that it was given."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.cluster import GiB
+from shoal.core.cluster import GiB, ShardId
 from shoal.core.event import Sum
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Done, Made, Returned, Tree, TrialError
@@ -20,6 +20,10 @@ class Hello:
     pid: int
     born: str  # when its process began: numbers of processes are used again
     meeting: str  # where processes of wide lanes can meet: "host:port"
+    # Of data that stays at its nodes: the shards that lie here, and why others that should cannot
+    # be read.
+    shards: frozenset[ShardId] = frozenset()
+    damaged: Mapping[ShardId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

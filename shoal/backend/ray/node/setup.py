@@ -18,7 +18,8 @@ PIECE = 64 * 1024
 class SlotSetup:
     """What a slot has to know of the study."""
 
-    user: bytes  # (recipe, pace), pickled with their code
+    # (recipe, pace, data or None), pickled with their code; data that stays at its nodes comes so
+    user: bytes
     checkpoints: str  # URL of their folder
     station: StationSetup  # device and pace are found out by the slot's process
     gpus: float  # the slot's share of them
@@ -39,7 +40,7 @@ class SlotSetup:
 class FeederSetup:
     """What the feeders of a node have to know of the study."""
 
-    user: bytes  # (recipe, pace), pickled with their code
+    user: bytes  # as of `SlotSetup`
     seed: int
     fingerprint: str  # of the data
     token: str  # names this run's copies of the data

@@ -93,6 +93,11 @@ class Catalogue:
         """Whether some node holds all training shards."""
         return any(self.is_whole_at((node,)) for node in [*self.nodes, LOCAL])
 
+    @property
+    def is_whole_everywhere(self) -> bool:
+        """Whether each node that is named holds all training shards."""
+        return all(self.is_whole_at((node,)) for node in self.nodes)
+
     def with_place(
         self, part: str, node: str, path: str, validation: bool
     ) -> Catalogue:

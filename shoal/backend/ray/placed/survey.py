@@ -1,0 +1,107 @@
+"""What the nodes of a Ray cluster find of the shards that lie there."""
+
+import pickle
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.backend.ray import cluster
+from shoal.train.data.columns import DataError
+from shoal.train.data.placed.constructor import Survey
+from shoal.train.data.placed.survey import (
+    Asked,
+    Finding,
+    Inspection,
+    look,
+    tasks_of,
+)
+from shoal.train.recipe.pickled import dumps
+
+
+def survey_of(address: str | None, begun: bool) -> Survey:
+    """Who looks at the shards: the nodes that hold them.
+
+    Without an `address`, in a process that has joined no cluster, that is this machine. `begun`:
+    the study has trained before; nodes may then be away, as long as others hold their shards.
+    """
+    if address is None and not ray.is_initialized():
+        return Survey()
+    surveyor = partial(survey_nodes, address=address, begun=begun)
+    return Survey(surveyor=surveyor, names=())
+
+
+def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding]:
+    """Have each node that the catalogue names look at its files, all of them at the same time.
+
+    Raises:
+        DataError: a node is not in the cluster.
+    """
+    if not ray.is_initialized():
+        cluster.join(address, None, 1, 0.0)
+    there = _nodes_by_name()
+    away = [node for node in asked.catalogue.nodes if node not in there]
+    if away:
+        _tell_of(away, asked, there, begun)
+    known = [node for node in asked.catalogue.nodes if node in there]
+    anywhere = known[0] if known else next(iter(there))
+    recipe = dumps(asked.recipe)
+    tasks = tasks_of(asked.catalogue, known, anywhere)
+    refs = [_looked(task, there[task.node], asked, recipe) for task in tasks]
+    findings: list[Finding] = []
+    for found in ray.get(refs):
+        findings += found
+    return findings
+
+
+def _nodes_by_name() -> dict[str, str]:
+    """The id of each live node, by each of its names."""
+    found: dict[str, str] = {}
+    for node in cluster.live_nodes():
+        for name in node.names:
+            found.setdefault(name, node.id)
+    return found
+
+
+def _tell_of(
+    away: Sequence[str], asked: Asked, there: Mapping[str, str], begun: bool
+) -> None:
+    """Warn of nodes that are not there, where the others hold all shards of a study that goes on.
+
+    Raises:
+        DataError: otherwise.
+    """
+    listed = ", ".join(
+        sorted(dict.fromkeys(node.host for node in cluster.live_nodes()))
+    )
+    text = (
+        f"the catalogue names {', '.join(away)}, and the cluster has the nodes {listed}"
+    )
+    held = asked.catalogue.at(there)
+    alone = [part for part in asked.catalogue.parts if part not in held]
+    if begun and not alone:
+        warnings.warn(f"{text}; the others hold all shards", stacklevel=2)
+        return
+    if alone:
+        text += f"; {', '.join(alone[:5])} lies nowhere else"
+    raise DataError(
+        f"{text}: name nodes as `ray start --node-name` does, or by host name or address; "
+        "add the node, or leave it out of the catalogue"
+    )
+
+
+def _looked(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
+    """A reference to what the node finds."""
+    remote = ray.remote(num_cpus=0, max_retries=1)(_look).options(
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+    )
+    return remote.remote(task, asked.cache, recipe)
+
+
+def _look(task: Inspection, cache: Any, recipe: bytes) -> list[Finding]:
+    """What runs at a node."""
+    brought = pickle.loads(recipe)
+    return look(task, cache, getattr(brought, "read", None))

@@ -1,0 +1,212 @@
+"""Data that stays at its nodes, on a Ray cluster whose nodes have folders of their own."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray_kit import Bench, Given, Tiny, trials_of
+
+import shoal
+from shoal.backend.ray import cluster as ray_cluster
+from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray.backend import Ray
+from shoal.backend.ray.placed.survey import survey_of
+from shoal.core.event import Joined, Left
+from shoal.core.trial import TrialId
+from shoal.policy import Hop
+from shoal.study.folder import StudyError
+from shoal.train.recipe.bring import bring
+
+pytestmark = pytest.mark.slow
+NODES = ("n0", "n1", "n2", "n3")
+
+
+class Placed(Tiny):
+    """Shards at nodes. Each opening of a file is a line of the record: process, node, file."""
+
+    def __init__(self, catalogue: Path, record: Path, slow: float = 0.0) -> None:
+        super().__init__(slow=slow, columns=6)
+        self.catalogue, self.record = catalogue, record
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.shards(self.catalogue)
+
+    def read(self, path: Path) -> Any:
+        node = ray_cluster.node_here().host if ray.is_initialized() else "none"
+        line = json.dumps({"pid": os.getpid(), "node": node, "path": str(path)})
+        with self.record.open("a") as record:
+            record.write(line + "\n")
+        return super().read(path)
+
+    @property
+    def openings(self) -> list[Mapping[str, Any]]:
+        return [json.loads(line) for line in self.record.read_text().splitlines()]
+
+
+def placed(
+    folder: Path, shards: int, replicas: int, nodes: tuple[str, ...] = NODES
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Files of each node in a folder of its own, and the catalogue's tables."""
+    rng = np.random.default_rng(0)
+    tables: dict[str, dict[str, dict[str, str]]] = {"train": {}, "valid": {}}
+    for number in range(shards + 1):
+        name = f"s{number}" if number < shards else "held"
+        x = rng.normal(size=(40, 6)).astype("float32")
+        holders = [nodes[(number + k) % len(nodes)] for k in range(replicas)]
+        table = "train"
+        if name == "held":
+            holders, table = list(nodes), "valid"
+        places = {}
+        for node in holders:
+            (folder / node).mkdir(exist_ok=True)
+            np.savez(folder / node / f"{name}.npz", x, x[:, :3].argmax(1))
+            places[node] = str(folder / node / f"{name}.npz")
+        tables[table][name] = places
+    return tables
+
+
+def written(file: Path, tables: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Path:
+    lines = []
+    for table, parts in tables.items():
+        for part, places in parts.items():
+            lines.append(f"[{table}.{part}]")
+            lines += [f'"{node}" = "{path}"' for node, path in places.items()]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def opened(backend: Ray) -> None:
+    """Start slots at the new nodes, and wait until they are open: meanwhile nobody gets work."""
+    backend._fleet.look()
+    fresh = [each for each in backend._fleet.processes.values() if each.slot is None]
+    assert len(fresh) == 2
+    ray.get([each.call("train", "forget", TrialId("none")) for each in fresh])
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster whose head has no room for slots, and which soon notes that a node is gone."""
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    ray.shutdown()
+    system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    args = {"num_cpus": 0, "include_dashboard": False, "_system_config": system}
+    cluster = Cluster(initialize_head=True, head_node_args=args)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) -> None:
+    """Six shards with three copies each. Every trial visits every shard once an epoch, learns what
+    it learns alone, and no process reads a shard that does not lie at its node.
+    """
+    nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
+    tables = placed(tmp_path, shards=6, replicas=3)
+    recipe = Placed(
+        written(tmp_path / "c.toml", tables), tmp_path / "record"
+    )
+    data = bring(recipe, survey_of(head.address, begun=False))
+    bench = Bench(tmp_path, recipe, data)
+    epochs, gone = 5, ("n0", "n2")
+    done: list[str] = []
+
+    def churn(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            least = min((len(v) for v in state.visits.values()), default=0) / 6
+            if not done and least > 1:
+                done.append("gone")
+                for name in gone:
+                    head.remove_node(nodes[name], allow_graceful=False)
+            elif len(done) == 1 and least > 3 and len(state.slots) == 2:
+                done.append("back")
+                for name in gone:
+                    head.add_node(num_cpus=1, node_name=name)
+                opened(backend)
+
+        return watch
+
+    searcher = Given(
+        [], trials_of(data, [4, 5, 6], epochs), lambda v: len(v.slots) == 4
+    )
+    bench.run(searcher, Hop(), churn, address=head.address, checkpoint_every=0.2)
+    assert done == ["gone", "back"]
+    assert len([slot for left in bench.events(Left) for slot in left.slots]) >= 2
+    assert len(bench.state.slots) == 4, "they are back"
+    for joined in bench.events(Joined):
+        for slot in joined.slots:
+            assert slot.shards == data.catalogue.shards_at((slot.node,))  # type: ignore[union-attr]
+    bench.check_visits(epochs)
+    for opening in recipe.openings:
+        assert opening["node"] in NODES and opening["pid"] != os.getpid()
+        assert Path(opening["path"]).parent.name == opening["node"]
+    ray.shutdown()
+    here = {
+        table: {
+            part: {"local": next(iter(places.values()))}
+            for part, places in parts.items()
+        }
+        for table, parts in tables.items()
+    }
+    written(tmp_path / "c.toml", here)
+    bench.data = bring(recipe)
+    assert bench.data.fingerprint == data.fingerprint
+    bench.check_weights()
+
+
+def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
+    for name in NODES[:2]:
+        head.add_node(num_cpus=1, node_name=name)
+    tables = placed(tmp_path, shards=3, replicas=1, nodes=NODES[:2])
+    recipe = Placed(tmp_path / "c.toml", tmp_path / "record")
+
+    def refused(folder: str, policy: str = "hop") -> str:
+        study = shoal.create_study(
+            recipe,
+            storage=tmp_path / folder,
+            metric="accuracy",
+            mode="max",
+            search_space={"width": shoal.grid([4])},
+        )
+        with pytest.raises(StudyError) as raised:
+            study.optimize(
+                max_epochs=1,
+                policy=policy,
+                backend="ray",
+                address=head.address,
+                progress=False,
+            )
+        assert not (tmp_path / folder / "journal.jsonl").exists()
+        return str(raised.value)
+
+    train = tables["train"]
+    written(recipe.catalogue, {**tables, "train": {**train, "s1": {"n9": "/x.npz"}}})
+    text = refused("unknown")
+    assert "names n9, and the cluster has the nodes" in text
+    assert "s1 lies nowhere else" in text
+
+    missing = {"n1": str(tmp_path / "none.npz")}
+    other = {"n0": train["s0"]["n0"], "n1": train["s1"]["n1"]}
+    written(
+        recipe.catalogue, {**tables, "train": {**train, "s1": missing, "s0": other}}
+    )
+    text = refused("missing")
+    assert "s1 at n1" in text and "there is no such file" in text
+    assert "the copies of s0 differ" in text
+
+    written(recipe.catalogue, tables)
+    text = refused("whole", policy="fifo")
+    assert "policy fifo reads the whole data set" in text and "hop" in text
+
+    written(
+        recipe.catalogue,
+        {**tables, "valid": {"held": {"n0": tables["valid"]["held"]["n0"]}}},
+    )
+    assert "held is not at n1" in refused("valid")
