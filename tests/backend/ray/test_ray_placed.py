@@ -110,9 +110,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
     """
     nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
     tables = placed(tmp_path, shards=6, replicas=3)
-    recipe = Placed(
-        written(tmp_path / "c.toml", tables), tmp_path / "record"
-    )
+    recipe = Placed(written(tmp_path / "c.toml", tables), tmp_path / "record")
     data = bring(recipe, survey_of(head.address, begun=False))
     bench = Bench(tmp_path, recipe, data)
     epochs, gone = 5, ("n0", "n2")
