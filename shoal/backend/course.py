@@ -3,7 +3,7 @@
 The real backends share this.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -68,6 +68,15 @@ class GangRun:
         if self.left is None:
             return None
         return self.left[0]
+
+    def waiting(self, units: Iterable[Unit], shard: ShardId) -> tuple[TrialId, ...]:
+        """The trials of these units that cannot go on, as the shard cannot be read.
+
+        A gang that was told its shards has no such trials: they may visit others meanwhile.
+        """
+        if self.left is not None:
+            return ()
+        return tuple(unit.trial.id for unit in units if unit.visit.shard == shard)
 
     def count_down(
         self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]

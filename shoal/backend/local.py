@@ -6,16 +6,17 @@ Training and deciding take turns in one thread, so that a debugger works.
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
 from shoal.backend.course import GangRun, Positions
 from shoal.core.check import PlanError
-from shoal.core.cluster import Slot
-from shoal.core.event import Event, Failed, Finished, Joined, Retired
+from shoal.core.cluster import ShardId, Slot
+from shoal.core.event import Ended, Event, Failed, Finished, Joined, Retired, Unread
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.train.data.columns import DataError
 from shoal.train.function.station import FunctionStation
 from shoal.train.recipe.unit import Done, Part, Returned, TrialError, Unit
 from shoal.train.slot.station import Station
@@ -193,6 +194,8 @@ class Local:
             trial, news = next(at.news)
         except StopIteration:
             return self._end(run, at)
+        except DataError as error:
+            return self._without_shard(run, at, error)
         if isinstance(news, Part):
             return self.course.part(trial, news)
         unit = at.units.pop(trial)
@@ -203,6 +206,27 @@ class Local:
         at.failed[trial] = news
         self.station.forget(trial)
         return []
+
+    def _without_shard(
+        self, run: GangRun, at: _PackRound, error: DataError
+    ) -> list[Event]:
+        """A shard cannot be read: the round came to nothing, and the gang ends.
+
+        Raises:
+            DataError: it is about something else.
+        """
+        shard = ShardId(error.part)
+        units = list(at.units.values())
+        if all(unit.visit.shard != shard for unit in units):
+            raise error
+        self._round = None
+        self._run = None
+        events: list[Event] = [self.course.fall(trial) for trial in run.gang.trials]
+        waiting = run.waiting(units, shard)
+        if not waiting:
+            self.slot = replace(self.slot, shards=self.slot.shards - {shard})
+        unread = Unread(self.slot.id, shard, str(error), waiting)
+        return [*events, unread, Ended(run.gang)]
 
     def _begin(self, run: GangRun) -> _PackRound:
         """Begin the next unit of each lane.

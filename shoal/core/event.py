@@ -151,6 +151,21 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A shard that lies at the slot cannot be read there: it is gone, cut short or damaged.
+
+    That is nobody's fault among the trials. `trials`: those that cannot go on without it, because
+    they train over the whole data in a fixed order. They wait until the next run. If there are
+    none, the trials may visit other shards meanwhile, and the slot counts as without this one.
+    """
+
+    slot: SlotId
+    shard: ShardId
+    why: str
+    trials: tuple[TrialId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Fed:
     """What the processes that prepare data for a node's slots have done so far in this run.
 
@@ -205,6 +220,7 @@ Event = (
     | Failed
     | Joined
     | Left
+    | Unread
     | Fed
     | Commanded
 )

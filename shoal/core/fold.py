@@ -5,12 +5,12 @@ Folding is pure: replaying a journal rebuilds the state of the run that wrote it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import fields, replace
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from shoal.core.cluster import ShardId, SlotId
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.draft import Draft
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -30,22 +30,18 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    Unread,
     trials_of,
 )
-from shoal.core.overlay import writable
-from shoal.core.plan import Gang, prune
+from shoal.core.plan import Gang
 from shoal.core.profile import Place, added, is_same, kind_of
-from shoal.core.state import State, epoch_of, start_of
-from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit, priority_of
-
-Table = Mapping[Any, Any]
-WritableTable = MutableMapping[Any, Any]
-Trials = frozenset[TrialId]
-Slots = frozenset[SlotId]
-NONE: frozenset[Any] = frozenset()
+from shoal.core.state import State, start_of
+from shoal.core.trial import Samples, Seconds, Trial, TrialId, priority_of
 
 # After so many strikes a trial runs alone. Company never gives it more.
 STRIKES_OF_COMPANY = 2
+# Tables that are empty when a run begins.
+OF_ONE_RUN = ("slots", "gangs", "busy", "running", "gone", "unread", "held_back")
 
 
 def step(state: State, entry: Entry) -> State:
@@ -59,7 +55,7 @@ def fold(state: State, entries: Iterable[Entry]) -> State:
     The given state stays as it is. A table that changes is copied once, however many of the
     entries change it.
     """
-    draft = _Draft(state)
+    draft = Draft(state)
     changed: list[TrialId] = []
     for entry in entries:
         apply = _FOLDS[type(entry)]
@@ -70,130 +66,18 @@ def fold(state: State, entries: Iterable[Entry]) -> State:
     return draft.done()
 
 
-_STATE_FIELDS = tuple(f.name for f in fields(State) if f.init)
-_values_of: Callable[[State], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
-
-
-class _Draft:
-    """A state in the making, over a `base` that stays as it is.
-
-    A table is named like its field of `State`. It is copied when it is first written to.
-    """
-
-    __slots__ = ("base", "fresh", "scalars")
-
-    def __init__(self, base: State) -> None:
-        self.base = base
-        # The tables that were copied, by name.
-        self.fresh: dict[str, WritableTable] = {}
-        # New values of the fields that are no tables, by name.
-        self.scalars: dict[str, Any] = {}
-
-    def read(self, name: str) -> Table:
-        """The table as it is now, only to be read."""
-        fresh = self.fresh.get(name)
-        if fresh is not None:
-            return fresh
-        table: Table = getattr(self.base, name)
-        return table
-
-    def write(self, name: str) -> WritableTable:
-        """The table as it is now, to be written to."""
-        fresh = self.fresh
-        if name not in fresh:
-            fresh[name] = writable(getattr(self.base, name))
-        return fresh[name]
-
-    def done(self) -> State:
-        """The new state. The draft must not be used afterwards."""
-        changes: dict[str, Any] = {**self.fresh, **self.scalars}
-        if not changes:
-            return self.base
-        values: list[Any] = list(map(changes.get, _STATE_FIELDS, _values_of(self.base)))
-        state = State(*values)
-        if "gangs" not in changes:
-            state.take_plan(self.base)
-        return state
-
-    # -- gangs: the tables `gangs`, `busy` and `running` change together -------------------------
-
-    def start(self, gang: Gang) -> None:
-        """The gang runs from now on."""
-        self.write("gangs")[gang] = None
-        busy = self.write("busy")
-        running = self.write("running")
-        for lane in gang.lanes:
-            running[lane.trial] = gang
-            busy.update(dict.fromkeys(lane.slots, gang))
-
-    def stop(self, gang: Gang) -> None:
-        """The gang runs no more. Nothing changes if it does not run."""
-        if gang not in self.read("gangs"):
-            return
-        del self.write("gangs")[gang]
-        busy = self.write("busy")
-        running = self.write("running")
-        for lane in gang.lanes:
-            running.pop(lane.trial, None)
-            for slot in lane.slots:
-                busy.pop(slot, None)
-
-    def shrink(self, gang: Gang, trials: Trials = NONE, slots: Slots = NONE) -> None:
-        """The gang goes on without these trials and slots, or stops if no lane is left."""
-        self.stop(gang)
-        rest = prune(gang, trials, slots)
-        if rest is not None:
-            self.start(rest)
-
-    # -- trials ----------------------------------------------------------------------------------
-
-    def end(self, trial: TrialId, how: str) -> None:
-        """The trial has no work left. Nothing changes if it had none before."""
-        if trial not in self.read("trials"):
-            return
-        del self.write("trials")[trial]
-        self.forget("ranked", trial)
-        self.write("ended")[trial] = how
-        gang = self.read("running").get(trial)
-        if gang is not None:
-            self.shrink(gang, trials=frozenset((trial,)))
-
-    def forget(self, name: str, key: TrialId) -> None:
-        """Take the key out of a table. The table is not copied if it lacks the key."""
-        if key in self.read(name):
-            del self.write(name)[key]
-
-    def set_priority(self, trial: TrialId, priority: float) -> None:
-        """Rank the trial, unless its priority is 1 like that of most."""
-        if priority == 1.0:
-            self.forget("ranked", trial)
-        else:
-            self.write("ranked")[trial] = priority
-
-    def set_visits(self, trial: TrialId, visits: tuple[Visit, ...]) -> None:
-        """The trial has made these visits; this gives the shards that are pending too."""
-        self.write("visits")[trial] = visits
-        shards: frozenset[ShardId] = self.read("known")[trial].shards
-        if not shards:
-            return
-        count = len(shards)
-        before = epoch_of(visits, count) * count  # visits of the complete epochs
-        seen = [visit.shard for visit in visits[before:]]
-        self.write("pending")[trial] = shards.difference(seen)
-
-
 # -- what each kind of entry changes
 
 
-def _opened(draft: _Draft, entry: Opened) -> None:
+def _opened(draft: Draft, entry: Opened) -> None:
     draft.scalars["run"] = entry.run
     draft.scalars["shards"] = entry.shards
     draft.scalars["stopped"] = None
-    for name in ("slots", "gangs", "busy", "running"):
+    for name in OF_ONE_RUN:
         draft.fresh[name] = {}
 
 
-def _submitted(draft: _Draft, entry: Submitted) -> None:
+def _submitted(draft: Draft, entry: Submitted) -> None:
     trial = entry.trial
     former = draft.read("known").get(trial.id)
     how = draft.read("ended").get(trial.id)
@@ -210,7 +94,7 @@ def _submitted(draft: _Draft, entry: Submitted) -> None:
         _begin(draft, trial)
 
 
-def _begin(draft: _Draft, trial: Trial) -> None:
+def _begin(draft: Draft, trial: Trial) -> None:
     """The first entries of a new trial in the tables."""
     draft.write("done")[trial.id] = 0.0
     draft.write("scores")[trial.id] = ()
@@ -226,7 +110,7 @@ def _begin(draft: _Draft, trial: Trial) -> None:
     draft.write("kept")[trial.id] = replace(kept, trial=trial.id)
 
 
-def _advanced(draft: _Draft, entry: Advanced) -> None:
+def _advanced(draft: Draft, entry: Advanced) -> None:
     """Samples and visits add up."""
     known = draft.read("known")
     done = draft.write("done")
@@ -241,7 +125,7 @@ def _advanced(draft: _Draft, entry: Advanced) -> None:
         _clock(draft, trial, samples, spent.get("train", 0.0))
 
 
-def _clock(draft: _Draft, trial: TrialId, samples: Samples, seconds: Seconds) -> None:
+def _clock(draft: Draft, trial: TrialId, samples: Samples, seconds: Seconds) -> None:
     """Note how fast the trial's gang goes on its slot; nothing of gangs on several slots."""
     gang = draft.read("running").get(trial)
     if gang is None or len(gang.slots) != 1 or min(samples, seconds) <= 0:
@@ -254,7 +138,7 @@ def _clock(draft: _Draft, trial: TrialId, samples: Samples, seconds: Seconds) ->
         draft.write("speeds")[place] = rate
 
 
-def _kept(draft: _Draft, entry: Kept) -> None:
+def _kept(draft: Draft, entry: Kept) -> None:
     if entry.trial not in draft.read("known"):
         return
     draft.write("kept")[entry.trial] = entry
@@ -262,7 +146,7 @@ def _kept(draft: _Draft, entry: Kept) -> None:
     draft.forget("strikes_of_slots", entry.trial)
 
 
-def _fell(draft: _Draft, entry: Fell) -> None:
+def _fell(draft: Draft, entry: Fell) -> None:
     trial = entry.trial
     known = draft.read("known")
     if trial not in known:
@@ -278,13 +162,13 @@ def _fell(draft: _Draft, entry: Fell) -> None:
         scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
 
 
-def _evaluated(draft: _Draft, entry: Evaluated) -> None:
+def _evaluated(draft: Draft, entry: Evaluated) -> None:
     if entry.trial not in draft.read("known"):
         return
     draft.write("scores")[entry.trial] += ((entry.epoch, entry.values),)
 
 
-def _measured(draft: _Draft, entry: Measured) -> None:
+def _measured(draft: Draft, entry: Measured) -> None:
     draft.write("signature")[entry.trial] = entry.signature
     gang = draft.read("running").get(entry.trial)
     if gang is not None and len(gang.slots) == 1:
@@ -298,7 +182,7 @@ def _measured(draft: _Draft, entry: Measured) -> None:
     figures[entry.signature] = {**figures.get(entry.signature, {}), **entry.figures}
 
 
-def _name(draft: _Draft, before: Place, after: Place) -> None:
+def _name(draft: Draft, before: Place, after: Place) -> None:
     """What was clocked of a trial counts for its signature from now on."""
     for name in ("worked", "speeds"):
         if before in draft.read(name):
@@ -306,26 +190,48 @@ def _name(draft: _Draft, before: Place, after: Place) -> None:
             table[after] = table.pop(before)
 
 
-def _joined(draft: _Draft, entry: Joined) -> None:
+def _joined(draft: Draft, entry: Joined) -> None:
     slots = draft.write("slots")
     for slot in entry.slots:
         slots[slot.id] = slot
 
 
-def _left(draft: _Draft, entry: Left) -> None:
+def _left(draft: Draft, entry: Left) -> None:
     """Gangs go on with the slots that they still have."""
     slots = draft.write("slots")
     busy = draft.read("busy")
     hit = {busy[slot] for slot in entry.slots if slot in busy}
     for slot in entry.slots:
-        slots.pop(slot, None)
+        _note_gone(draft, slots.pop(slot, None))
     for gang in hit:
         if entry.died:
             _strike_lanes(draft, gang, entry.slots)
         draft.shrink(gang, slots=entry.slots)
 
 
-def _strike_lanes(draft: _Draft, gang: Gang, died: frozenset[SlotId]) -> None:
+def _note_gone(draft: Draft, slot: Slot | None) -> None:
+    """Note where the shards of a slot that left lay."""
+    if slot is None or not slot.shards:
+        return
+    gone = draft.write("gone")
+    for shard in slot.shards:
+        gone[shard] = gone.get(shard, frozenset()) | {slot.node}
+
+
+def _unread(draft: Draft, entry: Unread) -> None:
+    """The slot loses the shard, or the trials wait for it."""
+    unread = draft.write("unread")
+    unread[entry.shard] = {**unread.get(entry.shard, {}), entry.slot: entry.why}
+    if entry.trials:
+        draft.write("held_back").update(dict.fromkeys(entry.trials, entry.shard))
+        return
+    slots = draft.write("slots")
+    slot = slots.get(entry.slot)
+    if slot is not None:
+        slots[entry.slot] = replace(slot, shards=slot.shards - {entry.shard})
+
+
+def _strike_lanes(draft: Draft, gang: Gang, died: frozenset[SlotId]) -> None:
     """Count a strike for each trial that lost all its slots: with one left, it goes on."""
     for lane in gang.lanes:
         if not died.issuperset(lane.slots):
@@ -335,7 +241,7 @@ def _strike_lanes(draft: _Draft, gang: Gang, died: frozenset[SlotId]) -> None:
             strikes[lane.trial] = strikes.get(lane.trial, 0) + 1
 
 
-def _ended(draft: _Draft, entry: Ended) -> None:
+def _ended(draft: Draft, entry: Ended) -> None:
     draft.stop(entry.gang)
     if not entry.why:
         return
@@ -346,7 +252,7 @@ def _ended(draft: _Draft, entry: Ended) -> None:
         strikes[trial] = max(so_far, more)
 
 
-def _planned(draft: _Draft, entry: Planned) -> None:
+def _planned(draft: Draft, entry: Planned) -> None:
     for gang in entry.stop:
         draft.stop(gang)
     for gang in entry.start:
@@ -354,32 +260,32 @@ def _planned(draft: _Draft, entry: Planned) -> None:
     draft.scalars["turn"] = draft.scalars.get("turn", draft.base.turn) + 1
 
 
-def _remembered(draft: _Draft, entry: Remembered) -> None:
+def _remembered(draft: Draft, entry: Remembered) -> None:
     draft.write("memory")[entry.who] = entry.memory
 
 
-def _commanded(draft: _Draft, entry: Commanded) -> None:
+def _commanded(draft: Draft, entry: Commanded) -> None:
     if entry.what == "stop":
         draft.scalars["stopped"] = entry.why
 
 
-def _retired(draft: _Draft, entry: Retired) -> None:
+def _retired(draft: Draft, entry: Retired) -> None:
     draft.end(entry.trial, "retired")
 
 
-def _finished(draft: _Draft, entry: Finished) -> None:
+def _finished(draft: Draft, entry: Finished) -> None:
     draft.end(entry.trial, "finished")
 
 
-def _failed(draft: _Draft, entry: Failed) -> None:
+def _failed(draft: Draft, entry: Failed) -> None:
     draft.end(entry.trial, f"failed: {entry.why}")
 
 
-def _fed(draft: _Draft, entry: Fed) -> None:
+def _fed(draft: Draft, entry: Fed) -> None:
     """Only the report uses it."""
 
 
-_FOLDS: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
+_FOLDS: Mapping[type[Any], Callable[[Draft, Any], None]] = {
     Opened: _opened,
     Submitted: _submitted,
     Retired: _retired,
@@ -393,6 +299,7 @@ _FOLDS: Mapping[type[Any], Callable[[_Draft, Any], None]] = {
     Failed: _failed,
     Joined: _joined,
     Left: _left,
+    Unread: _unread,
     Fed: _fed,
     Planned: _planned,
     Remembered: _remembered,

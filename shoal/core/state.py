@@ -5,20 +5,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Kept
-from shoal.core.news import News
 from shoal.core.plan import Gang, Plan
 from shoal.core.profile import Place, Profile, Work
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
 Figures = Mapping[str, float]
 Score = tuple[float, Mapping[str, float]]  # (epoch, {metric: value})
+
+
+class News:
+    """The trials that a journal's entries were about, up to one moment.
+
+    Successive states share one list that only grows, so that a new state costs what it adds. A
+    decider that keeps the `News` of its last look asks the next one what came `since`. It then
+    looks at those trials only, however many there are in all.
+    """
+
+    __slots__ = ("_length", "_log")
+
+    def __init__(self) -> None:
+        self._log: list[TrialId] = []
+        self._length = 0
+
+    def after(self, trials: Iterable[TrialId]) -> News:
+        """The news with these trials added; the news itself stays as it is."""
+        later = News()
+        later._log = self._log
+        if len(self._log) != self._length:  # another state went on from here: part ways
+            later._log = self._log[: self._length]
+        later._log.extend(trials)
+        later._length = len(later._log)
+        return later
+
+    def since(self, before: News | None) -> Collection[TrialId] | None:
+        """The trials that may have changed, each once; None if `before` was no earlier state."""
+        if (
+            before is None
+            or before._log is not self._log
+            or before._length > self._length
+        ):
+            return None
+        return dict.fromkeys(self._log[before._length : self._length])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +73,11 @@ class State:
     # The slots that are here now.
     slots: Mapping[SlotId, Slot] = field(default_factory=dict)
 
+    # The nodes of slots that left in this run, by the shards that lay there.
+    gone: Mapping[ShardId, frozenset[str]] = field(default_factory=dict)
+    # The shards that could not be read in this run: why, by slot.
+    unread: Mapping[ShardId, Mapping[SlotId, str]] = field(default_factory=dict)
+
     # Every trial ever submitted: those with work left, and those that ended.
     known: Mapping[TrialId, Trial] = field(default_factory=dict)
     # The trials with work left.
@@ -47,6 +86,9 @@ class State:
     ranked: Mapping[TrialId, float] = field(default_factory=dict)
     # The trials that ended, and how: "finished", "retired" or "failed: why".
     ended: Mapping[TrialId, str] = field(default_factory=dict)
+
+    # Trials with work left that wait for a shard which cannot be read, until the next run.
+    held_back: Mapping[TrialId, ShardId] = field(default_factory=dict)
 
     # The samples that each trial has trained.
     done: Mapping[TrialId, Samples] = field(default_factory=dict)

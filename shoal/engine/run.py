@@ -4,12 +4,13 @@ At each moment of the backend: fold what happened into the state; ask the search
 write everything down; tell the backend what changes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from shoal.core.check import check, diff, in_order
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import ShardId, SlotId
 from shoal.core.event import (
     Commanded,
     Entry,
@@ -218,7 +219,7 @@ class _Deciders:
 
     def _decide(self, at: _AtMoment) -> Seconds | None:
         """Ask the policy; returns when to ask it again."""
-        seen = self._see(at)
+        seen = _without_held_back(self._see(at), at.state)
         plan, remembered = self.policy.decide(seen, self.policy_memory)
         check(plan, seen)
         if remembered != self.policy_memory:
@@ -226,6 +227,16 @@ class _Deciders:
             at.note([Remembered("policy", remembered)])
         at.note_plan(plan.gangs)
         return plan.wake_at
+
+
+def _without_held_back(seen: View, state: State) -> View:
+    """What a policy sees: without the trials that wait for data which cannot be read."""
+    held_back = state.held_back
+    if not held_back:
+        return seen
+    trials = {name: each for name, each in seen.trials.items() if name not in held_back}
+    ranked = {name: each for name, each in seen.ranked.items() if name not in held_back}
+    return replace(seen, trials=trials, ranked=ranked)
 
 
 def _last_gangs(state: State) -> frozenset[Gang]:
@@ -279,7 +290,7 @@ def _set_alarm(
         backend.wake(wake_at, None)
         return
     until: Seconds | None = None
-    if state.trials:
+    if state.trials and not _is_blocked(state):
         until = inf
         if deadline is not None:
             until = deadline
@@ -297,18 +308,62 @@ def _earliest(one: Seconds | None, other: Seconds | None) -> Seconds | None:
     return min(one, other)
 
 
+def _is_blocked(state: State) -> bool:
+    """Whether nothing runs, and every trial waits for data that cannot be read."""
+    if not state.unread or state.gangs:
+        return False
+    missing = state.unread.keys() & _lost_shards(state)
+    for trial in state.trials:
+        if trial not in state.held_back and missing.isdisjoint(state.pending[trial]):
+            return False
+    return True
+
+
 def _why_stalled(state: State) -> str:
     """What the user is told: which trials are left, and what is missing."""
     work = f"{len(state.trials)} trials have work left ({_some_trials(state)})"
     if not state.slots:
         return f"{work} but there is no slot: add one and resume"
-    where = ""
     lost = _lost_shards(state)
-    if lost:
-        where = f"; shards {', '.join(sorted(lost))} lie at no slot"
-    return (
-        f"{work} but the policy starts none of them on {len(state.slots)} slots{where}"
-    )
+    missing = [*_unread(state, lost), *_lying_nowhere(state, lost)]
+    if missing:
+        return f"{work} but {'; '.join(missing)}"
+    return f"{work} but the policy starts none of them on {len(state.slots)} slots"
+
+
+def _unread(state: State, lost: Set[ShardId]) -> list[str]:
+    """What cannot be read of the shards that trials need, where, and why."""
+    needed = lost | set(state.held_back.values())
+    texts: list[str] = []
+    for shard in sorted(state.unread.keys() & needed):
+        by_why: dict[str, list[str]] = {}
+        for slot, why in state.unread[shard].items():
+            by_why.setdefault(why, []).append(_place(state, slot))
+        texts += [f"at {', '.join(at)} {why}" for why, at in by_why.items()]
+    return texts
+
+
+def _place(state: State, slot: SlotId) -> str:
+    """The slot, and its node if the slot is there."""
+    if slot in state.slots:
+        return f"{slot} on {state.slots[slot].node}"
+    return slot
+
+
+def _lying_nowhere(state: State, lost: Set[ShardId]) -> list[str]:
+    """The shards that lie at no slot though they could be read, and the nodes that had them."""
+    shards = sorted(lost - state.unread.keys())
+    if not shards:
+        return []
+    nodes: set[str] = set()
+    for shard in shards:
+        nodes |= state.gone.get(shard, frozenset())
+    text = f"shards {', '.join(shards)} lie at no slot"
+    if nodes:
+        text += f" since {', '.join(sorted(nodes))} left: bring a node back"
+    return [
+        f"{text}; register another copy, or use a policy over whole data, then resume"
+    ]
 
 
 def _some_trials(state: State) -> str:

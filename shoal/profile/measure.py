@@ -6,10 +6,9 @@ from functools import cached_property
 from math import inf
 
 from shoal.core.cluster import GiB, Slot, SlotId
-from shoal.core.news import News
 from shoal.core.plan import Gang, Lane
 from shoal.core.profile import Cost, Place, Profile
-from shoal.core.state import Figures, State
+from shoal.core.state import Figures, News, State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.given import Given
 from shoal.profile.pace import (

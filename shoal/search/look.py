@@ -7,8 +7,7 @@ again; it is dropped when the view is not a later one of the same study.
 from bisect import bisect_left, insort
 from collections.abc import Collection
 
-from shoal.core.news import News
-from shoal.core.state import View
+from shoal.core.state import News, View
 from shoal.core.trial import TrialId
 from shoal.search.draws import by_number, numbered
 

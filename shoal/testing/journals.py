@@ -193,6 +193,7 @@ def _check_entry(line: Line, state: State) -> None:
             _check_fell(time, entry, state)
         case Ended(gang, why):
             may_end = why or gang.quota is not None
+            may_end = may_end or not state.held_back.keys().isdisjoint(gang.trials)
             assert may_end, f"{time}: a gang without a quota ended: {gang}"
         case Joined(slots):
             assert slots, f"{time}: no slot joined"

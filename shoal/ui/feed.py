@@ -19,6 +19,7 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    Unread,
 )
 from shoal.core.plan import Gang
 from shoal.core.trial import Seconds, TrialId
@@ -163,7 +164,11 @@ def _happened(entry: Entry) -> Iterable[tuple[str, str, str]]:
         case Joined(slots):
             for slot in slots:
                 yield "slots", "joined:", str(slot.id)
-        case Left(gone, died):
+        case Unread(slot, shard, why):
+            yield "slots", f"cannot read {shard} ({why}):", str(slot)
+        case Left(gone, died, why):
             how = {True: "died:", False: "left:"}[died]
+            if why:
+                how = f"given up ({why}):"
             for name in sorted(gone):
                 yield "slots", how, str(name)

@@ -25,6 +25,7 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    Unread,
 )
 from shoal.core.fold import fold, step
 from shoal.core.plan import Gang, Lane, solo
@@ -70,6 +71,13 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Failed, NAMES, st.just("why")),
     st.builds(Joined, st.just(slots(SHARDS))),
     st.builds(Left, st.frozensets(st.sampled_from([W0, W1])), st.booleans()),
+    st.builds(
+        Unread,
+        st.sampled_from([W0, W1]),
+        SHARD,
+        st.just("gone"),
+        st.lists(NAMES, max_size=1).map(tuple),
+    ),
     st.builds(Planned, st.just(()), st.tuples(GANGS)),
     st.builds(Remembered, st.sampled_from(["policy", "searcher"]), st.integers()),
     st.builds(Commanded, st.sampled_from(["stop", "other"]), st.just("why")),
@@ -223,3 +231,24 @@ def test_a_trial_that_is_tried_again_has_no_strikes() -> None:
     again = step(state, Submitted(trial("a")))
     assert A in again.trials and A not in again.ended
     assert again.strikes == again.strikes_of_slots == {}
+
+
+def test_a_shard_that_cannot_be_read_leaves_its_slot_or_holds_trials_back() -> None:
+    state = started(trial("a"), trial("b"))
+    assert S0 in state.slots[W0].shards
+    lost = step(state, Unread(W0, S0, "gone"))
+    assert S0 not in lost.slots[W0].shards and lost.slots[W1] == state.slots[W1]
+    assert lost.unread == {S0: {W0: "gone"}} and not lost.held_back
+
+    waits = step(state, Unread(W0, S0, "gone", (A,)))
+    assert waits.slots == state.slots
+    assert waits.held_back == {A: S0} and A in waits.trials
+    assert not step(waits, Retired(A)).held_back
+    again = step(waits, Opened(2, SHARDS))
+    assert not again.unread and not again.held_back
+
+
+def test_the_nodes_that_held_a_shard_are_known_after_they_left() -> None:
+    state = started(trial("a"))
+    left = step(state, Left(frozenset({W0}), died=True))
+    assert left.gone[S0] == {state.slots[W0].node}

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from shoal.core.event import Evaluated, Submitted
 from shoal.core.fold import fold
-from shoal.core.news import News
-from shoal.core.state import State
+from shoal.core.state import News, State
 from shoal.core.trial import Trial, TrialId
 
 NAMES = st.lists(st.sampled_from([TrialId(x) for x in "abcdef"]), max_size=6)

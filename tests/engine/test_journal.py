@@ -29,6 +29,7 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    Unread,
 )
 from shoal.core.fold import step
 from shoal.core.plan import Gang, Lane
@@ -131,7 +132,14 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
     Failed: st.builds(Failed, TRIAL, TEXT),
     Joined: st.builds(Joined, st.lists(SLOT, max_size=2).map(tuple)),
     Left: st.builds(
-        Left, st.frozensets(st.builds(SlotId, NAME), max_size=2), st.booleans()
+        Left, st.frozensets(st.builds(SlotId, NAME), max_size=2), st.booleans(), TEXT
+    ),
+    Unread: st.builds(
+        Unread,
+        st.builds(SlotId, NAME),
+        st.builds(ShardId, TEXT),
+        TEXT,
+        st.tuples(TRIAL),
     ),
     Fed: st.builds(Fed, TEXT, st.dictionaries(TEXT, FLOAT, max_size=3)),
     Commanded: st.builds(Commanded, TEXT, TEXT),

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,15 @@ def test_stalled_without_slots() -> None:
 def test_stalled_without_a_holder_of_a_shard() -> None:
     with pytest.raises(Stalled, match="shards s2 lie at no slot"):
         study(Hop(), at=slots(SHARDS)[:2])
+
+
+def test_stalled_after_the_holders_of_a_shard_left_says_where_it_was() -> None:
+    script = [(1.0, Left(frozenset({SlotId("w2")}), died=True))]
+    here = [replace(slot, node=f"node-{slot.id}") for slot in slots(SHARDS)]
+    with pytest.raises(
+        Stalled, match="shards s2 lie at no slot since node-w2 left: bring a node back"
+    ):
+        study(Hop(), rates(1.0, 1.0, 1.0, 1.0), at=here, script=tuple(script))
 
 
 def test_stalled_because_nothing_fits() -> None:

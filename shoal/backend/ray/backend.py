@@ -23,8 +23,9 @@ from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Events, SlotProcess
-from shoal.backend.ray.states import States, Work
-from shoal.backend.ray.wide import WideGangs
+from shoal.backend.ray.states import States
+from shoal.backend.ray.wide.gangs import WideGangs
+from shoal.backend.ray.work import Work
 from shoal.core.cluster import SlotId
 from shoal.core.event import Commanded, Event, Joined, Left
 from shoal.core.plan import Gang

@@ -139,6 +139,13 @@ class ShardRegister:
     def __init__(self, shards: tuple[ShardId, ...], copies: int) -> None:
         self._shards = shards
         self._copies = copies
+        # The nodes, by name, that cannot read some shards.
+        self._barred: set[tuple[str, ShardId]] = set()
+
+    def bar(self, process: SlotProcess, shard: ShardId) -> None:
+        """The process's node cannot read the shard: in this run it counts as without it."""
+        self._barred.add((process.node, shard))
+        process.slot = replace(process.known, shards=process.known.shards - {shard})
 
     def suits(self, names: Sequence[str]) -> bool:
         """Whether slots are of use at the node with these names: everywhere."""
@@ -161,7 +168,7 @@ class ShardRegister:
         """
         held = {process.id: process.known.shards for process in ready}
         busy = {pair for process in ready for pair in process.reading()}
-        placed = mend(self._shards, held, self._copies, busy)
+        placed = mend(self._shards, held, self._copies, busy, self._barred_at(ready))
         news: list[SlotProcess] = []
         for process in ready:
             slot = process.id
@@ -171,6 +178,15 @@ class ShardRegister:
         if not news:
             return []
         return [Joined(self._give(news, placed))]
+
+    def _barred_at(self, ready: Iterable[SlotProcess]) -> set[Reading]:
+        """The slots with the shards that they cannot read."""
+        barred: set[Reading] = set()
+        for process in ready:
+            for node, shard in self._barred:
+                if process.node == node:
+                    barred.add((process.id, shard))
+        return barred
 
     def _give(
         self, processes: Iterable[SlotProcess], placed: Holders
@@ -200,37 +216,45 @@ def mend(
     held: Holders,
     copies: int,
     busy: Set[Reading],
+    barred: Set[Reading] = frozenset(),
 ) -> Holders:
-    """Where the shards go after slots came or went.
+    """Where the shards go after slots came or went, or could not read a shard.
 
     Every shard is at `copies` slots again, if there are so many. Then the shards are spread as
-    evenly as can be without moving those that are `busy`, being read.
+    evenly as can be without moving those that are `busy`, being read. `barred`: where shards cannot
+    be.
     """
     new = {slot: set(at) for slot, at in held.items()}
     for shard in shards:
-        _supply(shard, new, copies)
+        _supply(shard, new, copies, barred)
 
-    move = _move(new, busy)
+    move = _move(new, busy, barred)
     while move is not None:
         source, target, shard = move
         new[source].discard(shard)
         new[target].add(shard)
-        move = _move(new, busy)
+        move = _move(new, busy, barred)
 
     return _frozen(new)
 
 
-def _supply(shard: ShardId, held: dict[SlotId, set[ShardId]], copies: int) -> None:
+def _supply(
+    shard: ShardId,
+    held: dict[SlotId, set[ShardId]],
+    copies: int,
+    barred: Set[Reading],
+) -> None:
     """Have the shard at so many slots, each time at the one that holds fewest."""
     there = sum(shard in at for at in held.values())
-    for _ in range(min(copies, len(held)) - there):
-        others = [slot for slot in held if shard not in held[slot]]
+    able = [slot for slot in held if (slot, shard) not in barred]
+    for _ in range(min(copies, len(able)) - there):
+        others = [slot for slot in able if shard not in held[slot]]
         emptiest = min(others, key=lambda slot: len(held[slot]))
         held[emptiest].add(shard)
 
 
 def _move(
-    held: Mapping[SlotId, Set[ShardId]], busy: Set[Reading]
+    held: Mapping[SlotId, Set[ShardId]], busy: Set[Reading], barred: Set[Reading]
 ) -> tuple[SlotId, SlotId, ShardId] | None:
     """From which slot to which one a shard should move; None if none should."""
     if not held:
@@ -241,6 +265,7 @@ def _move(
         if len(held[source]) - len(held[target]) < 2:
             return None
         free = _free(source, held[source] - held[target], busy)
+        free = _free(target, free, barred)
         if free:
             return source, target, max(free)
 
@@ -248,7 +273,7 @@ def _move(
 
 
 def _free(slot: SlotId, shards: Iterable[ShardId], busy: Set[Reading]) -> list[ShardId]:
-    """Those of the shards that the slot does not read."""
+    """Those of the shards that are not paired with the slot in `busy`."""
     return [shard for shard in shards if (slot, shard) not in busy]
 
 

@@ -1,7 +1,7 @@
 """Where the newest states of trials are, and how those that are only in memory become durable."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
 from typing import Any
@@ -13,11 +13,11 @@ from shoal.backend.course import GangRun, Positions
 from shoal.backend.position import Position
 from shoal.backend.ray.cluster import GIB, store_room
 from shoal.backend.ray.fleet import Fleet
-from shoal.backend.ray.node.outcomes import Broken, Trained
+from shoal.backend.ray.node.outcomes import Trained
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.event import Event, Failed, Finished, Joined, Kept, Retired
-from shoal.core.trial import Samples, Trial, TrialId, Visit
+from shoal.core.event import Kept
+from shoal.core.trial import Samples, TrialId, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,87 +291,6 @@ class States:
                 refs[trial] = self._save(trial, at, [next(turns)])
 
         return refs
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What all gangs at work share.
-
-    Gangs on one slot and gangs over several wait, stop, lose slots and settle in ways of their own.
-    They meet here: a trial is at work in one gang, and a slot works for one of them, at a time.
-    """
-
-    course: Positions
-    fleet: Fleet
-    states: States
-    # A slot that is to leave has nothing to do any more.
-    depart: Callable[[SlotProcess], Events]
-    # Something came to its end: others may begin.
-    settled: Callable[[], None]
-    # Trials that are not through.
-    unfinished: set[TrialId] = field(default_factory=set)
-    # Of what slots are given.
-    numbers: Iterator[int] = field(default_factory=count)
-
-    def at(self, trial: TrialId) -> Position:
-        """Where the trial stands."""
-        return self.course.positions[trial]
-
-    def submit(self, trial: Trial, tell: Callable[[Event], None]) -> None:
-        """The trial is new, extended, or goes on; one whose function is over ends at once."""
-        for event in self.course.submit(trial):
-            tell(event)
-        if self.at(trial.id).over:
-            tell(self.at(trial.id).ending())
-        else:
-            self.unfinished.add(trial.id)
-
-    @property
-    def active(self) -> set[TrialId]:
-        """The trials at work."""
-        return self.states.active
-
-    def note_ends(self, events: Events) -> None:
-        """Note what a round's end says: trials that are through, and slots with less memory."""
-        for event in events:
-            if isinstance(event, Joined):
-                slot = event.slots[0]
-                self.fleet.processes[slot.id].slot = slot
-            elif isinstance(event, Finished | Failed | Retired):
-                self.unfinished.discard(event.trial)
-
-    def reported(
-        self,
-        process: SlotProcess,
-        calls: list[Call],
-        call: Call,
-        future: Any,
-        settle: Callable[[Any], Events],
-    ) -> Events:
-        """A slot answered one of its calls, or died: what follows from that.
-
-        Raises:
-            Exception: disk, data or Shoal itself failed, not a trial.
-        """
-        if not self.fleet.is_current(process) or call not in calls:
-            return []
-
-        error = future.exception()
-        if isinstance(error, RayTaskError):
-            raise error.cause
-        if error is not None:
-            return self.fleet.died(process, error)
-
-        process.finish(calls, call)
-        outcome = future.result()
-        if isinstance(outcome, Broken):
-            raise outcome.error
-
-        events = settle(outcome)
-        if process.leaving and not process.at_work:
-            events += self.depart(process)
-        self.settled()
-        return events
 
 
 def carries(run: GangRun) -> bool:

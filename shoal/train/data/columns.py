@@ -15,7 +15,12 @@ Columns = tuple[Any, ...] | dict[str, Any]
 
 
 class DataError(ValueError):
-    """The data is not what it must be, or cannot be read. Concerns the study, never one trial."""
+    """The data is not what it must be, or cannot be read. Concerns the study, never one trial.
+
+    `part`: the training shard or validation part that cannot be read; empty if it is not about one.
+    """
+
+    part = ""
 
 
 class ShardError(DataError):

@@ -158,11 +158,10 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         with _reading(part):
             columns = self._source.read(part)
             size = cols.rows(columns)
-        if size != self._sizes[part]:
-            raise DataError(
-                f"{part} had {self._sizes[part]} samples and now has {size}; "
-                "bring the former back, then resume"
-            )
+            if size != self._sizes[part]:
+                raise DataError(
+                    f"it had {self._sizes[part]} samples and now has {size}"
+                )
         return columns
 
     @property
@@ -188,11 +187,8 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         with _reading(part):
             columns = source.rows(part, index)
             size = cols.rows(columns)
-        if size != len(index):
-            raise DataError(
-                f"{part} should give {len(index)} samples and gives {size}; "
-                "bring the former data back, then resume"
-            )
+            if size != len(index):
+                raise DataError(f"it should give {len(index)} samples and gives {size}")
         return columns
 
     def size(self, part: ShardId) -> int:
@@ -279,13 +275,15 @@ def chunk_rows(row_bytes: int) -> int:
 
 @contextmanager
 def _reading(part: ShardId) -> Iterator[None]:
-    """What reading the part raises, as an error of the data."""
+    """What reading the part raises, as an error of the data that says which part it is."""
     try:
         yield
-    except DataError:
-        raise
     except Exception as error:
-        raise DataError(
-            f"{part} cannot be read ({type(error).__name__}: {error}); "
-            "bring it back, then resume"
-        ) from error
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, DataError):
+            what = str(error)
+        unread = DataError(
+            f"{part} cannot be read ({what}); bring it back, then resume"
+        )
+        unread.part = part
+        raise unread from error

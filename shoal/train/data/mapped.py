@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from mmap import mmap
@@ -45,7 +47,18 @@ class MappedArray:
 
     @property
     def array(self) -> Any:
-        """The array, mapped."""
+        """The array, mapped.
+
+        Raises:
+            OSError: the file was cut short. To read what is not there would end the process.
+        """
+        end = self.offset + self.nbytes
+        with suppress(
+            FileNotFoundError
+        ):  # what is mapped stays as long as it is mapped
+            there = os.stat(self.path).st_size
+            if there < end:
+                raise OSError(f"{self.path} has {there} bytes, and had {end} or more")
         if self._mapped is None:
             options: dict[str, Any] = {"offset": self.offset, "shape": self.shape}
             options["order"] = self.order

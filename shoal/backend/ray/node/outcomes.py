@@ -55,6 +55,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The unit was not made, because this shard cannot be read here. The trial is not to blame."""
+
+    shard: ShardId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """Disk, data or Shoal itself failed, not the trial: the study must pause."""
 
@@ -62,7 +70,7 @@ class Broken:
 
 
 Parcel = tuple[Tree, Any]  # a state, and filling
-Outcome = Trained | Cut | Lost | Returned | TrialError
+Outcome = Trained | Cut | Lost | Returned | TrialError | Unreadable
 Outcomes = Mapping[TrialId, Outcome] | Broken  # of a round
 # What came of a process's part in a unit that several make.
 Share = Outcome | Made | Drifting | Broken

@@ -16,10 +16,13 @@ from shoal.backend.ray.node.outcomes import (
     Parcel,
     Share,
     Trained,
+    Unreadable,
 )
 from shoal.backend.ray.node.process import FILL, fetched
+from shoal.core.cluster import ShardId
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId, Visit
+from shoal.train.data.columns import DataError
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.tree import size_of
 from shoal.train.recipe.seat import Orders, Seat
@@ -136,7 +139,10 @@ class SlotRounds:
             if trial not in found:
                 outcomes[trial] = Lost()
 
-        made = self._make(number, [unit for unit, _ in found.values()], fuse)
+        try:
+            made = self._make(number, [unit for unit, _ in found.values()], fuse)
+        except DataError as error:
+            return outcomes | unreadable(error, units), {}
         for trial, result in made.items():
             _, fetched = found[trial]
             outcomes[trial], state = self._outcome(units[trial], result, fetched)
@@ -263,6 +269,8 @@ class SlotRounds:
             share = Drifting()
         except TrialError as error:
             share = error
+        except DataError as error:
+            share = unreadable(error, {unit.trial.id: unit})[unit.trial.id]
         except RayError:
             share = Lost()
         except LookupError as error:
@@ -327,3 +335,15 @@ def parcel_of(state: Tree, size: int) -> Parcel:
     if size <= FILL.nbytes:
         return state, FILL
     return state, None
+
+
+def unreadable(error: DataError, units: Units) -> dict[TrialId, Outcome]:
+    """What came of these units, as a shard that one of them visits cannot be read.
+
+    Raises:
+        DataError: the error is about something else.
+    """
+    if all(unit.visit.shard != error.part for unit in units.values()):
+        raise error
+    about = Unreadable(ShardId(error.part), str(error))
+    return dict.fromkeys(units, about)

@@ -15,7 +15,8 @@ from typing import Any
 from shoal.backend.course import GangRun
 from shoal.backend.ray.cluster import Gradients
 from shoal.backend.ray.slots import Call, Events, SlotProcess
-from shoal.backend.ray.states import Resident, Stored, Work, carries, durable_name
+from shoal.backend.ray.states import Resident, Stored, carries, durable_name
+from shoal.backend.ray.work import Work
 from shoal.core.plan import prune
 from shoal.core.trial import TrialId
 from shoal.train.recipe.seat import Move, Seat

@@ -10,12 +10,20 @@ from typing import Any
 
 from shoal.backend.course import GangRun
 from shoal.backend.ray.cluster import Gradients
-from shoal.backend.ray.lanes import WideLanes, WideRounds
-from shoal.backend.ray.losses import WideLosses
-from shoal.backend.ray.node.outcomes import Cut, Drifting, Lost, Share, Trained
-from shoal.backend.ray.seating import GangAtWork, LaneAtWork, Seating, idle, usable
+from shoal.backend.ray.node.outcomes import (
+    Cut,
+    Drifting,
+    Lost,
+    Share,
+    Trained,
+    Unreadable,
+)
 from shoal.backend.ray.slots import Call, Events, SlotProcess
-from shoal.backend.ray.states import Resident, Work
+from shoal.backend.ray.states import Resident
+from shoal.backend.ray.wide.lanes import WideLanes, WideRounds
+from shoal.backend.ray.wide.losses import WideLosses
+from shoal.backend.ray.wide.seating import GangAtWork, LaneAtWork, Seating, idle, usable
+from shoal.backend.ray.work import Work
 from shoal.core.check import PlanError
 from shoal.core.plan import Gang
 from shoal.core.trial import TrialId
@@ -37,7 +45,7 @@ class WideGangs:
         self._seating = Seating(work, gradients, self._reported)
         self._lanes = WideLanes(work, self._seating)
         self._rounds = WideRounds(work, self._seating, self._lanes)
-        self._losses = WideLosses(self._lanes, self._seating, work.course)
+        self._losses = WideLosses(self._lanes, self._seating, work)
 
     # -- gangs ---------------------------------------------------------------------------------
 
@@ -164,6 +172,8 @@ class WideGangs:
                 events = self._losses.regroup(lane)
             case Made():
                 lane.made.add(process)
+            case Unreadable():
+                events = self._losses.without_shard(lane, process, share)
             case Cut():
                 self._left(lane, process)
 

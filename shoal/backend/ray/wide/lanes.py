@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from shoal.backend.ray.seating import GangAtWork, LaneAtWork, Seating, usable
 from shoal.backend.ray.slots import Events, SlotProcess
-from shoal.backend.ray.states import Work
+from shoal.backend.ray.wide.seating import GangAtWork, LaneAtWork, Seating, usable
+from shoal.backend.ray.work import Work
 from shoal.core.cluster import Slot
 from shoal.core.event import Finished
 from shoal.core.plan import Gang

@@ -1,12 +1,14 @@
 """What becomes of lanes over several slots when one of these slots leaves or dies."""
 
-from shoal.backend.course import Positions
-from shoal.backend.ray.lanes import WideLanes
-from shoal.backend.ray.seating import LaneAtWork, Seating, queued, usable
+from shoal.backend.ray.node.outcomes import Unreadable
 from shoal.backend.ray.slots import Events, SlotProcess
+from shoal.backend.ray.wide.lanes import WideLanes
+from shoal.backend.ray.wide.seating import LaneAtWork, Seating, queued, usable
+from shoal.backend.ray.work import Work
 from shoal.core.event import Ended, Event
 from shoal.core.plan import prune
 from shoal.core.trial import TrialId
+from shoal.train.recipe.unit import Unit
 
 
 class WideLosses:
@@ -16,10 +18,11 @@ class WideLosses:
     (`restart`), from the state that is stored or durable.
     """
 
-    def __init__(self, lanes: WideLanes, seating: Seating, course: Positions) -> None:
+    def __init__(self, lanes: WideLanes, seating: Seating, work: Work) -> None:
         self._lanes = lanes
         self._seating = seating
-        self._course = course
+        self._work = work
+        self._course = work.course
 
     # -- units -------------------------------------------------------------------------------------
 
@@ -62,6 +65,24 @@ class WideLosses:
             self._seating.give(lane)
 
         return events
+
+    def without_shard(
+        self, lane: LaneAtWork, process: SlotProcess, about: Unreadable
+    ) -> Events:
+        """A shard cannot be read there: all lanes of the gang lose their units, and it ends."""
+        run = lane.joint.run
+        lanes = [lane]
+        if not lane.gone:
+            lanes = list(lane.joint.lanes.values())
+        units: list[Unit] = []
+        events: Events = []
+        for each in lanes:
+            if each.unit is not None:
+                units.append(each.unit)
+                events.append(self._back(each))
+            self._seating.halt(each)
+            self._lanes.drop(each)
+        return [*events, *self._work.unread(process, run, units, about)]
 
     def _back(self, lane: LaneAtWork) -> Event:
         """The trial is back at the state that is stored, else at the durable one."""
