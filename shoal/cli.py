@@ -39,6 +39,7 @@ from shoal.tools.arguments import (
     PictureSize,
     PlanPolicies,
     PolicyName,
+    PoolDir,
     Port,
     Priority,
     ProfiledFeeders,
@@ -70,6 +71,7 @@ from shoal.tools.arguments import (
     Threads,
     Timeout,
     UiDir,
+    UntilEmpty,
     ValidateEvery,
     Values,
     Widths,
@@ -248,6 +250,18 @@ def report(directory: Dir, out: ReportFile = None, as_json: AsJson = False) -> N
 def ui(directory: UiDir, port: Port = None) -> None:
     """Serve the live page of a study, or of a folder of studies, to a browser of this machine."""
     _commands().ui(directory, port)
+
+
+@app.command()
+def pool(
+    directory: PoolDir,
+    slots: Slots = None,
+    threads: Threads = 1,
+    address: Address = None,
+    until_empty: UntilEmpty = False,
+) -> None:
+    """Lend one cluster's slots to several studies, by their priorities, until Ctrl-C."""
+    _commands().pool(**locals())
 
 
 @app.command()

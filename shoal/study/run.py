@@ -316,6 +316,7 @@ def _watchers(
         Idleness(),
         MetricCheck(setup.metric),
         *releasing(setup, made.backend),
+        *made.watchers,
         *display(asked.progress, setup),
         *ready.logs,
     ]

@@ -119,7 +119,13 @@ RetryFailed = Annotated[
 ]
 
 # Of `run` alone.
-Address = Annotated[str | None, typer.Option(help="of a running Ray cluster")]
+Address = Annotated[
+    str | None, typer.Option(help="of a running Ray cluster, or pool:DIR (shoal pool)")
+]
+PoolDir = Annotated[Path, typer.Argument(metavar="DIR", help="the pool's folder")]
+UntilEmpty = Annotated[
+    bool, typer.Option("--until-empty", help="end when the last study has gone")
+]
 Copies = Annotated[int, typer.Option(help="slots that hold each shard")]
 Metric = Annotated[str | None, typer.Option(help="what to rank by")]
 Mode = Annotated[str | None, typer.Option(help="min or max")]

@@ -13,6 +13,7 @@ import typer
 
 import shoal
 from shoal import reporting
+from shoal.pool.folder import summary, summary_lines
 from shoal.study.folder import Folder, StudyError, studies_in
 from shoal.tools.outcome import (
     check_lines,
@@ -166,6 +167,9 @@ def status(directory: Path, as_json: bool) -> None:
     """Say how a study stands."""
     _collect_rarely()
     lines = Folder(directory).lines()
+    pooled = summary(directory)
+    if not lines and pooled is not None:
+        return show(pooled, as_json, summary_lines)
     if not lines:
         return _status_of_all(directory, as_json)
     show(reporting.summary(lines), as_json, reporting.status_lines)
@@ -315,6 +319,24 @@ def ui(directory: Path, port: int | None) -> None:
         ) from error
     _collect_rarely()
     serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
+
+
+@errors()
+def pool(directory: Path, **options: Any) -> None:
+    """Lend slots to studies until Ctrl-C. `options`: what else `serve` takes.
+
+    Raises:
+        StudyError: Ray is not installed.
+    """
+    try:
+        from shoal.pool.pool import serve
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise StudyError(
+            "a pool needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+        ) from error
+    serve(directory, say=typer.echo, **options)
 
 
 @errors()

@@ -14,6 +14,7 @@ from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
+from shoal.pool.folder import PoolError
 from shoal.reporting.facts.format import plural, score
 from shoal.reporting.progress import into_nothing
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MENDABLE = (
     StudyError,
     StudyPaused,
+    PoolError,
     JournalError,
     PlanError,
     Stalled,

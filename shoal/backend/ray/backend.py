@@ -137,13 +137,14 @@ class Ray:
         self._waking = Waking(setup.since)
         self._inbox = EventQueue()
         store = setup.store_gb(recipe, data)
+        self._joined = not ray.is_initialized()
         self._own, limit = cluster.join(
             setup.address, setup.slots, setup.threads, store
         )
         try:
             self._open(recipe, data, setup, limit)
         except BaseException:
-            cluster.leave(self._own)
+            cluster.leave(self._own, self._joined)
             raise
 
     def _open(
@@ -251,6 +252,13 @@ class Ray:
             )
         self._inbox.put(partial(self._remove, gone))
 
+    def resize(self, n: int) -> None:
+        """Have so many slots from now on, as far as there is room for them.
+
+        Those that have to leave do so as with `remove_slots`; idle ones are the first.
+        """
+        self._inbox.put(partial(self._resize, n))
+
     @property
     def moved(self) -> int:
         """Bytes of states that went from slot to slot through the object store."""
@@ -264,7 +272,7 @@ class Ray:
         """End the slots' processes, and the cluster if it was started here."""
         if ray.is_initialized():
             self._fleet.close()
-            cluster.leave(self._own)
+            cluster.leave(self._own, self._joined)
         shutil.rmtree(self._shelf, ignore_errors=True)
 
     # -- waiting -------------------------------------------------------------------------------
@@ -349,6 +357,10 @@ class Ray:
                 events += self.course.on(trial, reached)
 
         return events
+
+    def _resize(self, n: int) -> Events:
+        """Start slots, or have some leave, until there are so many."""
+        return self._remove([process.id for process in self._fleet.aim(n)])
 
     def _remove(self, slots: list[SlotId]) -> Events:
         """Have these slots leave, at once if they are idle."""

@@ -22,6 +22,9 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray
 from ray._private import worker as ray_worker
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 
 GIB = 1024**3
 LONGEST_FOLDER = 36  # characters: a socket's path may have 107, and Ray adds up to 70
@@ -56,9 +59,15 @@ class Share:
 
 
 def join(
-    address: str | None, slots: int | None, threads: int, store_gb: GiB
+    address: str | None,
+    slots: int | None,
+    threads: int,
+    store_gb: GiB,
+    cpus: int | None = None,
 ) -> tuple[bool, int | None]:
     """Join the cluster at the address, or the one this process is in already, or start one here.
+
+    `cpus`: that one started here lends; None: those of this machine.
 
     One started here prints nothing, and only this machine reaches it.
 
@@ -71,10 +80,13 @@ def join(
     # The only way to silence Ray's notices about processes that died.
     ray_worker._worker_logs_enabled = False
     if address is not None:
+        # A cluster that this user started asks for the user's token.
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         ray.init(address=address, **quiet)
         return False, slots
 
-    cpus = cpus_here()
+    if cpus is None:
+        cpus = cpus_here()
     ray.init(
         address="local",
         num_cpus=cpus,
@@ -154,10 +166,11 @@ def _store_size(wanted: GiB) -> int:
     return max(SMALLEST_STORE, size)
 
 
-def leave(own: bool) -> None:
-    """End the cluster that was started here."""
-    if own:
+def leave(own: bool, joined: bool) -> None:
+    """End the cluster that was started here, or leave the one that was `joined` here."""
+    if joined:
         ray.shutdown()
+    if own:
         reaper.dismiss()
 
 
@@ -210,6 +223,11 @@ def gradients(share: Share) -> Gradients:
     if share.gpus >= 1:
         return "nccl"
     return "gloo"
+
+
+def gcs() -> str:
+    """The address at which other processes join this cluster."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def address() -> str:

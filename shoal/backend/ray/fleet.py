@@ -161,6 +161,17 @@ class Fleet:
             self.start(node)
         return []
 
+    def aim(self, n: int) -> list[SlotProcess]:
+        """Start slots until there are so many; returns those that have to leave if there are more.
+
+        A slot that is not ready leaves before an idle one, and that before one at work.
+        """
+        staying = [each for each in self.processes.values() if not each.leaving]
+        self._limit = n + len(self.processes) - len(staying)
+        self.add(max(0, n - len(staying)))
+        staying.sort(key=lambda each: (each.slot is not None, each.at_work))
+        return staying[: max(0, len(staying) - n)]
+
     def _room(self) -> list[str]:
         """The nodes that have room for more slots, once for each."""
         used = [process.node for process in self.processes.values()]

@@ -1,8 +1,9 @@
 """The backend of a run, made ready from what the study and its options say."""
 
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from importlib import import_module
 from math import inf
 from typing import Any
@@ -14,6 +15,8 @@ from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
+from shoal.pool.folder import PoolError, PoolFolder
+from shoal.pool.member import Member, pool_of
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
@@ -44,14 +47,19 @@ class Start:
 
 
 class WiredBackend:
-    """A backend, the place of its checkpoints, and how to close it."""
+    """A backend, the place of its checkpoints, how to close it, and what has to follow the run."""
 
     def __init__(
-        self, backend: Any, vault: Checkpoints, close: Callable[[], None] = lambda: None
+        self,
+        backend: Any,
+        vault: Checkpoints,
+        close: Callable[[], None] = lambda: None,
+        watchers: Sequence[Any] = (),
     ) -> None:
         self.backend: Any = backend
         self.vault = vault
         self.close = close
+        self.watchers = watchers
 
     @property
     def grouping(self) -> Grouping | None:
@@ -216,6 +224,39 @@ def _ray(
 ) -> WiredBackend:
     """Slots that are actors of a Ray cluster."""
     check_ray()
+    pool = pool_of(options.address)
+    if pool is None:
+        made = _slots(setup, options, start, course)
+        return WiredBackend(made, vault, made.close)
+    return _pooled(pool, setup, options, start, vault, course)
+
+
+def _pooled(
+    pool: PoolFolder,
+    setup: Setup,
+    options: Options,
+    start: Start,
+    vault: Checkpoints,
+    course: Any,
+) -> WiredBackend:
+    """Slots that a pool lends; the study waits until it gets its first."""
+    with ExitStack() as open_:
+        place = setup.folder.path
+        try:
+            member = Member(pool, place, options.slots, options.threads, start.state)
+            open_.enter_context(member)
+            share = member.wait()
+        except PoolError as error:
+            raise StudyError(str(error)) from error
+        lent = replace(options, address=member.address, slots=share)
+        made = _slots(setup, lent, start, course)
+        open_.callback(made.close)
+        member.follow(made)
+        return WiredBackend(made, vault, open_.pop_all().close, [member])
+
+
+def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
+    """The backend of slots, `ray`."""
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
 
@@ -241,5 +282,4 @@ def _ray(
         stream_samples=options.stream_samples,
     )
     slots.warn_of_idle_feeders(setup.recipe, start.data)
-    made = Ray(setup.recipe, start.data, course, slots)
-    return WiredBackend(made, vault, made.close)
+    return Ray(setup.recipe, start.data, course, slots)

@@ -1,0 +1,191 @@
+"""A pool's folder: how studies and their pool find and hear each other.
+
+`pool.json` says where the cluster is. Each study writes its claim into a file of its own about once
+a second. The pool writes into `shares.json` how many slots each study is to have.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.pool.share import Claim
+
+
+class PoolError(RuntimeError):
+    """The pool is not there, or cannot take the study. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A pool that is open.
+
+    `address`: of its Ray cluster. `threads`: CPUs of each slot. `closing`: its studies are to stop.
+    """
+
+    address: str
+    threads: int
+    host: str
+    pid: int
+    closing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A sign of life of a study: its claim, and what it has.
+
+    `count`: how many signs it gave before. `slots`: that are ready.
+    """
+
+    claim: Claim
+    folder: str
+    slots: int
+    host: str
+    pid: int
+    count: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its process is known to be gone."""
+        return self.host == platform.node() and not _runs(self.pid)
+
+
+class PoolFolder:
+    """The files of a pool."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.lock = self.path / "pool.lock"
+        self._opened = self.path / "pool.json"
+        self._shares = self.path / "shares.json"
+        self._signs = self.path / "studies"
+
+    def make(self) -> None:
+        """Make the folder, for this user alone."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._signs.mkdir(exist_ok=True)
+
+    # -- what the pool says ----------------------------------------------------------------------
+
+    def open(self, opened: Opened) -> None:
+        """Say that the pool is open, or closes."""
+        _write(self._opened, asdict(opened))
+
+    def close(self) -> None:
+        """Say that there is no pool any more."""
+        self._opened.unlink(missing_ok=True)
+        self._shares.unlink(missing_ok=True)
+
+    def opened(self) -> Opened | None:
+        """The pool that is open; None if there is none, as far as this machine can tell."""
+        found = _read(self._opened)
+        if found is None:
+            return None
+        opened = Opened(**found)
+        if opened.host == platform.node() and not _runs(opened.pid):
+            return None
+        return opened
+
+    def share(self, shares: Mapping[str, int]) -> None:
+        """Say how many slots each study is to have."""
+        _write(self._shares, shares)
+
+    def shares(self) -> dict[str, int]:
+        """How many slots each study is to have."""
+        return _read(self._shares) or {}
+
+    # -- what the studies say --------------------------------------------------------------------
+
+    def say(self, sign: Sign) -> None:
+        """Leave a sign of life, in place of the one before."""
+        _write(self._signs / f"{sign.claim.study}.json", asdict(sign))
+
+    def unsay(self, study: str) -> None:
+        """The study has gone."""
+        (self._signs / f"{study}.json").unlink(missing_ok=True)
+
+    def signs(self) -> list[Sign]:
+        """The newest sign of each study."""
+        found = [_read(path) for path in sorted(self._signs.glob("*.json"))]
+        signs: list[Sign] = []
+        for each in found:
+            if each is not None:
+                claim = Claim(**each.pop("claim"))
+                signs.append(Sign(claim, **each))
+        return signs
+
+
+def summary(path: Path) -> dict[str, Any] | None:
+    """How a pool stands, for people and programs; None if the folder never was a pool's."""
+    folder = PoolFolder(path)
+    if not folder.lock.exists():
+        return None
+    given = folder.shares()
+    studies = []
+    for sign in folder.signs():
+        claim = sign.claim
+        row = {
+            "study": claim.study,
+            "folder": sign.folder,
+            "priority": claim.priority,
+            "claims": claim.most,
+            "share": given.get(claim.study, 0),
+            "slots": sign.slots,
+            "alive": not sign.is_dead,
+        }
+        studies.append(row)
+    return {"pool": str(path), "open": folder.opened() is not None, "studies": studies}
+
+
+def summary_lines(found: Mapping[str, Any]) -> list[str]:
+    """A pool's summary as lines."""
+    stands = "closed"
+    if found["open"]:
+        stands = "open"
+    return [f"pool {found['pool']}: {stands}", *map(_row_line, found["studies"])]
+
+
+def _row_line(row: Mapping[str, Any]) -> str:
+    line = (
+        f"  {row['folder']}: priority {row['priority']:g}, has {row['slots']} slots, "
+        f"is to have {row['share']}, can use {row['claims']}"
+    )
+    if not row["alive"]:
+        line += "; gone"
+    return line
+
+
+def name_of(study: Path) -> str:
+    """The name of a study in its pool: two folders of one name are two studies."""
+    whole = str(study.absolute())
+    return f"{study.name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
+
+
+def _write(place: Path, content: Any) -> None:
+    """Write the file whole, or not at all."""
+    beside = place.with_suffix(f".{os.getpid()}.part")
+    beside.write_text(json.dumps(content))
+    beside.replace(place)
+
+
+def _read(place: Path) -> Any:
+    """What the file holds; None if it is not there."""
+    try:
+        return json.loads(place.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        return True
+    return True

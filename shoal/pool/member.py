@@ -1,0 +1,203 @@
+"""A study's side of its pool: it claims slots, and follows what it is given."""
+
+import os
+import platform
+import threading
+import warnings
+from pathlib import Path
+from time import monotonic, time
+from typing import Protocol
+
+from shoal.core.event import Commanded, Entry, Submitted
+from shoal.core.state import State
+from shoal.core.trial import Seconds
+from shoal.pool.folder import Opened, PoolError, PoolFolder, Sign, name_of
+from shoal.pool.share import Claim
+
+PREFIX = "pool:"
+# Between two signs of life.
+EVERY: Seconds = 1.0
+# An idle slot is given back after this time.
+IDLE: Seconds = 3.0
+
+
+class Resizable(Protocol):
+    """A backend whose slots come and go as the pool says."""
+
+    def resize(self, n: int) -> None:
+        """Have so many slots from now on."""
+        ...
+
+    def tell(self, event: Commanded) -> None:
+        """Have this happen at the next moment."""
+        ...
+
+
+def pool_of(address: str | None) -> PoolFolder | None:
+    """The pool that an address names; None if it names none."""
+    if address is None or not address.startswith(PREFIX):
+        return None
+    return PoolFolder(address.removeprefix(PREFIX))
+
+
+class Member:
+    """A study in a pool.
+
+    As a watcher of the run it follows the state, and claims what the study can use. A thread gives
+    signs of life from the beginning of its `with` block to the end.
+
+    `most`: the most slots that the user wants for the study; None: all that it can use.
+    `threads`: of each slot.
+
+    Raises:
+        PoolError: the pool is not open, or its slots have another number of threads.
+    """
+
+    def __init__(
+        self,
+        pool: PoolFolder,
+        study: Path,
+        most: int | None,
+        threads: int,
+        state: State,
+    ) -> None:
+        self._pool = pool
+        self.address = self._cluster(threads)
+        self._study = study
+        self._name = name_of(study)
+        self._limit = most
+        self._since = time()
+        self._state = state
+        self._count = 0
+        # Whether more slots may bring more trials: true until a slot has stood idle.
+        self._grows = True
+        self._idle_since: float | None = None
+        self._has = 0
+        self._backend: Resizable | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._beat, name="shoal-pool", daemon=True
+        )
+
+    def __enter__(self) -> "Member":
+        self._say()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._pool.unsay(self._name)
+
+    # -- the beginning ---------------------------------------------------------------------------
+
+    def wait(self) -> int:
+        """Wait until the study is given slots; how many it is to begin with.
+
+        Raises:
+            PoolError: the pool was closed meanwhile.
+        """
+        told = False
+        while (share := self._pool.shares().get(self._name, 0)) < 1:
+            if self._opened().closing:
+                raise PoolError(
+                    f"the pool in {self._pool.path} closes: run again later"
+                )
+            if not told and self._count > 3:
+                told = True
+                warnings.warn(
+                    f"all slots of the pool in {self._pool.path} are taken: waiting for one. "
+                    "Ctrl-C ends the wait",
+                    stacklevel=2,
+                )
+            self._over.wait(0.1)
+        # The others may have to let go of theirs first: more come while it trains.
+        return min(share, self._claim().least)
+
+    def _cluster(self, threads: int) -> str:
+        """The address of the pool's cluster."""
+        opened = self._opened()
+        if opened.threads != threads:
+            raise PoolError(
+                f"a slot of the pool in {self._pool.path} has {opened.threads} threads; this study "
+                f"asks for threads={threads}: give threads={opened.threads}"
+            )
+        return opened.address
+
+    def _opened(self) -> Opened:
+        """The pool."""
+        opened = self._pool.opened()
+        if opened is None:
+            raise PoolError(
+                f"there is no open pool in {self._pool.path}: start one with "
+                f"shoal pool {self._pool.path}"
+            )
+        return opened
+
+    def follow(self, backend: Resizable) -> None:
+        """From now on the backend has as many slots as the pool says."""
+        self._backend = backend
+
+    # -- while it trains -------------------------------------------------------------------------
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        if any(isinstance(entry, Submitted) for entry in entries):
+            self._grows = True
+        self._state = state
+
+    def _beat(self) -> None:
+        while not self._over.wait(EVERY):
+            self._say()
+            if self._backend is not None:
+                self._obey(self._backend)
+
+    def _say(self) -> None:
+        self._look_for_idle_slots()
+        sign = Sign(
+            self._claim(),
+            str(self._study.absolute()),
+            len(self._state.slots),
+            platform.node(),
+            os.getpid(),
+            self._count,
+        )
+        self._pool.say(sign)
+        self._count += 1
+
+    def _claim(self) -> Claim:
+        """What the study can use, as it stands."""
+        state = self._state
+        trials = list(state.trials.values())
+        least = min((trial.widths[0] for trial in trials), default=1)
+        most = sum(trial.widths[1] for trial in trials)
+        if self._grows:
+            most += 1  # a searcher may have more trials as there are more slots
+        if self._limit is not None:
+            most = min(most, self._limit)
+        priorities = [state.ranked.get(trial.id, 1.0) for trial in trials]
+        priority = max(priorities, default=1.0)
+        return Claim(self._name, priority, least, max(least, most), self._since)
+
+    def _look_for_idle_slots(self) -> None:
+        state = self._state
+        idle = len(state.slots) > len(state.busy) and len(state.running) == len(
+            state.trials
+        )
+        if not idle:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = monotonic()
+        elif monotonic() - self._idle_since > IDLE:
+            self._grows = False
+
+    def _obey(self, backend: Resizable) -> None:
+        """Have as many slots as the pool says; stop if it closes or is gone."""
+        opened = self._pool.opened()
+        if opened is None or opened.closing:
+            backend.tell(Commanded("stop", "the pool closes"))
+            self._backend = None
+            return
+        share = self._pool.shares().get(self._name)
+        if share is not None:
+            backend.resize(share)

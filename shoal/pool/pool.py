@@ -1,0 +1,171 @@
+"""The pool itself: it has the cluster, and gives its slots to studies as they come and go."""
+
+import os
+import platform
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from filelock import FileLock, Timeout
+
+from shoal.backend.ray import cluster
+from shoal.core.trial import Seconds
+from shoal.pool.folder import Opened, PoolError, PoolFolder, Sign
+from shoal.pool.share import shares
+
+# Between two looks at the studies.
+EVERY: Seconds = 0.5
+# A study that gave no sign of life for so long is gone.
+SILENT: Seconds = 20.0
+# How long a pool that closes waits for its studies.
+FAREWELL: Seconds = 120.0
+STORE_GB = 2.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The newest sign of a study, and when it came by the monotonic clock."""
+
+    sign: Sign
+    at: float
+
+
+class Attendance:
+    """Which studies are there, by their signs of life."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, _Heard] = {}
+
+    def hear(self, signs: Sequence[Sign], now: float) -> list[Sign]:
+        """The signs of the studies that live.
+
+        The counts of signs tell, not the clocks of other machines.
+        """
+        known, self._heard = self._heard, {}
+        for sign in signs:
+            name = sign.claim.study
+            before = known.get(name)
+            if before is not None and before.sign.count == sign.count:
+                self._heard[name] = before
+            else:
+                self._heard[name] = _Heard(sign, now)
+        return [
+            heard.sign
+            for heard in self._heard.values()
+            if now - heard.at < SILENT and not heard.sign.is_dead
+        ]
+
+
+def serve(
+    path: Path,
+    slots: int | None,
+    threads: int,
+    address: str | None,
+    say: Say,
+    until_empty: bool = False,
+) -> None:
+    """Lend slots to studies until Ctrl-C, SIGTERM, or, with `until_empty`, until all have gone.
+
+    Raises:
+        PoolError: the folder has an open pool already.
+    """
+    folder = PoolFolder(path)
+    folder.make()
+    lock = FileLock(folder.lock, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise PoolError(
+            f"the pool in {folder.path} is open already, in another process"
+        ) from None
+    with lock, _told_to_end() as over:
+        cpus = None
+        if slots is not None:
+            cpus = slots * threads
+        own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
+        try:
+            _lend(folder, _opened(threads), say, over, until_empty)
+        finally:
+            folder.close()
+            cluster.leave(own, joined=True)
+
+
+def _opened(threads: int) -> Opened:
+    return Opened(cluster.gcs(), threads, platform.node(), os.getpid())
+
+
+def room(threads: int) -> int:
+    """How many slots the cluster has now."""
+    share = cluster.share_of(None, None, threads, None)
+    return sum(node.room for node in cluster.nodes(share).values())
+
+
+def _lend(
+    folder: PoolFolder,
+    opened: Opened,
+    say: Say,
+    over: threading.Event,
+    until_empty: bool,
+) -> None:
+    """Divide the slots whenever a study comes, goes, or claims something else."""
+    folder.share({})
+    folder.open(opened)
+    say(f"the pool has {room(opened.threads)} slots; studies join it with")
+    say(f"  shoal run … --backend ray --address pool:{folder.path}")
+    attendance = Attendance()
+    given: dict[str, int] = {}
+    came = False
+    while not over.wait(EVERY):
+        signs = attendance.hear(folder.signs(), monotonic())
+        held = {sign.claim.study: sign.slots for sign in signs}
+        claims = [sign.claim for sign in signs]
+        now = shares(room(opened.threads), claims, {**held, **given})
+        if now != given:
+            folder.share(now)
+            say(division(now))
+        given = now
+        came = came or bool(signs)
+        if until_empty and came and not signs:
+            return
+    _farewell(folder, opened, attendance, say)
+
+
+def _farewell(
+    folder: PoolFolder, opened: Opened, attendance: Attendance, say: Say
+) -> None:
+    """Have the studies stop with everything durable, and wait for them."""
+    folder.open(replace(opened, closing=True))
+    until = monotonic() + FAREWELL
+    while (
+        signs := attendance.hear(folder.signs(), monotonic())
+    ) and monotonic() < until:
+        say(f"waiting for {len(signs)} studies to stop")
+        threading.Event().wait(2 * EVERY)
+
+
+def division(given: Mapping[str, int]) -> str:
+    """The studies and their slots, as one line."""
+    if not given:
+        return "no studies"
+    return ", ".join(f"{study}: {count}" for study, count in given.items())
+
+
+@contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
+    over = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: over.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield over
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -1,0 +1,174 @@
+"""Studies that share a pool's slots: real processes, on a real Ray cluster."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.core.event import Joined, Left
+from shoal.pool.folder import PoolFolder, Sign
+from shoal.study.folder import Folder
+
+pytest.importorskip("ray", reason="a pool needs Ray")
+from shoal.pool.pool import SILENT, Attendance
+from shoal.pool.share import Claim
+
+RECIPE = """
+import time
+import numpy as np, torch, shoal
+
+class Slow(shoal.Recipe):
+    batch_size = 20
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+        return shoal.Data.arrays(x, (x[:, 0] > 0).astype("int64"), shards=2, validation=0.2)
+    def configure_model(self, config):
+        return torch.nn.Linear(8, 2)
+    def configure_optimizers(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+    def training_step(self, model, batch):
+        time.sleep(0.1)
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+HERE = Path(shoal.__file__).parents[1]
+Shoal = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def shoal_(tmp_path: Path) -> Iterator[Shoal]:
+    """Starts `shoal` with these arguments; what still runs at the end is ended."""
+    started: list[subprocess.Popen[str]] = []
+    (tmp_path / "recipe.py").write_text(RECIPE)
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shoal.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    for process in started:
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def study(start: Shoal, name: str, trials: int, *more: str) -> subprocess.Popen[str]:
+    values = ",".join(str((i + 1) / 10) for i in range(trials))
+    return start(
+        *("run", "recipe.py", "--space", f"lr=grid([{values}])", "--policy", "fifo"),
+        *("--max-epochs", "12", "--storage", name, "--backend", "ray"),
+        *("--address", "pool:shared", *more),
+    )
+
+
+def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.1)
+
+
+def has(pool: PoolFolder, study: str) -> int:
+    """How many slots the study says that it has."""
+    return sum(
+        each.slots for each in pool.signs() if each.claim.study.startswith(study)
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, out
+    return out
+
+
+def opened(path: Path) -> PoolFolder:
+    pool = PoolFolder(path / "shared")
+    until(lambda: pool.opened() is not None)
+    return pool
+
+
+@pytest.mark.slow
+def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
+    tmp_path: Path, shoal_: Shoal
+) -> None:
+    owner = shoal_("pool", "shared", "--slots", "3")
+    pool = opened(tmp_path)
+    first = study(shoal_, "first", 14)
+    until(lambda: has(pool, "first") == 3)
+    second = study(shoal_, "second", 4, "--priority", "2")
+    until(lambda: has(pool, "second") == 2 and has(pool, "first") == 1)
+    status = shoal_("status", "shared")
+    assert "priority 2, has 2 slots" in ended(status)
+
+    second.kill()
+    second.wait()
+    until(lambda: has(pool, "first") == 3)
+    ended(first)
+    ended(shoal_("resume", "second"))
+    owner.send_signal(signal.SIGTERM)
+    ended(owner)
+
+    for name in ("first", "second"):
+        ended(shoal_("replay", name))  # it fails if any weight differs
+        found = shoal.load_study(str(tmp_path / name))
+        assert all(trial.state == "finished" for trial in found.trials)
+    events = [line.entry for line in Folder(tmp_path / "first").lines()]
+    assert any(isinstance(event, Joined) for event in events)
+    assert any(isinstance(event, Left) and not event.died for event in events)
+
+
+@pytest.mark.slow
+def test_a_pool_that_closes_or_dies_loses_nothing(
+    tmp_path: Path, shoal_: Shoal
+) -> None:
+    for number in (signal.SIGINT, signal.SIGKILL):
+        owner = shoal_("pool", "shared", "--slots", "2")
+        pool = opened(tmp_path)
+        only = (
+            study(shoal_, "only", 4)
+            if number == signal.SIGINT
+            else shoal_("resume", "only")
+        )
+        until(lambda: has(pool, "only") == 2)
+        time.sleep(2.0)
+        owner.send_signal(number)
+        only.wait(120)
+        owner.wait(60)
+        assert pool.opened() is None
+
+    owner = shoal_("pool", "shared", "--slots", "2", "--until-empty")
+    opened(tmp_path)
+    ended(shoal_("resume", "only"))
+    ended(owner)
+    assert ended(shoal_("replay", "only"))
+
+
+def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
+    out, _ = study(shoal_, "lonely", 2).communicate(timeout=60)
+    assert "there is no open pool in" in out
+    assert "shoal pool" in out
+
+
+def test_who_is_there() -> None:
+    attendance = Attendance()
+    sign = Sign(Claim("a"), "a", 1, "another machine", 1, 0)
+    assert attendance.hear([sign], 0.0) == [sign]
+    assert attendance.hear([sign], SILENT - 1) == [sign]
+    assert attendance.hear([sign], SILENT + 1) == []
