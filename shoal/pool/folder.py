@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.pool.share import Claim
+from shoal.pool.share import Demand
 
 
 class PoolError(RuntimeError):
@@ -21,7 +21,7 @@ class PoolError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenPool:
     """A pool that is open.
 
     `address`: of its Ray cluster. `threads`: CPUs of each slot. `closing`: its studies are to stop.
@@ -35,13 +35,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class StudySign:
     """A sign of life of a study: its claim, and what it has.
 
     `count`: how many signs it gave before. `slots`: that are ready.
     """
 
-    claim: Claim
+    claim: Demand
     folder: str
     slots: int
     host: str
@@ -71,7 +71,7 @@ class PoolFolder:
 
     # -- what the pool says ----------------------------------------------------------------------
 
-    def open(self, opened: Opened) -> None:
+    def open(self, opened: OpenPool) -> None:
         """Say that the pool is open, or closes."""
         _write(self._opened, asdict(opened))
 
@@ -80,12 +80,12 @@ class PoolFolder:
         self._opened.unlink(missing_ok=True)
         self._shares.unlink(missing_ok=True)
 
-    def opened(self) -> Opened | None:
+    def opened(self) -> OpenPool | None:
         """The pool that is open; None if there is none, as far as this machine can tell."""
         found = _read(self._opened)
         if found is None:
             return None
-        opened = Opened(**found)
+        opened = OpenPool(**found)
         if opened.host == platform.node() and not _runs(opened.pid):
             return None
         return opened
@@ -100,7 +100,7 @@ class PoolFolder:
 
     # -- what the studies say --------------------------------------------------------------------
 
-    def say(self, sign: Sign) -> None:
+    def say(self, sign: StudySign) -> None:
         """Leave a sign of life, in place of the one before."""
         _write(self._signs / f"{sign.claim.study}.json", asdict(sign))
 
@@ -108,14 +108,14 @@ class PoolFolder:
         """The study has gone."""
         (self._signs / f"{study}.json").unlink(missing_ok=True)
 
-    def signs(self) -> list[Sign]:
+    def signs(self) -> list[StudySign]:
         """The newest sign of each study."""
         found = [_read(path) for path in sorted(self._signs.glob("*.json"))]
-        signs: list[Sign] = []
+        signs: list[StudySign] = []
         for each in found:
             if each is not None:
-                claim = Claim(**each.pop("claim"))
-                signs.append(Sign(claim, **each))
+                claim = Demand(**each.pop("claim"))
+                signs.append(StudySign(claim, **each))
         return signs
 
 

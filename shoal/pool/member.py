@@ -11,8 +11,8 @@ from typing import Protocol
 from shoal.core.event import Commanded, Entry, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds
-from shoal.pool.folder import Opened, PoolError, PoolFolder, Sign, name_of
-from shoal.pool.share import Claim
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
+from shoal.pool.share import Demand
 
 PREFIX = "pool:"
 # Between two signs of life.
@@ -40,7 +40,7 @@ def pool_of(address: str | None) -> PoolFolder | None:
     return PoolFolder(address.removeprefix(PREFIX))
 
 
-class Member:
+class PoolMember:
     """A study in a pool.
 
     As a watcher of the run it follows the state, and claims what the study can use. A thread gives
@@ -79,7 +79,7 @@ class Member:
             target=self._beat, name="shoal-pool", daemon=True
         )
 
-    def __enter__(self) -> "Member":
+    def __enter__(self) -> "PoolMember":
         self._say()
         self._thread.start()
         return self
@@ -125,7 +125,7 @@ class Member:
             )
         return opened.address
 
-    def _opened(self) -> Opened:
+    def _opened(self) -> OpenPool:
         """The pool."""
         opened = self._pool.opened()
         if opened is None:
@@ -154,7 +154,7 @@ class Member:
 
     def _say(self) -> None:
         self._look_for_idle_slots()
-        sign = Sign(
+        sign = StudySign(
             self._claim(),
             str(self._study.absolute()),
             len(self._state.slots),
@@ -165,7 +165,7 @@ class Member:
         self._pool.say(sign)
         self._count += 1
 
-    def _claim(self) -> Claim:
+    def _claim(self) -> Demand:
         """What the study can use, as it stands."""
         state = self._state
         trials = list(state.trials.values())
@@ -177,7 +177,7 @@ class Member:
             most = min(most, self._limit)
         priorities = [state.ranked.get(trial.id, 1.0) for trial in trials]
         priority = max(priorities, default=1.0)
-        return Claim(self._name, priority, least, max(least, most), self._since)
+        return Demand(self._name, priority, least, max(least, most), self._since)
 
     def _look_for_idle_slots(self) -> None:
         state = self._state

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
-from shoal.pool.folder import Opened, PoolError, PoolFolder, Sign
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.share import shares
 
 # Between two looks at the studies.
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 class _Heard:
     """The newest sign of a study, and when it came by the monotonic clock."""
 
-    sign: Sign
+    sign: StudySign
     at: float
 
 
@@ -42,7 +42,7 @@ class Attendance:
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
 
-    def hear(self, signs: Sequence[Sign], now: float) -> list[Sign]:
+    def hear(self, signs: Sequence[StudySign], now: float) -> list[StudySign]:
         """The signs of the studies that live.
 
         The counts of signs tell, not the clocks of other machines.
@@ -84,20 +84,21 @@ def serve(
         raise PoolError(
             f"the pool in {folder.path} is open already, in another process"
         ) from None
-    with lock, _told_to_end() as over:
+    with lock:
         cpus = None
         if slots is not None:
             cpus = slots * threads
         own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
         try:
-            _lend(folder, _opened(threads), say, over, until_empty)
+            with _told_to_end() as over:  # Ray has its own signals until here
+                _lend(folder, _opened(threads), say, over, until_empty)
         finally:
             folder.close()
             cluster.leave(own, joined=True)
 
 
-def _opened(threads: int) -> Opened:
-    return Opened(cluster.gcs(), threads, platform.node(), os.getpid())
+def _opened(threads: int) -> OpenPool:
+    return OpenPool(cluster.gcs(), threads, platform.node(), os.getpid())
 
 
 def room(threads: int) -> int:
@@ -108,7 +109,7 @@ def room(threads: int) -> int:
 
 def _lend(
     folder: PoolFolder,
-    opened: Opened,
+    opened: OpenPool,
     say: Say,
     over: threading.Event,
     until_empty: bool,
@@ -137,7 +138,7 @@ def _lend(
 
 
 def _farewell(
-    folder: PoolFolder, opened: Opened, attendance: Attendance, say: Say
+    folder: PoolFolder, opened: OpenPool, attendance: Attendance, say: Say
 ) -> None:
     """Have the studies stop with everything durable, and wait for them."""
     folder.open(replace(opened, closing=True))

@@ -5,6 +5,7 @@ train or simulate, and `shoal.load_study` imports the study when it is used.
 """
 
 import gc
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -309,14 +310,8 @@ def ui(directory: Path, port: int | None) -> None:
     Raises:
         StudyError: what serves pages is not installed.
     """
-    try:
-        from shoal.ui.serve import serve
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        raise StudyError(
-            "the live page needs Starlette and uvicorn: pip install 'shoal[ui]'"
-        ) from error
+    why = "the live page needs Starlette and uvicorn: pip install 'shoal[ui]'"
+    serve = _needing("shoal.ui.serve", ("starlette", "uvicorn"), why).serve
     _collect_rarely()
     serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
 
@@ -328,15 +323,23 @@ def pool(directory: Path, **options: Any) -> None:
     Raises:
         StudyError: Ray is not installed.
     """
-    try:
-        from shoal.pool.pool import serve
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise StudyError(
-            "a pool needs Ray: pip install -e '.[ray]' in Shoal's checkout"
-        ) from error
+    why = "a pool needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+    serve = _needing("shoal.pool.pool", ("ray",), why).serve
     serve(directory, say=typer.echo, **options)
+
+
+def _needing(module: str, libraries: tuple[str, ...], why: str) -> ModuleType:
+    """The module, which needs these libraries.
+
+    Raises:
+        StudyError: one of them is not installed; `why` says so.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in libraries:
+            raise
+        raise StudyError(why) from error
 
 
 @errors()

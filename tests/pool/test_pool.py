@@ -12,12 +12,12 @@ import pytest
 
 import shoal
 from shoal.core.event import Joined, Left
-from shoal.pool.folder import PoolFolder, Sign
+from shoal.pool.folder import PoolFolder, StudySign
 from shoal.study.folder import Folder
 
 pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.pool import SILENT, Attendance
-from shoal.pool.share import Claim
+from shoal.pool.share import Demand
 
 RECIPE = """
 import time
@@ -105,12 +105,13 @@ def opened(path: Path) -> PoolFolder:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
     tmp_path: Path, shoal_: Shoal
 ) -> None:
     owner = shoal_("pool", "shared", "--slots", "3")
     pool = opened(tmp_path)
-    first = study(shoal_, "first", 14)
+    first = study(shoal_, "first", 10)
     until(lambda: has(pool, "first") == 3)
     second = study(shoal_, "second", 4, "--priority", "2")
     until(lambda: has(pool, "second") == 2 and has(pool, "first") == 1)
@@ -135,6 +136,7 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_pool_that_closes_or_dies_loses_nothing(
     tmp_path: Path, shoal_: Shoal
 ) -> None:
@@ -168,7 +170,7 @@ def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
 
 def test_who_is_there() -> None:
     attendance = Attendance()
-    sign = Sign(Claim("a"), "a", 1, "another machine", 1, 0)
+    sign = StudySign(Demand("a"), "a", 1, "another machine", 1, 0)
     assert attendance.hear([sign], 0.0) == [sign]
     assert attendance.hear([sign], SILENT - 1) == [sign]
     assert attendance.hear([sign], SILENT + 1) == []

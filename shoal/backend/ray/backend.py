@@ -22,7 +22,7 @@ from shoal.backend.ray.health.hangs import Hangs
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.setup import RaySetup
-from shoal.backend.ray.slots import Events, SlotProcess
+from shoal.backend.ray.slots import Events, SlotProcess, check_known
 from shoal.backend.ray.states import States
 from shoal.backend.ray.wide.gangs import WideGangs
 from shoal.backend.ray.work import Work
@@ -244,20 +244,12 @@ class Ray:
             ValueError: there is no such slot.
         """
         gone = list(slots)
-        known = self._fleet.processes
-        unknown = sorted(set(gone) - set(known))
-        if unknown:
-            raise ValueError(
-                f"no slot {', '.join(unknown)}; there are {', '.join(sorted(known))}"
-            )
+        check_known(gone, self._fleet.processes)
         self._inbox.put(partial(self._remove, gone))
 
     def resize(self, n: int) -> None:
-        """Have so many slots from now on, as far as there is room for them.
-
-        Those that have to leave do so as with `remove_slots`; idle ones are the first.
-        """
-        self._inbox.put(partial(self._resize, n))
+        """Have so many slots from now on, as far as there is room; idle ones leave first."""
+        self._inbox.put(lambda: self._remove(self._fleet.aim(n)))
 
     @property
     def moved(self) -> int:
@@ -357,10 +349,6 @@ class Ray:
                 events += self.course.on(trial, reached)
 
         return events
-
-    def _resize(self, n: int) -> Events:
-        """Start slots, or have some leave, until there are so many."""
-        return self._remove([process.id for process in self._fleet.aim(n)])
 
     def _remove(self, slots: list[SlotId]) -> Events:
         """Have these slots leave, at once if they are idle."""

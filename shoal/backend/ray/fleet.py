@@ -1,7 +1,8 @@
 """The slots' processes: started, followed, replaced when they die, and their shards registered."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -18,7 +19,7 @@ from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
 from shoal.backend.ray.node.slot import GROUPS, SlotActor
 from shoal.backend.ray.placed.shards import NodeShards
-from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess
+from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess, surplus
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left
 from shoal.core.trial import TrialId
@@ -156,29 +157,18 @@ class Fleet:
         if self._own:
             places = [here()] * n
         else:
-            places = self._room()[:n]
+            suited = _suited(self.shards, self._share).values()
+            places = _room(suited, self.processes.values())[:n]
         for node in places:
             self.start(node)
         return []
 
-    def aim(self, n: int) -> list[SlotProcess]:
-        """Start slots until there are so many; returns those that have to leave if there are more.
-
-        A slot that is not ready leaves before an idle one, and that before one at work.
-        """
-        staying = [each for each in self.processes.values() if not each.leaving]
-        self._limit = n + len(self.processes) - len(staying)
-        self.add(max(0, n - len(staying)))
-        staying.sort(key=lambda each: (each.slot is not None, each.at_work))
-        return staying[: max(0, len(staying) - n)]
-
-    def _room(self) -> list[str]:
-        """The nodes that have room for more slots, once for each."""
-        used = [process.node for process in self.processes.values()]
-        places: list[str] = []
-        for node in _suited(self.shards, self._share).values():
-            places += [node.id] * (node.room - used.count(node.id))
-        return places
+    def aim(self, n: int) -> list[SlotId]:
+        """Start slots until there are so many; returns those that have to leave instead."""
+        leaving = sum(process.leaving for process in self.processes.values())
+        self._limit = n + leaving
+        self.add(max(0, n + leaving - len(self.processes)))
+        return surplus(self.processes.values(), n)
 
     def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
         """Start a process there, of a new slot or of one that lost its own."""
@@ -306,6 +296,15 @@ def _suited(shards: ShardRegister | NodeShards, share: Share) -> dict[str, Node]
     """The live nodes at which slots are of use."""
     found = nodes(share)
     return {name: node for name, node in found.items() if shards.suits(node.names)}
+
+
+def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]:
+    """The nodes that have room for more slots, once for each."""
+    used = Counter(process.node for process in processes)
+    places: list[str] = []
+    for node in suited:
+        places += [node.id] * (node.room - used[node.id])
+    return places
 
 
 def _tell_of_damage(process: SlotProcess, hello: Hello) -> None:

@@ -130,6 +130,25 @@ class SlotProcess:
         return shards
 
 
+def check_known(slots: Iterable[SlotId], known: Iterable[SlotId]) -> None:
+    """Raise ValueError if there are no such slots."""
+    unknown = sorted(set(slots) - set(known))
+    if unknown:
+        raise ValueError(
+            f"no slot {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+
+
+def surplus(processes: Iterable[SlotProcess], n: int) -> list[SlotId]:
+    """Which slots leave so that `n` stay.
+
+    A slot that is not ready leaves before an idle one, and that before one at work.
+    """
+    staying = [each for each in processes if not each.leaving]
+    staying.sort(key=lambda each: (each.slot is not None, each.at_work))
+    return [each.id for each in staying[: max(0, len(staying) - n)]]
+
+
 # -- shards ----------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
 from shoal.pool.folder import PoolError, PoolFolder
-from shoal.pool.member import Member, pool_of
+from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
@@ -192,7 +192,7 @@ def survey_for(options: Options, begun: bool) -> Survey:
         return Survey()
     check_ray()
     survey = import_module("shoal.backend.ray.placed.survey")
-    made: Survey = survey.survey_of(options.address, begun)
+    made: Survey = survey.survey_of(_reached(options.address), begun)
     return made
 
 
@@ -219,6 +219,17 @@ def pace_of(given: Profile | None) -> Pace | None:
     return Pace(given)
 
 
+def _reached(address: str | None) -> str | None:
+    """The address of the cluster, also of a pool's."""
+    pool = pool_of(address)
+    if pool is None:
+        return address
+    opened = pool.opened()
+    if opened is None:
+        return None
+    return opened.address
+
+
 def _ray(
     setup: Setup, options: Options, start: Start, vault: Checkpoints, course: Any
 ) -> WiredBackend:
@@ -243,7 +254,9 @@ def _pooled(
     with ExitStack() as open_:
         place = setup.folder.path
         try:
-            member = Member(pool, place, options.slots, options.threads, start.state)
+            member = PoolMember(
+                pool, place, options.slots, options.threads, start.state
+            )
             open_.enter_context(member)
             share = member.wait()
         except PoolError as error:
