@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.pool.share import Demand
+from shoal.pool.share import SlotClaim
 
 
 class PoolError(RuntimeError):
@@ -41,7 +41,7 @@ class StudySign:
     `count`: how many signs it gave before. `slots`: that are ready.
     """
 
-    claim: Demand
+    claim: SlotClaim
     folder: str
     slots: int
     host: str
@@ -114,7 +114,7 @@ class PoolFolder:
         signs: list[StudySign] = []
         for each in found:
             if each is not None:
-                claim = Demand(**each.pop("claim"))
+                claim = SlotClaim(**each.pop("claim"))
                 signs.append(StudySign(claim, **each))
         return signs
 

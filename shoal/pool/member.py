@@ -12,7 +12,7 @@ from shoal.core.event import Commanded, Entry, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
-from shoal.pool.share import Demand
+from shoal.pool.share import SlotClaim
 
 PREFIX = "pool:"
 # Between two signs of life.
@@ -165,7 +165,7 @@ class PoolMember:
         self._pool.say(sign)
         self._count += 1
 
-    def _claim(self) -> Demand:
+    def _claim(self) -> SlotClaim:
         """What the study can use, as it stands."""
         state = self._state
         trials = list(state.trials.values())
@@ -177,7 +177,7 @@ class PoolMember:
             most = min(most, self._limit)
         priorities = [state.ranked.get(trial.id, 1.0) for trial in trials]
         priority = max(priorities, default=1.0)
-        return Demand(self._name, priority, least, max(least, most), self._since)
+        return SlotClaim(self._name, priority, least, max(least, most), self._since)
 
     def _look_for_idle_slots(self) -> None:
         state = self._state

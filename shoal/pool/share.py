@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class SlotClaim:
     """What a study asks of its pool.
 
     `priority`: a study of priority 2 gets about twice the slots of a study of priority 1.
@@ -30,7 +30,7 @@ class Demand:
 
 
 def shares(
-    slots: int, claims: Sequence[Demand], held: Mapping[str, int]
+    slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]
 ) -> dict[str, int]:
     """How many slots each study gets, by its name.
 
@@ -49,7 +49,7 @@ def shares(
             given[claim.study] = claim.least
             left -= claim.least
 
-    def right(claim: Demand) -> tuple[float, int, float]:
+    def right(claim: SlotClaim) -> tuple[float, int, float]:
         has = given[claim.study]
         keeps = held.get(claim.study, 0) > has
         return (2 * has + 1) / claim.priority, not keeps, claim.since

@@ -17,7 +17,7 @@ from shoal.study.folder import Folder
 
 pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.pool import SILENT, Attendance
-from shoal.pool.share import Demand
+from shoal.pool.share import SlotClaim
 
 RECIPE = """
 import time
@@ -170,7 +170,7 @@ def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
 
 def test_who_is_there() -> None:
     attendance = Attendance()
-    sign = StudySign(Demand("a"), "a", 1, "another machine", 1, 0)
+    sign = StudySign(SlotClaim("a"), "a", 1, "another machine", 1, 0)
     assert attendance.hear([sign], 0.0) == [sign]
     assert attendance.hear([sign], SILENT - 1) == [sign]
     assert attendance.hear([sign], SILENT + 1) == []

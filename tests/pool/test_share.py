@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.pool.share import Demand, shares
+from shoal.pool.share import SlotClaim, shares
 
 claims = st.lists(
     st.builds(
@@ -16,14 +16,14 @@ claims = st.lists(
     max_size=7,
 ).map(
     lambda rows: [
-        Demand(f"s{i}", priority, least, most, float(since))
+        SlotClaim(f"s{i}", priority, least, most, float(since))
         for i, (priority, least, most, since) in enumerate(rows)
     ]
 )
 
 
 @given(st.integers(0, 24), claims)
-def test_no_slot_is_given_twice_or_wasted(slots: int, asked: list[Demand]) -> None:
+def test_no_slot_is_given_twice_or_wasted(slots: int, asked: list[SlotClaim]) -> None:
     found = shares(slots, asked, {})
     assert sum(found.values()) <= slots
     for claim in asked:
@@ -36,13 +36,13 @@ def test_no_slot_is_given_twice_or_wasted(slots: int, asked: list[Demand]) -> No
 
 
 @given(st.integers(0, 24), claims)
-def test_what_is_divided_stays_divided(slots: int, asked: list[Demand]) -> None:
+def test_what_is_divided_stays_divided(slots: int, asked: list[SlotClaim]) -> None:
     found = shares(slots, asked, {})
     assert shares(slots, asked, found) == found
 
 
 @given(st.integers(0, 24), claims)
-def test_a_higher_priority_never_gets_less(slots: int, asked: list[Demand]) -> None:
+def test_a_higher_priority_never_gets_less(slots: int, asked: list[SlotClaim]) -> None:
     found = shares(slots, asked, {})
     for one in asked:
         for other in asked:
@@ -52,27 +52,27 @@ def test_a_higher_priority_never_gets_less(slots: int, asked: list[Demand]) -> N
 
 
 def test_by_priority() -> None:
-    asked = [Demand("a", 1.0, 1, 20, 0.0), Demand("b", 3.0, 1, 20, 1.0)]
+    asked = [SlotClaim("a", 1.0, 1, 20, 0.0), SlotClaim("b", 3.0, 1, 20, 1.0)]
     assert shares(8, asked, {}) == {"a": 2, "b": 6}
 
 
 def test_equal_studies_get_the_same_and_who_has_more_keeps_it() -> None:
-    asked = [Demand(name, 1.0, 1, 9, since) for since, name in enumerate("abc")]
+    asked = [SlotClaim(name, 1.0, 1, 9, since) for since, name in enumerate("abc")]
     assert shares(6, asked, {}) == {"a": 2, "b": 2, "c": 2}
     assert shares(7, asked, {}) == {"a": 3, "b": 2, "c": 2}
     assert shares(7, asked, {"c": 3}) == {"a": 2, "b": 2, "c": 3}
 
 
 def test_what_one_cannot_use_others_get() -> None:
-    asked = [Demand("few", 5.0, 1, 2, 0.0), Demand("many", 1.0, 1, 9, 1.0)]
+    asked = [SlotClaim("few", 5.0, 1, 2, 0.0), SlotClaim("many", 1.0, 1, 9, 1.0)]
     assert shares(8, asked, {}) == {"few": 2, "many": 6}
 
 
 def test_more_studies_than_slots_wait_in_the_order_of_priority_and_arrival() -> None:
     asked = [
-        Demand("first", 1.0, 1, 9, 0.0),
-        Demand("second", 1.0, 1, 9, 1.0),
-        Demand("urgent", 2.0, 1, 9, 2.0),
+        SlotClaim("first", 1.0, 1, 9, 0.0),
+        SlotClaim("second", 1.0, 1, 9, 1.0),
+        SlotClaim("urgent", 2.0, 1, 9, 2.0),
     ]
     assert shares(2, asked, {"first": 1, "second": 1}) == {
         "first": 1,
