@@ -21,7 +21,10 @@ def write(
     `goals`: {"A-1": {"figure": …, "holds": bool, "text": …}}.
     """
     for row in rows:
-        print("  ".join(f"{key} {_cell(value)}" for key, value in row.items()))
+        shown = {
+            key: value for key, value in row.items() if not isinstance(value, list)
+        }
+        print("  ".join(f"{key} {_cell(value)}" for key, value in shown.items()))
     for key, goal in goals.items():
         print(
             f"{key}: {'holds' if goal['holds'] else 'DOES NOT HOLD'}  "
@@ -32,6 +35,11 @@ def write(
         json.dumps({"name": name, "rows": rows, "goals": goals}, indent=1) + "\n"
     )
     return all(goal["holds"] for goal in goals.values())
+
+
+def _is_curve(value: Any) -> bool:
+    """Whether the value is too long for a line."""
+    return isinstance(value, list) and len(value) > 10
 
 
 def _cell(value: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.policy.elastic.horizon import forward_time
 from shoal.policy.elastic.knapsack import best_counts
 from shoal.policy.elastic.spatial import Spatial, exposure, release, take
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
@@ -87,6 +88,13 @@ def milp(horizon: float) -> Decide:
     return counts
 
 
+def learned(
+    replay: "Replay", active: list[int], held: np.ndarray, free: int
+) -> np.ndarray:
+    """The same over the forward time that the departures so far make likely."""
+    return milp(forward_time(*replay.seen))(replay, active, held, free)
+
+
 def heuristic(
     replay: "Replay", active: list[int], held: np.ndarray, free: int
 ) -> np.ndarray:
@@ -125,6 +133,7 @@ class Replay:
     ) -> None:
         self.log, self.jobs, self.parallel = log, jobs, parallel
         self.completions, self.stall = completions, stall
+        self.seen = (0.0, 0)  # seconds since the beginning, and departures until then
         self.up, self.down = jobs.up * cost, jobs.down * cost
         columns = np.arange(jobs.scores.shape[1])
         allowed = (columns == 0) | (
@@ -180,8 +189,9 @@ class _Run:
         self.begun, self.ended = np.full(count, np.nan), np.full(count, np.nan)
         self.next = self.decisions = 0
         self.now = 0.0
-        self.out = np.zeros(len(replay.times))
-        self.gross = self.rescaled = self.preempted = 0.0
+        # by event: samples made up to it, lost to rescaling at it, lost to preemption at it
+        self.out, self.cost, self.lost = np.zeros((3, len(replay.times)))
+        self.gross = self.rescaled = self.preempted = self.used = 0.0
         for k, (at, (_, came, went)) in enumerate(
             zip(replay.times, replay.changes, strict=True)
         ):
@@ -192,6 +202,7 @@ class _Run:
                 self._allocate(k)
             self._go(at)
             self._leave(went)
+            replay.seen = (at, replay.seen[1] + bool(len(went)))
             self.owner[came] = -1
             self._finish()
             self._allocate(min(k + 1, len(self.out) - 1))
@@ -218,6 +229,7 @@ class _Run:
             self.made[a] += made
             self.out[self.k] += made.sum()
             self.gross += float(self.rate[a].sum() * span)
+            self.used += float((self.owner >= 0).sum() * span)
             if self.r.stall:
                 self.rescaled += float((self.rate[a] * waits).sum())
         self.now = at
@@ -231,6 +243,7 @@ class _Run:
                 lost = self.r.down[j] * self.rate[j]
                 self.made[j] -= lost
                 self.out[self.k] -= lost
+                self.lost[self.k] += lost
                 self.preempted += lost
         self.owner[went] = -2
 
@@ -276,6 +289,7 @@ class _Run:
         else:
             self.made[a] -= wait * before
             self.out[charge] -= (wait * before).sum()
+            self.cost[self.k] += (wait * before).sum()
             self.rescaled += float((wait * before).sum())
         self.rate[a] = self.r.jobs.rates[a, counts]
 
@@ -347,8 +361,17 @@ class _Run:
             "done": int(np.isfinite(self.ended).sum()),
             "decisions": self.decisions,
             "out": self.out,
+            "rescaled at": self.cost,
+            "preempted at": self.lost,
+            "used_node_hours": self.used / 3600.0,
+            "last": float(np.nanmax(self.ended, initial=0.0)),
             "hours": (self.ended - self.begun) / 3600.0,
         }
+
+
+def still(nodes: int, span: float) -> IdleLog:
+    """The log of so many nodes that are idle throughout, for so many seconds."""
+    return IdleLog.of([(f"n{i:04d}", 0.0, span) for i in range(nodes)])
 
 
 def bins(replay: Replay, out: np.ndarray, hours: float = 6.0) -> np.ndarray:

@@ -30,7 +30,10 @@ def describe(log: IdleLog) -> dict[str, Any]:
 
 
 def _events(log: IdleLog, hours: float) -> dict[str, float]:
-    """How often nodes joined and left."""
+    """How often nodes joined and left.
+
+    The forward time is the mean time from one departure to the next.
+    """
     changes = list(log.changes())
     joins = sum(len(came) > 0 for _, came, _ in changes[1:])
     leaves = sum(len(went) > 0 for _, _, went in changes)
@@ -40,6 +43,7 @@ def _events(log: IdleLog, hours: float) -> dict[str, float]:
         "leave_events": leaves,
         "joins_per_hour": joins / hours,
         "leaves_per_hour": leaves / hours,
+        "forward_time_s": log.span / leaves if leaves else float("nan"),
     }
 
 
