@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.policy.elastic.horizon import forward_time
 from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic.objective import forward_time
 from shoal.policy.elastic.spatial import Spatial, exposure, release, take
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
 from shoal.simulate.trace import IdleLog

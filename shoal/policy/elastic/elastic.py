@@ -11,70 +11,77 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite
 from operator import attrgetter
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
-from shoal.core.trial import Seconds, Trial, TrialId, priority_of
-from shoal.policy.elastic.knapsack import best_counts
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.elastic.knapsack import best_counts, steady
+from shoal.policy.elastic.objective import (
+    Objective,
+    check_objective,
+    learned,
+    watched,
+    worth,
+)
 from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack
 from shoal.policy.elastic.spatial import Spatial
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains
 
-Objective = Literal["throughput", "efficiency", "priority"]
-# From a trial and its samples/s at widths 1, 2, … to its objective per second at these widths.
-Own = Callable[[Trial, Sequence[float]], Sequence[float]]
 Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
 Widths = tuple[int, int]  # the fewest and the most slots that a trial can have
 
 PLACEMENTS = ("index", "spatial")
 SPARE = SlotId("\0")  # stands for any slot more
-LEAST = 1e-3  # of the horizon: what a change costs at least, so that it is made for a gain only
+LEAST = 1e-3  # of the horizon: what growing costs at least, so that it is done for a gain only
+LEARNED = "learned"  # a horizon that is estimated
 Held = tuple[SlotId, ...]  # the slots of a trial
 Cohorts = Mapping[str, int]
+Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
 
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
     """As many slots for each trial as gain most within `horizon` seconds, less what changing costs.
 
+    `horizon`: "learned" for the mean time between departures of slots, as far as they were seen.
     `up`, `down`: seconds that a trial's slots stand still when it grows or shrinks; as the profile
     says if not given. `admit`: at most so many trials at a time, first come first served.
     `objective`: "throughput" in samples/s; "efficiency", that over the trial's rate on one slot;
-    "priority", the latter times the trial's priority; or a function of a trial and its rates.
-    `placement`: "index", the free slots in the order in which they joined; "spatial", those likely
-    to leave together for one trial; or a `Spatial`.
+    "priority", the latter times the trial's priority; or a function of a trial and its rates at 1,
+    2, … slots, which gives what it is worth per second at each. `placement`: "index", the free
+    slots in the order in which they joined; "spatial", those likely to leave together for one
+    trial; or a `Spatial`. `hysteresis`: a trial gives up slots only if that gains more than this
+    part of what it makes within the horizon. So measured speeds may be off by half of it without
+    equal trials exchanging slots.
 
     Raises:
-        ValueError: a horizon, cost, admit, objective or placement that cannot be.
+        ValueError: a horizon, cost, admit, objective, placement or hysteresis that cannot be.
     """
 
-    horizon: Seconds = 120.0
+    horizon: Seconds | Literal["learned"] = 120.0
     up: Seconds | None = None
     down: Seconds | None = None
     admit: int | None = None
-    objective: Objective | Own = "throughput"
+    objective: Objective = "throughput"
     placement: Literal["index", "spatial"] | Spatial = "index"
+    hysteresis: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.horizon) and self.horizon > 0):
-            raise ValueError(
-                f"elastic's horizon must be > 0 seconds; got {self.horizon!r}"
-            )
+        _check_horizon(self.horizon)
         _check_cost("up", self.up)
         _check_cost("down", self.down)
         if self.admit is not None and self.admit < 1:
             raise ValueError(
                 f"elastic must admit 1 trial or more, or None for all; got {self.admit!r}"
             )
-        known = get_args(Objective)
-        if not callable(self.objective) and self.objective not in known:
+        check_objective("elastic", self.objective)
+        if not 0 <= self.hysteresis < 1:
             raise ValueError(
-                f"elastic's objective is one of {', '.join(known)} or a function; "
-                f"got {self.objective!r}"
+                f"elastic's hysteresis must be 0 or more, below 1; got {self.hysteresis!r}"
             )
         if not isinstance(self.placement, Spatial) and self.placement not in PLACEMENTS:
             raise ValueError(
@@ -91,22 +98,48 @@ class Elastic:
             return Spatial()
         return None
 
-    def start(self) -> dict[str, int]:
+    def start(self) -> Memory:
         return {}
 
-    def decide(self, view: View, memory: dict[str, int]) -> tuple[Plan, dict[str, int]]:
-        spatial = self._spatial
-        cohorts: dict[str, int] = {}
-        if spatial is not None and spatial.by_cohort:
-            cohorts = _cohorts(view, memory)
-        claims = wanted(self, view, self._counts)
+    def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
+        remembered = self._remembered(view, memory)
+        claims = wanted(self, view, self._seconds(view, remembered), _counts)
         if not claims:
-            return view.plan, cohorts
-        return plan_of(view, _moved(view, claims, spatial, cohorts)), cohorts
+            return view.plan, remembered
+        cohorts = remembered.get("cohorts", {})
+        return plan_of(view, _moved(view, claims, self._spatial, cohorts)), remembered
 
-    def _counts(self, asked: "Problem") -> Counts:
-        gain = gains(asked.curve, asked.held, asked.up, asked.down, self.horizon)
-        return best_counts(gain, asked.free)
+    def _remembered(self, view: View, memory: Memory) -> Memory:
+        """What the next decision needs to know of the slots that are here."""
+        found: Memory = {}
+        spatial = self._spatial
+        if spatial is not None and spatial.by_cohort:
+            found["cohorts"] = _cohorts(view, memory.get("cohorts", {}))
+        if isinstance(self.horizon, str):
+            found["departures"] = watched(view, memory.get("departures", {}))
+        return found
+
+    def _seconds(self, view: View, remembered: Memory) -> Seconds:
+        """The horizon at this moment."""
+        if isinstance(self.horizon, str):
+            return learned(view, remembered["departures"])
+        return self.horizon
+
+
+def _counts(asked: "Problem") -> Counts:
+    """The optimum of the program (16)."""
+    gain = gains(asked.curve, asked.held, asked.up, asked.down, asked.horizon)
+    return steady(gain, best_counts(gain, asked.free), asked.held)
+
+
+def _check_horizon(horizon: Seconds | Literal["learned"]) -> None:
+    """Raise ValueError unless it is a time or to be learned."""
+    if horizon == LEARNED:
+        return
+    if isinstance(horizon, str) or not (isfinite(horizon) and horizon > 0):
+        raise ValueError(
+            f'elastic\'s horizon must be > 0 seconds, or "learned"; got {horizon!r}'
+        )
 
 
 def _check_cost(name: str, cost: Seconds | None) -> None:
@@ -145,12 +178,13 @@ class Problem:
     held: Counts
     up: Table
     down: Table
+    horizon: Seconds
     free: int  # slots to be shared out, those held included
     needs: tuple[float, ...]  # memory, GiB
 
 
-def problem(rule: Elastic, view: View) -> Problem | None:
-    """The allocation to be decided now; None where no trial can run."""
+def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
+    """The allocation to be decided now, for so long; None where no trial can run."""
     lanes = dict(_eligible(view, rule.admit))
     if not lanes:
         return None
@@ -162,10 +196,10 @@ def problem(rule: Elastic, view: View) -> Problem | None:
 
     held = np.array([len(lane) for lane in lanes.values()])
     curve = _curves(rule, view, widths, int(held.max()))
-    up, down = _costs(rule, view, lanes)
+    up, down = _costs(rule, view, lanes, horizon)
     slots = tuple(lanes.values())
     memory = tuple(needs.values())
-    return Problem(tuple(lanes), slots, curve, held, up, down, room, memory)
+    return Problem(tuple(lanes), slots, curve, held, up, down, horizon, room, memory)
 
 
 def _room(view: View, lanes: Lanes) -> int:
@@ -218,10 +252,10 @@ def _curves(
 
 
 def wanted(
-    rule: Elastic, view: View, solve: Callable[[Problem], Counts]
+    rule: Elastic, view: View, horizon: Seconds, solve: Callable[[Problem], Counts]
 ) -> list[Claim]:
     """How many slots each trial should have, where that is a change for any; else nothing."""
-    asked = problem(rule, view)
+    asked = problem(rule, view, horizon)
     if asked is None:
         return []
     counts = solve(asked)
@@ -278,37 +312,25 @@ def _free_to_change(gang: Gang | None) -> Held | None:
 
 def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[float]:
     """Objective per second at widths 1 … most."""
-    trial = view.trials[name]
     rates = view.profile.curve(name, most)
-    if rule.objective == "throughput":
-        return rates
-    if callable(rule.objective):
-        return rule.objective(trial, rates)
-    return _relative(rates, _weight(rule, trial))
+    return worth(rule.objective, view.trials[name], rates)
 
 
-def _relative(rates: Sequence[float], weight: float) -> Sequence[float]:
-    """The rates against that of one slot, times the weight."""
-    return [weight * rate / rates[0] for rate in rates]
-
-
-def _weight(rule: Elastic, trial: Trial) -> float:
-    """The trial's priority where the objective asks for it, else 1."""
-    if rule.objective == "priority":
-        return priority_of(trial)
-    return 1.0
-
-
-def _costs(rule: Elastic, view: View, lanes: Lanes) -> tuple[Table, Table]:
+def _costs(
+    rule: Elastic, view: View, lanes: Lanes, horizon: Seconds
+) -> tuple[Table, Table]:
     """Seconds to grow and to shrink, for each trial; at least a little of the horizon.
 
-    A cost of 0 was mostly never measured. Believed, it would let equal trials change places for
-    nothing. What a trial that holds no slot is charged does not matter: its present rate is 0.
+    A cost of 0 was mostly never measured, and speeds that were are a little off. Believed, both
+    would let equal trials change places for nothing. For one trial to gain by another's slots, the
+    other must shrink: `hysteresis` is charged there, and slots that nobody has stay cheap to take.
+    What a trial that holds no slot is charged does not matter: its present rate is 0.
     """
     up = [_growing(rule, view, *lane) for lane in lanes.items()]
     down = [_shrinking(rule, view, *lane) for lane in lanes.items()]
-    least = LEAST * rule.horizon
-    return np.maximum(up, least), np.maximum(down, least)
+    least = LEAST * horizon
+    enough = max(rule.hysteresis, LEAST) * horizon
+    return np.maximum(up, least), np.maximum(down, enough)
 
 
 def _switch(view: View, name: TrialId, slots: Held) -> Seconds:

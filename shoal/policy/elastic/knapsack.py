@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.policy.elastic.core import repair
 from shoal.policy.elastic.price import Demand, balanced
-from shoal.policy.elastic.table import FORBIDDEN, Counts, Table
+from shoal.policy.elastic.table import EXACT, FORBIDDEN, Counts, Table
 
 
 def best_counts(gain: Table, free: int) -> Counts:
@@ -58,6 +58,32 @@ def _take_ties(base: Counts, over: Counts, slack: int) -> int:
         return slack
     base[tied[:fits]] = over[tied[:fits]]
     return slack - int(taken[fits - 1])
+
+
+def steady(gain: Table, counts: Counts, held: Counts) -> Counts:
+    """As good a solution in which equal trials exchange no slots.
+
+    Where two trials could have each other's counts for as much gain, and fewer slots would then
+    change hands, they do.
+    """
+    found = counts.copy()
+    changed = (counts != held).nonzero()[0]
+    crossed = np.subtract.outer(held[changed], held[changed]) * np.subtract.outer(
+        counts[changed], counts[changed]
+    )
+    for a, b in np.argwhere(np.triu(crossed < 0)):
+        _uncross(gain, found, held, changed[[a, b]])
+    return found
+
+
+def _uncross(gain: Table, counts: Counts, held: Counts, pair: Counts) -> None:
+    """Exchange the counts of two trials, if that moves fewer slots and gains no less."""
+    crossed = counts[pair]
+    straight = crossed[::-1]
+    moved = np.abs(crossed - held[pair]).sum() - np.abs(straight - held[pair]).sum()
+    more = gain[pair, straight].sum() - gain[pair, crossed].sum()
+    if moved > 0 and more >= -EXACT * np.abs(gain[pair, crossed]).sum():
+        counts[pair] = straight
 
 
 # -- the reference

@@ -19,6 +19,7 @@ from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds
 from shoal.policy.elastic.elastic import Elastic, Problem, free_slots, plan_of, wanted
+from shoal.policy.elastic.objective import Objective, check_objective
 from shoal.policy.elastic.program import Columns, Effort, Program, Solved, Terms
 from shoal.policy.elastic.settle import Claim, by_index
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains, value
@@ -34,7 +35,7 @@ class NodeMilp:
 
     Each solve ends at `nodes` branch-and-bound nodes, or within `gap` of the optimum. `limit`:
     seconds, for benchmarks only: journals are then no longer repeatable. `bigm`: "paper" for the
-    program as printed.
+    program as printed. `objective`: as of `Elastic`.
     """
 
     horizon: Seconds = 120.0
@@ -45,6 +46,10 @@ class NodeMilp:
     gap: float = 1e-9
     limit: Seconds | None = None
     bigm: BigM = "repaired"
+    objective: Objective = "throughput"
+
+    def __post_init__(self) -> None:
+        check_objective("milp", self.objective)
 
     def start(self) -> None:
         return None
@@ -58,8 +63,8 @@ class NodeMilp:
 
     def _claims(self, view: View) -> list[Claim]:
         """How many slots each trial should have by the program; nothing where none changes."""
-        rule = Elastic(self.horizon, self.up, self.down, self.admit)
-        return wanted(rule, view, self._counts)
+        rule = Elastic(self.horizon, self.up, self.down, self.admit, self.objective)
+        return wanted(rule, view, self.horizon, self._counts)
 
     def _counts(self, asked: Problem) -> Counts:
         return self.counts(asked.curve, asked.held, asked.up, asked.down, asked.free)

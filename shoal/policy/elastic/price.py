@@ -158,7 +158,7 @@ def _guess(gain: Table, free: int) -> float:
     guess = slopes.item(met)
     if guess > 0.0:
         return guess
-    highest = float(coarse.max())
+    highest = float(gain.max())  # of all columns: the few may be counts that nobody can have
     return highest / width
 
 

@@ -33,6 +33,7 @@ POLICIES = {
     "elastic-short": lambda: Elastic(5.0, up=4.0, down=2.0),
     "elastic-efficiency": lambda: Elastic(objective="efficiency", admit=2),
     "elastic-spatial": lambda: Elastic(placement="spatial"),
+    "elastic-learned": lambda: Elastic(horizon="learned"),
     "elastic-cohorts": lambda: Elastic(
         placement=Spatial(table=[(0, 0.6, 0.8), (1, 0.2, 0.4)])
     ),
@@ -195,6 +196,8 @@ def test_killable_stops_a_trial_that_lost_a_node():
     "bad",
     [
         {"horizon": 0.0},
+        {"horizon": "guessed"},
+        {"hysteresis": 1.0},
         {"up": -1.0},
         {"admit": 0},
         {"objective": "speed"},
@@ -209,7 +212,8 @@ def test_what_cannot_be_is_refused(bad):
 def test_can_be_described_and_rebuilt():
     for policy in (
         Elastic(60.0, objective="efficiency", placement="spatial"),
-        NodeMilp(),
+        Elastic("learned", hysteresis=0.05),
+        NodeMilp(objective="priority"),
         Killable(4),
     ):
         assert rebuild(describe(policy)) == policy

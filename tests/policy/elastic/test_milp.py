@@ -61,7 +61,7 @@ def test_the_papers_big_m_forbids_to_change_by_more_than_half_of_the_nodes():
 
 def test_stopped_before_a_solution_the_present_counts_stay():
     x = case(np.random.default_rng(5), 3, 12, 6)
-    counts = NodeMilp(limit=1e-6).counts(x.curve, x.held, x.up, x.down, x.free)
+    counts = NodeMilp(limit=0.0).counts(x.curve, x.held, x.up, x.down, x.free)
     stay = np.where(x.table[np.arange(3), x.held] > -1e29, x.held, 0)
     assert value(x.table, counts) >= value(x.table, stay)
     assert value(x.table, counts) <= value(x.table, best_counts(x.table, x.free)) + 1e-6
