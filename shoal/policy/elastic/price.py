@@ -158,7 +158,8 @@ def _guess(gain: Table, free: int) -> float:
     guess = slopes.item(met)
     if guess > 0.0:
         return guess
-    highest = float(gain.max())  # of all columns: the few may be counts that nobody can have
+    # Of all columns: the few above may be counts that nobody can have.
+    highest = float(gain.max())
     return highest / width
 
 
