@@ -28,6 +28,8 @@ from shoal.study.parts.auto import check_methods
 from shoal.study.setup import Setup, first_config
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 from shoal.train.tools.check import trained_names
@@ -244,10 +246,27 @@ def check_validate_every(setup: Setup, options: Options, data: Data, most: int) 
             "validate_every is for recipes; a function is evaluated when it calls shoal.report: "
             f"got {options.validate_every!r}, leave it out"
         )
+    check_in_place(setup.recipe, data)
     shards = max(1, len(data.shards))
     if isinstance(setup.recipe, ShardRecipe):
         check_whole_visits(options, shards, "train_shard makes a whole visit by itself")
     check_for_width(options, shards, most)
+
+
+def check_in_place(recipe: Recipe, data: Data) -> None:
+    """Raise StudyError if validation parts lie at several nodes, and must be read in one place."""
+    if data.catalogue is None or data.catalogue.is_scored_whole:
+        return
+    why = None
+    if isinstance(recipe, Adapted):
+        why = "the code of another library validates on all of them in one process"
+    elif carries_state(recipe):
+        why = "its steps hand a state from batch to batch"
+    if why is not None:
+        raise StudyError(
+            f"not all validation parts lie at each node that trains, and {why}: give them to each "
+            'such node, or at "*" (every node)'
+        )
 
 
 def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:

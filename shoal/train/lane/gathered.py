@@ -53,6 +53,24 @@ class Gathered:
                 rest[name] = value
         return rest
 
+    def takes(self, name: str) -> bool:
+        """Whether the values of this name are needed as they are, and not as sums."""
+        return name in self._metrics or self._lane.hooks.gathers
+
+    def output(self, name: str, value: Any, samples: int) -> Any:
+        """A batch's value in main memory, for `take` in another process.
+
+        Raises:
+            TypeError, ValueError: as `take`.
+        """
+        if name not in self._metrics:
+            return _output(name, value, samples)
+        if not isinstance(value, tuple):
+            return value  # which `take` refuses
+        return tuple(
+            each.detach().cpu() if isinstance(each, Tensor) else each for each in value
+        )
+
     def _update(self, name: str, value: Any) -> None:
         """Show a batch to one metric."""
         if not isinstance(value, tuple):
@@ -60,7 +78,11 @@ class Gathered:
                 f"configure_metrics has {name!r}, so that validation_step must return "
                 f"{{{name!r}: (predictions, targets)}}; got {type(value).__name__}"
             )
-        self._metrics[name].update(*value)
+        device = self._lane.device
+        there = (
+            each.to(device) if isinstance(each, Tensor) else each for each in value
+        )
+        self._metrics[name].update(*there)
         self._updated.add(name)
 
     def scores(self) -> dict[str, float]:

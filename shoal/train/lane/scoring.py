@@ -28,6 +28,9 @@ RULE = (
 )
 
 
+Record = list[tuple[int, dict[str, Any]]]  # of each batch its samples, and its values
+
+
 class Scoring:
     """Scores over the chunks so far: means, and what needs all samples at once."""
 
@@ -67,14 +70,46 @@ class Scoring:
         for start in range(0, cols.rows(chunk), size):
             yield cols.cut(chunk, start, start + size)
 
+    def recorded(self, chunk: Columns) -> Record:
+        """What `take` takes in place of each batch of these samples, in main memory.
+
+        Raises:
+            TypeError, ValueError: `validation_step` returns something that is no score.
+        """
+        with self._lane.rng, torch.no_grad():
+            return [self._kept(batch) for batch in self._batches(chunk)]
+
+    def _kept(self, batch: Columns) -> tuple[int, dict[str, Any]]:
+        count = cols.rows(batch)
+        kept: dict[str, Any] = {}
+        for name, values in self._outcome(batch).items():
+            if self._whole is not None and self._whole.takes(name):
+                kept[name] = self._whole.output(name, values, count)
+            elif isinstance(values, ValueSum):
+                kept[name] = values
+            else:
+                kept[name] = ValueSum(float(_sum(name, values, count)), count)
+        return count, kept
+
+    def take(self, record: Record) -> None:
+        """Take what `recorded` gave, here or in another process, as if it had been added."""
+        with self._lane.rng, torch.no_grad():
+            for count, by_name in record:
+                self._take(by_name, count)
+
     def _add(self, batch: Columns) -> None:
         """Validate on one batch."""
+        self._take(self._outcome(batch), cols.rows(batch))
+
+    def _outcome(self, batch: Columns) -> Mapping[str, Any]:
+        """What the validation step gives for the batch."""
         lane = self._lane
-        count = cols.rows(batch)
         with lane.casting():
             outcome = lane.hooks.validation_step(lane.model, batch, lane.epochs_made)
+        return named_scores(outcome)
 
-        by_name = named_scores(outcome)
+    def _take(self, by_name: Mapping[str, Any], count: int) -> None:
+        """Take what one batch of so many samples gave."""
         if self._whole is not None:
             by_name = self._whole.take(by_name, count)
         for name, values in by_name.items():

@@ -19,6 +19,7 @@ from shoal.train.recipe.hooks import validates
 from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, Scored, TrialError
 from shoal.train.slot.crew import News, Pass, SameBatches
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, fail
+from shoal.train.slot.inplace.elsewhere import Elsewhere, scores_in_place
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.stream import Stream
 
@@ -47,6 +48,9 @@ class Evaluation:
         found: Found = {}
         if not self.possible:
             return found
+        if self._at.elsewhere is not None:
+            elsewhere = self._at.elsewhere
+            return {each.trial: self._in_place(each, elsewhere) for each in passes}
         by_stream: dict[tuple[Stream, str], list[Pass]] = {}
         for each in passes:
             if each.trial not in found:
@@ -81,6 +85,25 @@ class Evaluation:
     def _chunks(self, lane: TrainingLane) -> Chunks:
         """The validation data as the lane sees it."""
         return self._stream(lane).validation(lane.settings.scored_order)
+
+    def _in_place(self, each: Pass, elsewhere: Elsewhere) -> Scores | TrialError:
+        """Evaluate a lane on parts of which some lie at other nodes."""
+        self._at.set_threads()
+        self._at.turn_of(each.trial)
+        data = self._at.data
+        here = {part: data.is_here(part) for part in data.validation}
+        begin = perf_counter()
+        try:
+            scores = scores_in_place(each, self._stream(each.lane), here, elsewhere)
+        except OutOfMemory:
+            raise
+        except TrialError as error:
+            return error
+        seconds = perf_counter() - begin
+        self._meter.record(each.lane.signature, "evaluate", seconds)
+        if self._clocked:
+            each.spent.add("evaluate", seconds)
+        return scores
 
     def _one_by_one(self, passes: Sequence[Pass]) -> Found:
         """Evaluate lanes that see the same chunks, each on a chunk before the next is asked for."""

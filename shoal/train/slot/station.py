@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from dataclasses import replace
 
 import torch
 
+from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
-from shoal.train.lane.blame import Spent
+from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.measure import Meter
@@ -20,6 +29,7 @@ from shoal.train.slot.build import LaneBuilder
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Found, Scores
 from shoal.train.slot.held import HeldLanes
+from shoal.train.slot.inplace.elsewhere import Elsewhere, Records, recorded
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.together import PackRun
@@ -50,11 +60,13 @@ class Station:
         *,
         feed: Feed | None = None,
         turn_of: Callable[[TrialId], None] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         delay_compiler()
         keep_freed()
         setup = setup or StationSetup()
         at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody)
+        at = replace(at, elsewhere=elsewhere)
         self.at = at
         self.pack = PackRun(at)
         self.lanes = HeldLanes(at, LaneBuilder(at), self.pack)
@@ -246,6 +258,26 @@ class Station:
             scores[trial] = {}
         return scores | self._evaluation.scores(passes)
 
+    def recorded(self, unit: Unit, parts: Collection[ShardId]) -> Records:
+        """What validation parts give that are read here, for the slot at which the trial trains.
+
+        The trial leaves nothing here. `unit`: its source is the state to validate.
+
+        Raises:
+            TrialError: the recipe's code raised.
+            DataError: a part cannot be read.
+        """
+        self.at.set_threads()
+        self.place(unit)
+        held = self.lanes.get(unit.trial.id)
+        assert held is not None, "it was just placed"
+        stream = self.at.streams.of(held.lane.settings.data_key)
+        try:
+            with blaming():
+                return recorded(held.lane, stream, parts)
+        finally:
+            self.forget(unit.trial.id)
+
     def probe(self, trial: Trial) -> Probed:
         """The trial's signature and what such trials cost: see `Probing.one`."""
         return self._probing.one(trial)
@@ -273,7 +305,7 @@ def _workplace(
         data,
         seed=setup.seed,
         device=shown,
-        memory_gb=setup.data_memory_gb,
+        memory_gb=min(setup.data_memory_gb, setup.slot_memory_gb / 4),
         feed=feed,
     )
     return Workplace(

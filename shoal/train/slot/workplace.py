@@ -19,6 +19,7 @@ from shoal.train.lane.device import memory_of
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Unit
+from shoal.train.slot.inplace.elsewhere import Elsewhere
 from shoal.train.slot.setup import RESTING, StationSetup, resting_memory
 from shoal.train.stream.stream import Streams
 
@@ -42,6 +43,8 @@ class Workplace:
     streams: Streams
     meter: Meter
     turn_of: Callable[[TrialId], None] = nobody
+    # has models validated on parts that lie at other nodes only; None: all lie here
+    elsewhere: Elsewhere | None = None
 
     @cached_property
     def state_room(self) -> float:

@@ -146,9 +146,10 @@ class Stream:
             DataError: a part cannot be read.
         """
         for part in self._data.validation:
-            yield from self._validation_part(part, order)
+            yield from self.validation_part(part, order)
 
-    def _validation_part(self, part: ShardId, shuffle: str) -> Chunks:
+    def validation_part(self, part: ShardId, shuffle: str = ONCE) -> Chunks:
+        """The samples of one validation part; see `validation`."""
         order = self._orders.scored(part, shuffle)
         chunks = self._ahead(order, partial(self._plain, order))
         return self._lots.of(chunks, part, 0, 0)

@@ -202,9 +202,3 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
     written(recipe.catalogue, tables)
     text = refused("whole", policy="fifo")
     assert "policy fifo reads the whole data set" in text and "hop" in text
-
-    written(
-        recipe.catalogue,
-        {**tables, "valid": {"held": {"n0": tables["valid"]["held"]["n0"]}}},
-    )
-    assert "held is not at n1" in refused("valid")

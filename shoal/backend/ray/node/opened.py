@@ -13,6 +13,7 @@ import ray
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node import feed
+from shoal.backend.ray.node.inplace.validator import elsewhere_of
 from shoal.backend.ray.node.outcomes import Hello
 from shoal.backend.ray.node.process import born, limit_space
 from shoal.backend.ray.node.rounds import OnProgress, SlotRounds
@@ -80,7 +81,13 @@ def open_slot(
         )
     else:
         station = Station(
-            recipe, data, checkpoints, station_setup, turn_of=turn_of, feed=window
+            recipe,
+            data,
+            checkpoints,
+            station_setup,
+            turn_of=turn_of,
+            feed=window,
+            elsewhere=elsewhere_of(setup, data),
         )
     rounds = SlotRounds(station, void, on_progress)
     meeting = Meeting(cluster.address())

@@ -50,7 +50,7 @@ def end(pid: int, since: str) -> None:
 
 
 def limit_space(more: GiB) -> None:
-    """Let this process's address space grow by so much from now on.
+    """Let this process's own memory grow by so much from now on. Mapped files do not count.
 
     This needs Linux. On other systems nothing happens.
     """
@@ -58,9 +58,9 @@ def limit_space(more: GiB) -> None:
     if not status.exists():
         return
     ray.get(ray.put(FILL))  # the object store's memory is mapped with its first object
-    size = int(status.read_text().split()[0]) * resource.getpagesize()
+    size = int(status.read_text().split()[5]) * resource.getpagesize()
     limit = size + int(more * 2**30)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
 
 
 def fetched(ref: Any) -> Any:

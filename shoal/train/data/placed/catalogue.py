@@ -98,6 +98,12 @@ class Catalogue:
         """Whether each node that is named holds all training shards."""
         return all(self.is_whole_at((node,)) for node in self.nodes)
 
+    @property
+    def is_scored_whole(self) -> bool:
+        """Whether each node that holds a training shard holds all validation parts, too."""
+        holders = {node for places in self.train.values() for node in places}
+        return all(self.valid.keys() <= self.at((node,)).keys() for node in holders)
+
     def with_place(
         self, part: str, node: str, path: str, validation: bool
     ) -> Catalogue:

@@ -232,7 +232,7 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
         for part, some in by_part.items()
     }
     good = {part: each for part, each in told.items() if each is not None}
-    problems += [*_unlike(good), *_unscored(asked.catalogue)]
+    problems += _unlike(good)
     if problems:
         listed = "; ".join(problems[:SHOWN])
         more = len(problems) - SHOWN
@@ -261,18 +261,6 @@ def _problems(
                 for content, each in contents.items()
             )
             yield f"the copies of {part} differ: {listed}"
-
-
-def _unscored(catalogue: Catalogue) -> Iterator[str]:
-    """Which validation parts are not at every node that trains."""
-    for node in catalogue.nodes:
-        held = catalogue.at((node,))
-        lacks = [part for part in catalogue.valid if part not in held]
-        if lacks and any(node in places for places in catalogue.train.values()):
-            yield (
-                f"{', '.join(lacks[:5])} is not at {node}: each node that trains reads all "
-                'validation parts, so give them there, or at "*" (every node)'
-            )
 
 
 def _unlike(good: Mapping[ShardId, Finding]) -> Iterator[str]:

@@ -1,0 +1,96 @@
+"""Validation parts that lie at several nodes of a Ray cluster: models are sent to them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ray.cluster_utils import Cluster
+from ray_kit import SEED, Bench, Given, trials_of
+from test_ray_placed import Placed, head, written  # noqa: F401 - head is a fixture
+
+from shoal.backend.ray.placed.survey import survey_of
+from shoal.core.event import Evaluated
+from shoal.policy import Hop
+from shoal.train.recipe.bring import bring
+from shoal.train.recipe.unit import Unit
+from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.station import Station
+
+pytestmark = pytest.mark.slow
+NODES = ("n0", "n1")
+
+
+class Visiting(Placed):
+    """A score that needs all outputs, in their order."""
+
+    def validation_step(self, model, batch):
+        return {"logits": model(batch[0]), "target": batch[1]}
+
+    def validation_epoch(self, outputs):
+        right = outputs["logits"].argmax(1) == outputs["target"]
+        order = torch.arange(1, len(right) + 1)
+        return {"accuracy": (right * order).sum() / order.sum()}
+
+
+def divided(folder: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Each node holds one training shard and one validation part."""
+    drawn = np.random.default_rng(0)
+    tables: dict[str, dict[str, dict[str, str]]] = {"train": {}, "valid": {}}
+    for number, node in enumerate(NODES):
+        (folder / node).mkdir()
+        for table, letter in (("train", "s"), ("valid", "v")):
+            x = drawn.normal(size=(40, 6)).astype("float32")
+            path = folder / node / f"{letter}{number}.npz"
+            np.savez(path, x, x[:, :3].argmax(1))
+            tables[table][f"{letter}{number}"] = {node: str(path)}
+    return tables
+
+
+def scored(bench, trial, visits):
+    """The trial's score after these visits, where one process reads all of the data."""
+    station = Station(bench.recipe, bench.data, None, StationSetup(seed=SEED))
+    for number, visit in enumerate(visits):
+        unit = Unit(
+            bench.state.known[trial],
+            visits[:number],
+            visit._replace(samples=0),
+            evaluate=True,
+        )
+        steps = station.train(unit)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                done = end.value
+                break
+    return done.scores["accuracy"]
+
+
+def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) -> None:  # noqa: F811
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    tables = divided(tmp_path)
+    recipe = Visiting(written(tmp_path / "c.toml", tables), tmp_path / "record")
+    data = bring(recipe, survey_of(head.address, begun=False))
+    bench = Bench(tmp_path, recipe, data)
+    bench.run(Given(trials_of(data, [4, 5], 2)), Hop(), address=head.address)
+    scores = {(e.trial, e.epoch): e.values["accuracy"] for e in bench.events(Evaluated)}
+    assert len(scores) == 4
+    for opening in recipe.openings:
+        assert Path(opening["path"]).parent.name == opening["node"]
+
+    here = {
+        table: {
+            part: {"local": p for p in places.values()}
+            for part, places in parts.items()
+        }
+        for table, parts in tables.items()
+    }
+    written(tmp_path / "c.toml", here)
+    alone = Bench(tmp_path / "alone", recipe, bring(recipe))
+    bench.data = alone.data
+    bench.check_weights()
+    for trial, visits in bench.state.visits.items():
+        for epoch in (1, 2):
+            assert scores[trial, epoch] == scored(bench, trial, visits[: 2 * epoch])
