@@ -232,7 +232,12 @@ def measure(args: argparse.Namespace) -> None:
         write(
             f"{name}-pairs",
             two,
-            {"pairs_slower": sum(row["impv"] < 0 for row in two), "pairs": len(two)},
+            {
+                "pairs_slower": sum(row["pack?"] == "no" for row in two),
+                "pairs_quicker": sum(row["pack?"] == "yes" for row in two),
+                "widest_interval": max(row["high"] - row["low"] for row in two) / 2,
+                "pairs": len(two),
+            },
         )
     if "switching" in args.parts:
         write(f"{name}-switching", switching(args.device, args.quick), {})

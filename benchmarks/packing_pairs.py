@@ -7,13 +7,17 @@ Tuning", 2020, section 4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import median
+from time import monotonic
 from typing import Any
 
+import numpy as np
 from packing_nets import Images, RawImages
 from packing_page import STEPS
 from packing_ways import Lanes
+from scipy.stats import quantile_test
 
 SHAPE = (1, 8, 8)
 SAME = ("MLP-3 x64", "MobileNet-like", "ResNet-like")
@@ -22,80 +26,132 @@ DIFFERENT = (
     ("CNN", "MobileNet-like"),
     ("MobileNet-like", "ResNet-like"),
 )
+CLOSE = 0.05  # IMPV is known once its interval reaches no further than this
+FEWEST = 6  # turns of a pair; fewer have no interval of 95 %
+LONGEST, QUICK = 900.0, 5.0  # seconds for all pairs
 SAMPLES = 800  # 25 steps at batch 32, 16 at batch 50
 EPOCH, SWITCHED, FUSED = 2000, 2, 8  # images; models one after the other; models fused
 
 
-def pairs(device: str, quick: bool = False) -> list[dict[str, Any]]:
-    """T_s(Seq), T_s(Pack) and IMPV of every combination, a step being one at batch 32."""
-    both: list[tuple[str, str]] = [*((net, net) for net in SAME), *DIFFERENT]
-    rows = []
-    for nets, other, raw, optimizers, batch in product(
-        both[:1] if quick else both,
-        (False, True),
-        (False, True),
-        (False, True),
-        (False, True),
-    ):
-        row = {
-            "pair": " + ".join(nets),
-            "model": "same" if nets[0] == nets[1] else "different",
-            "data": "different" if other else "same",
-            "preprocessing": "yes" if raw else "no",
-            "optimizer": "different" if optimizers else "same",
-            "batch": "different" if batch else "same",
+class Pair:
+    """Two models, trained one after the other and packed; each turn times both ways.
+
+    `levels`: of the paper's five factors. The models stay in memory from turn to turn, so that
+    all pairs take turns and a slow minute of the machine falls on all of them.
+    """
+
+    def __init__(
+        self, nets: tuple[str, str], different: Mapping[str, bool], device: str
+    ) -> None:
+        self.levels = {"pair": " + ".join(nets), **levels(nets, different)}
+        raw = different["preprocessing"]
+        recipe = (RawImages if raw else Images)(SHAPE, SAMPLES, shards=2)
+        first = {"net": nets[0], "batch_size": 32, "seed": 0, "lr": 1e-3}
+        second = {**first, "net": nets[1], "seed": 1, "optimizer": "Adam"}
+        first["optimizer"] = "Adam"
+        if different["optimizer"]:
+            second["optimizer"] = "SGD"
+        if different["batch"]:
+            second["batch_size"] = 50
+        at = (0, int(different["data"]))
+        self._ways = [
+            Lanes(recipe, [first, second], how, device, at)
+            for how in ("sequential", "chosen")
+        ]
+        self._times: list[tuple[float, float]] = []
+        for way in self._ways:
+            way.settle()
+
+    def turn(self) -> None:
+        """Time both ways once, in the other order than the last time."""
+        seconds = [0.0, 0.0]
+        first = len(self._times) % 2
+        for at in (first, 1 - first):
+            self._ways[at].ready()
+            seconds[at] = self._ways[at].visit()
+        self._times.append((seconds[0], seconds[1]))
+
+    @property
+    def turns(self) -> int:
+        """How often both ways were timed."""
+        return len(self._times)
+
+    def row(self) -> dict[str, Any]:
+        """Seconds of a step at batch 32, IMPV (eq. 3) and its interval."""
+        steps = SAMPLES / 32
+        gains = [1 - pack / seq for seq, pack in self._times]
+        low, high = interval(gains)
+        told = "either"
+        if self.turns >= FEWEST:
+            told = verdict(low, high)
+        return {
+            **self.levels,
+            "seq": median(seq for seq, _ in self._times) / steps,
+            "pack": median(pack for _, pack in self._times) / steps,
+            "impv": median(gains),
+            "low": low,
+            "high": high,
+            "turns": self.turns,
+            "pack?": told,
         }
-        seq, pack = pair(nets, other, raw, optimizers, batch, device, 2 if quick else 7)
-        rows.append(row | {"seq": seq, "pack": pack, "impv": 1 - pack / seq})
-        print(
-            "  ".join(
-                f"{x:.4g}" if isinstance(x, float) else x for x in rows[-1].values()
-            ),
-            flush=True,
-        )
-    return rows
+
+    def is_known(self) -> bool:
+        """Whether IMPV is known as well as is asked for."""
+        if self.turns < FEWEST:
+            return False
+        row = self.row()
+        return max(row["high"] - row["impv"], row["impv"] - row["low"]) <= CLOSE
 
 
-def pair(
-    nets: tuple[str, str],
-    other: bool,
-    raw: bool,
-    optimizers: bool,
-    batch: bool,
-    device: str,
-    rounds: int,
-) -> tuple[float, float]:
-    """Seconds of a step of both, sequentially and as Shoal packs them."""
-    recipe = (RawImages if raw else Images)(SHAPE, SAMPLES, shards=2)
-    first = {
-        "net": nets[0],
-        "batch_size": 32,
-        "seed": 0,
-        "lr": 1e-3,
-        "optimizer": "Adam",
-    }
-    second = {**first, "net": nets[1], "seed": 1}
-    second |= {"optimizer": "SGD"} if optimizers else {}
-    second |= {"batch_size": 50} if batch else {}
-    at = (0, 1 if other else 0)
-    ways = [
-        Lanes(recipe, [first, second], how, device, at)
-        for how in ("sequential", "chosen")
+def levels(nets: tuple[str, str], different: Mapping[str, bool]) -> dict[str, str]:
+    """The level of each of the five factors, in words."""
+    said = {"model": "same" if nets[0] == nets[1] else "different"}
+    for factor, other in different.items():
+        words = ("no", "yes") if factor == "preprocessing" else ("same", "different")
+        said[factor] = words[other]
+    return said
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where the median lies with 95 % confidence, whatever the values' distribution."""
+    found = quantile_test(np.asarray(values), p=0.5).confidence_interval(0.95)
+    low, high = float(found.low), float(found.high)
+    if not (low > float("-inf") and high < float("inf")):  # too few values
+        return min(values), max(values)
+    return low, high
+
+
+def verdict(low: float, high: float) -> str:
+    """Whether packing pays, as far as the interval tells."""
+    if low > 0:
+        return "yes"
+    if high < 0:
+        return "no"
+    return "either"
+
+
+def pairs(device: str, quick: bool = False) -> list[dict[str, Any]]:
+    """T_s(Seq), T_s(Pack) and IMPV of every combination, a step being one at batch 32.
+
+    Pairs take turns until each IMPV's interval is within +-5 points, or time is over.
+    """
+    both: list[tuple[str, str]] = [*((net, net) for net in SAME), *DIFFERENT]
+    if quick:
+        both = both[:1]
+    factors = ("data", "preprocessing", "optimizer", "batch")
+    cells = [
+        Pair(nets, dict(zip(factors, other, strict=True)), device)
+        for nets in both
+        for other in product((False, True), repeat=len(factors))
     ]
-    for way in ways:
-        way.settle()
-    times: list[tuple[float, float]] = []
-    for turn in range(rounds):
-        found = {i: _ready(ways[i]) for i in ((0, 1) if turn % 2 else (1, 0))}
-        times.append((found[0], found[1]))
-    seq, share = median(a for a, _ in times), median(b / a for a, b in times)
-    steps = SAMPLES / 32
-    return seq / steps, share * seq / steps
-
-
-def _ready(way: Lanes) -> float:
-    way.ready()
-    return way.visit()
+    until = monotonic() + (QUICK if quick else LONGEST)
+    left = cells
+    while left and monotonic() < until:
+        for cell in left:
+            cell.turn()
+        left = [cell for cell in left if not cell.is_known()]
+        print(f"{len(cells) - len(left)} of {len(cells)} pairs are known", flush=True)
+    return [cell.row() for cell in cells]
 
 
 def switching(device: str, quick: bool = False) -> list[dict[str, Any]]:
@@ -139,7 +195,8 @@ def repacked(net: str, device: str, quick: bool) -> dict[str, Any]:
     lanes.visit()
     extra = []
     for _ in range(2 if quick else 7):
-        stay = _ready(lanes)
+        lanes.ready()
+        stay = lanes.visit()
         lanes.ready()
         extra.append(lanes.parted() + lanes.visit() - stay)
     return {f"part and fuse {FUSED}, ms": 1e3 * median(extra)}
