@@ -21,6 +21,16 @@ SPACE = {  # 1056 configurations
     "lr": shoal.choice([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
     "activation": shoal.choice(["Sigmoid", "Leaky ReLU", "Tanh", "ReLU"]),
 }
+# One graph: what usually is searched once a network is chosen.
+RATES = {
+    "batch_size": shoal.choice([32]),
+    "optimizer": shoal.choice(["Adam"]),
+    "lr": shoal.loguniform(1e-4, 1e-2),
+    "weight_decay": shoal.loguniform(1e-6, 1e-2),
+    "seed": shoal.choice(list(range(8))),
+    "activation": shoal.choice(["ReLU"]),
+}
+SPACES = {"table3": SPACE, "rates": RATES}
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
     "Leaky ReLU": nn.LeakyReLU,
@@ -79,12 +89,13 @@ def network(config: Mapping[str, Any], inputs: int) -> nn.Module:
 
 def optimizer(config: Mapping[str, Any], model: nn.Module) -> torch.optim.Optimizer:
     kinds = {"Adam": torch.optim.Adam, "Adagrad": torch.optim.Adagrad}
+    rates = {"lr": config["lr"], "weight_decay": config.get("weight_decay", 0.0)}
     if config["optimizer"] in kinds:
-        return kinds[config["optimizer"]](model.parameters(), lr=config["lr"])
+        return kinds[config["optimizer"]](model.parameters(), **rates)
     return torch.optim.SGD(
         model.parameters(),
-        lr=config["lr"],
         momentum=0.9 if config["optimizer"] == "Momentum" else 0.0,
+        **rates,
     )
 
 
