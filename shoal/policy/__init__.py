@@ -15,6 +15,7 @@ from shoal.policy.fifo import Fifo as Fifo
 from shoal.policy.fixed import Fixed as Fixed
 from shoal.policy.hop.hop import Hop as Hop
 from shoal.policy.hop.hybrid import Hybrid as Hybrid
+from shoal.policy.mixed import Mixed as Mixed
 from shoal.policy.named import describe as describe
 from shoal.policy.named import parse as parse
 from shoal.policy.named import rebuild as rebuild

@@ -28,9 +28,11 @@ class Auto:
 
     The candidates are not simulated at each decision, but when work first comes, when slots came or
     went, when twice as many trials are known as at the last time, and when the first figures are
-    measured. Also when a figure turned out wrong by more than 2x, and at least as much was trained
-    since the last time as before it. A candidate earlier in the order wins unless another is
-    quicker by more than `gain`, and so does the one followed so far.
+    measured. Also when trials that may have several slots become fewer than the slots, as in the
+    last rungs of a search, or are as many again. Also when a figure turned out wrong by more than
+    2x, and at least as much was trained since the last time as before it. A candidate earlier in
+    the order wins unless another is quicker by more than `gain`, and so does the one followed so
+    far.
 
     The usual candidate is followed, without simulating, while nothing is measured, and where
     simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more
@@ -66,6 +68,7 @@ class Auto:
         return {
             **told,
             "known": 0,
+            "few": False,
             "slots": "",
             "figures": {},
             "done": 0.0,
@@ -103,7 +106,8 @@ class Auto:
         if memory["follows"] is None:
             return True
         doubled = len(view.known) >= 2 * memory["known"]
-        if memory["of"] > 1 and (doubled or _news(view, memory)):
+        thinned = _few(view) != memory.get("few", False)
+        if memory["of"] > 1 and (doubled or thinned or _news(view, memory)):
             return True
         return _members(view) != memory["slots"] and not _scattered(view)
 
@@ -134,6 +138,7 @@ class Auto:
             "simulated": simulated,
             "spent": spent,
             "known": len(view.known),
+            "few": _few(view),
             "slots": _members(view),
             "figures": dict(measured(view.profile) or {}),
             "done": sum(view.done.values()),
@@ -251,6 +256,12 @@ def _scattered(view: View) -> bool:
     """
     held = frozenset[str]().union(*(slot.shards for slot in view.slots.values()))
     return bool(held) and not held >= view.shards.keys()
+
+
+def _few(view: View) -> bool:
+    """Whether there are fewer trials than slots, and one of them may have several."""
+    few = len(view.trials) < len(view.slots)
+    return few and any(trial.widths[1] > 1 for trial in view.trials.values())
 
 
 def _news(view: View, memory: Mapping[str, Any]) -> bool:

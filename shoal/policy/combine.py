@@ -51,7 +51,7 @@ class Fallback:
 
     def decide(self, view: View, memory: list[Any]) -> tuple[Plan, list[Any]]:
         first, mine = self.policy.decide(view, memory[0])
-        second, others = self.other.decide(_rest(view, first), memory[1])
+        second, others = self.other.decide(rest(view, first), memory[1])
         wake_at = _earlier(first.wake_at, second.wake_at)
         return Plan(first.gangs | second.gangs, wake_at), [mine, others]
 
@@ -62,7 +62,7 @@ def _earlier(one: Seconds | None, other: Seconds | None) -> Seconds | None:
     return min(times, default=None)
 
 
-def _rest(view: View, plan: Plan) -> View:
+def rest(view: View, plan: Plan) -> View:
     """The view without the plan's slots and trials."""
     slots = {slot for gang in plan.gangs for slot in gang.slots}
     trials = {trial for gang in plan.gangs for trial in gang.trials}

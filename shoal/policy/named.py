@@ -21,6 +21,7 @@ from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import Hybrid
+from shoal.policy.mixed import Mixed
 from shoal.policy.pack.as_trials import PacksAsTrials
 from shoal.policy.pack.pack import Pack
 from shoal.policy.width.doubling import Doubling, Width
@@ -44,6 +45,7 @@ KNOWN: Mapping[str, type[Any]] = {
     "hesrpt": HeSrpt,
     "srpt-k": SrptK,
     "waterfill": WaterFill,
+    "mixed": Mixed,
     "flotilla": Flotilla,
     "rounds": Rounds,
     "elastic": Elastic,
@@ -65,9 +67,9 @@ NAMES: Mapping[str, str] = {
     "explore": "as doubling, when nobody knows yet how trials scale: tries each width first",
     "equi": "trials of several widths: equal shares for all, whatever their lengths",
     "waterfill": "trials of several widths: ends all of them as early as can be",
+    "mixed": "small and large models: packs on some slots, wide trials on the others",
     "flotilla": "trials of unlike speed over one costly stream: keeps them at one pace",
     "elastic": "slots that come and go: best widths for the next while, at each change",
-    "admit": "admit(most=8, policy=equi): at most so many trials at a time",
     "every": "every(seconds=600, policy=doubling): changes at intervals only",
 }
 SHORT: Mapping[str, Mapping[str, Any]] = {

@@ -16,7 +16,7 @@ from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.options import Options, check_names, check_timeout, check_widths
 from shoal.study.own import OwnCode, check_ask
-from shoal.study.parts.asked import Wishes, either, searcher_of
+from shoal.study.parts.asked import Wishes, either, searcher_of, widths_of
 from shoal.study.parts.planned import of_study
 from shoal.study.parts.result import TrialResult
 from shoal.study.run import Request, train
@@ -82,7 +82,7 @@ class Study(OwnCode):
         searcher or the number of trials in the policy's.
 
         `max_concurrent`: trials under way at once. `widths`: the fewest and most slots of each
-        trial; `priority`: of each trial; both are for grid and random search.
+        trial. `priority`: of each trial, for grid and random search.
         `timeout`: seconds, after which the study stops at the end of the units under way; call
         again to go on. `profile`: given speeds and costs, a Table or a TOML file (what it leaves
         open is measured). `optuna_log`: also write Optuna's journal; True: to optuna.log in the
@@ -111,7 +111,7 @@ class Study(OwnCode):
             priority=priority,
         )
         search = searcher_of(self.setup, named or self._searcher, wishes)
-        asked = getattr(search, "widths", widths)
+        asked = widths_of(search)
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
         deciders = Deciders(search, rule, chosen)

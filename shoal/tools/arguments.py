@@ -71,14 +71,14 @@ Policies, and when to use each:
   explore    as doubling, when nobody knows yet how trials scale: tries each width first
   equi       trials of several widths: equal shares for all, whatever their lengths
   waterfill  trials of several widths: ends all of them as early as can be
+  mixed      small and large models: packs on some slots, wide trials on the others
   flotilla   trials of unlike speed over one costly stream: keeps them at one pace
   elastic    slots that come and go: best widths for the next while, at each change
-  admit      admit(most=8, policy=equi): at most so many trials at a time
   every      every(seconds=600, policy=doubling): changes at intervals only
 """
 POLICY_HELP = (
-    "auto, fifo, pack, hop, hop-packs, hybrid, doubling, explore, equi, waterfill, flotilla, "
-    "elastic, admit or every, with arguments as in explore(seconds=60); auto:fifo,pack chooses "
+    "auto, fifo, pack, hop, hop-packs, hybrid, doubling, explore, equi, waterfill, mixed, "
+    "flotilla, elastic or every, with arguments as in explore(seconds=60); auto:fifo,pack chooses "
     "among these (below: when to use which)"
 )
 PolicyName = Annotated[str, typer.Option(help=POLICY_HELP)]

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.core.ports import Policy, Searcher
 from shoal.core.trial import Trial
 from shoal.core.visits import LEAST, ValidateEvery
-from shoal.policy import Auto, Pack, PacksAsTrials
+from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
 from shoal.search import (
     PBT,
     Grid,
@@ -279,11 +279,16 @@ def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
     return ValidateEvery(max(LEAST, samples / data.samples))
 
 
+def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:
+    """The fewest and the most slots of a trial that the searcher makes."""
+    found = [getattr(each, "widths", None) for each in nested(searcher)]
+    return next((widths for widths in found if widths is not None), (1, 1))
+
+
 def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:
     """The most slots that a trial of the searcher, or one that is known, may have."""
-    widths = [getattr(each, "widths", None) or (1, 1) for each in nested(searcher)]
-    widths += [trial.widths for trial in known]
-    return max((most for _, most in widths), default=1)
+    widths = [widths_of(searcher), *(trial.widths for trial in known)]
+    return max(most for _, most in widths)
 
 
 def _lack(recipe: Recipe, data: Data) -> str | None:
@@ -317,7 +322,7 @@ def _most_packed(policy: Policy[Any]) -> int:
     """Trials that the policy may have on one slot at once."""
     most = 1
     for each in _within(policy):
-        if isinstance(each, (Pack, PacksAsTrials)):
+        if isinstance(each, (Mixed, Pack, PacksAsTrials)):
             most = max(most, each.most)
     return most
 

@@ -21,7 +21,7 @@ NAME = "auto"
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
 USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
 # These come in addition where trials may have several slots.
-WIDE = ("hybrid", "waterfill")
+WIDE = ("hybrid", "waterfill", "mixed")
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
 # Policies whose names begin so need several slots with shards of their own.

@@ -10,8 +10,12 @@ from ray_wide_kit import Exact
 
 import shoal
 from shoal.core.event import Advanced, Planned, Remembered
+from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
+from shoal.policy import Mixed
+from shoal.profile.pack import Packing
+from shoal.profile.table import Row, Table
 
 
 @pytest.mark.slow
@@ -48,6 +52,42 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(
     assert len(rows) == 3
     assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
     assert study.report().exists()
+
+
+@pytest.mark.slow
+def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
+    """The profile says that small models gain by a pack, and the large one by more slots."""
+    small = Packing.shared(0.9, 1000.0, 10)
+    rows = [Row((1000.0,), {"width": width}, packing=small) for width in (4, 5, 6, 7)]
+    rows.append(Row((50.0, 98.0, 145.0, 190.0), {"width": 16}))
+    recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
+    study = shoal.create_study(
+        recipe,
+        storage=tmp_path / "study",
+        search_space={"width": shoal.grid([4, 5, 6, 7, 16])},
+    )
+    study.optimize(
+        "grid",
+        Mixed(),
+        max_epochs=2,
+        widths=(1, 4),
+        profile=Table(tuple(rows)),
+        backend="ray",
+        slots=4,
+        progress=False,
+    )
+    assert set(study.state.ended.values()) == {"finished"}
+    state = State()
+    shapes = set()
+    for line in study.lines():
+        state = fold(state, [line.entry])
+        shapes.add(tuple(sorted((len(g.slots), len(g.lanes)) for g in state.gangs)))
+    assert ((1, 4), (3, 1)) in shapes, shapes
+    visits = study.state.visits.values()
+    assert all(len(each) == 4 for each in visits)
+    again = study.replay()
+    assert len(again) == 5
+    assert all(row["agrees"] and row["difference"] < 1e-8 for row in again), again
 
 
 @pytest.mark.slow

@@ -1,0 +1,367 @@
+"""Packs of small trials on some slots and wide lanes on the others, at one moment.
+
+Ours: Pack (Liu et al. 2020) and water-fill (after FLEET, Guan et al. 2020) in one plan. Which
+trials are wide, and how many slots packs have, is what ends the last trial first by the profile.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from heapq import heapreplace
+from math import frexp, inf
+from typing import Any, NamedTuple
+
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.plan import Gang, Plan
+from shoal.core.state import View
+from shoal.core.trial import Seconds, TrialId
+from shoal.policy.combine import rest
+from shoal.policy.pack.company import parts_with_room
+from shoal.policy.pack.figures import THROUGH, Figures
+from shoal.policy.pack.pack import Pack
+from shoal.policy.width.ask import Ask, all_widths, asks, ends_by_itself
+from shoal.policy.width.waterfill import WaterFill, level
+from shoal.profile.measure import measured
+
+SOME = (
+    256  # of more small trials an even part is looked at: a decision's time has a bound
+)
+FEW = 32  # of more wide trials it is not foreseen how they widen as others end
+Trials = Sequence[TrialId]
+
+
+class Split(NamedTuple):
+    """The trials that may be wide; and how many slots the others have, alone or in packs."""
+
+    wide: tuple[TrialId, ...]
+    packed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """The longest trials are wide, as under `WaterFill`; the others are packed, as under `Pack`.
+
+    Both sides end at about the same time. A trial becomes wide if all trials then end earlier by
+    more than `gain` of the time left. It stays wide until it has nothing left to train. A trial in
+    a pack leaves the pack for that. Where packing gains nothing, the trials of that side have a
+    slot each, one after the other. `most`, `fuse`: as for `Pack`.
+
+    Raises:
+        ValueError: gain below 0, or packs of less than one.
+    """
+
+    gain: float = 0.05
+    most: int = 32
+    fuse: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.gain >= 0:
+            raise ValueError(f"gain must be >= 0; got {self.gain!r}")
+        self._pack()
+
+    def _pack(self) -> Pack:
+        """The policy of the trials that are not wide."""
+        return Pack(most=self.most, fuse=self.fuse)
+
+    def start(self) -> dict[str, Any]:
+        return {"wide": [], "packed": 0, "seen": "", "pack": self._pack().start()}
+
+    def decide(
+        self, view: View, memory: Mapping[str, Any]
+    ) -> tuple[Plan, Mapping[str, Any]]:
+        units = frozenset(filter(ends_by_itself, view.plan.gangs))
+        free = rest(view, Plan(units))
+        split, seen = self._split(free, memory)
+        packs, pack = self._packs(free, split, memory["pack"])
+        lanes = self._lanes(free, split, packs)
+        gangs = units | packs | lanes
+        gangs |= self._left_over(view, split, gangs)
+        after: Mapping[str, Any] = {
+            "wide": [*split.wide],
+            "packed": split.packed,
+            "seen": seen,
+            "pack": pack,
+        }
+        if after == memory:
+            after = memory
+        if gangs == view.plan.gangs:
+            return view.plan, after
+        return Plan(gangs), after
+
+    def _split(self, view: View, memory: Mapping[str, Any]) -> tuple[Split, str]:
+        """The split of now, with what it was made for; that of before if nothing changed."""
+        seen = _digest(view)
+        wide = tuple(trial for trial in memory["wide"] if trial in view.trials)
+        before = Split(wide, memory["packed"])
+        if seen == memory["seen"]:
+            return before, seen
+        return _Splits(view, self).best(before), seen
+
+    def _packs(
+        self, view: View, split: Split, memory: str
+    ) -> tuple[frozenset[Gang], str]:
+        """What the trials that are not wide do, on as many slots as they have."""
+        wide = set(split.wide)
+        small = [trial for trial in view.trials if trial not in wide]
+        parted = (_parted(gang, wide, view.turn) for gang in view.plan.gangs)
+        running = [gang for gang in parted if gang is not None]
+        slots = _slots_for(view, running, split.packed, small)
+        part = _part(view, slots, small, running)
+        plan, memory = self._pack().decide(part, memory)
+        return plan.gangs, memory
+
+    def _lanes(
+        self, view: View, split: Split, packs: Collection[Gang]
+    ) -> frozenset[Gang]:
+        """What the wide trials do, on the slots that the packs leave."""
+        taken = frozenset[SlotId]().union(*(gang.slots for gang in packs))
+        slots = [slot for slot in view.slots if slot not in taken]
+        wide = set(split.wide)
+        running = [gang for gang in view.plan.gangs if wide.issuperset(gang.trials)]
+        part = _part(view, slots, split.wide, running)
+        plan, _ = WaterFill().decide(part, None)
+        return plan.gangs
+
+    def _left_over(
+        self, view: View, split: Split, gangs: frozenset[Gang]
+    ) -> frozenset[Gang]:
+        """Packs on the slots that would stand idle."""
+        left = rest(view, Plan(gangs))
+        small = [trial for trial in left.trials if trial not in split.wide]
+        if not small or not left.slots:
+            return frozenset()
+        plan, _ = self._pack().decide(_part(left, left.slots, small, ()), "")
+        return plan.gangs
+
+
+# -- views of a part
+
+
+def _parted(gang: Gang, wide: Collection[TrialId], turn: int) -> Gang | None:
+    """The gang without wide trials, made anew if it had some; None if it has no others."""
+    lanes = tuple(lane for lane in gang.lanes if lane.trial not in wide)
+    if not lanes:
+        return None
+    if len(lanes) == len(gang.lanes):
+        return gang
+    return replace(gang, lanes=lanes, since=turn)
+
+
+def _slots_for(
+    view: View, running: Iterable[Gang], count: int, trials: Trials
+) -> list[SlotId]:
+    """The slots of the trials that are not wide: where they run, and more up to so many.
+
+    No slot is taken that no trial waits for. Idle slots come first, then those of wide trials.
+    """
+    held = {slot for gang in running for slot in gang.slots}
+    at_work = {trial for gang in running for trial in gang.trials}
+    waiting = sum(trial not in at_work for trial in trials)
+    others = [slot for slot in view.slots if slot not in held]
+    others.sort(key=lambda slot: slot in view.busy)
+    more = max(0, min(count - len(held), waiting))
+    return [*held, *others[:more]]
+
+
+def _part(
+    view: View,
+    slots: Iterable[SlotId],
+    trials: Iterable[TrialId],
+    gangs: Iterable[Gang],
+) -> View:
+    """The view with only these slots, trials and gangs."""
+    chosen = set(slots)
+    wanted = set(trials)
+    gangs = frozenset(gangs)
+    return replace(
+        view,
+        slots={name: slot for name, slot in view.slots.items() if name in chosen},
+        trials={name: each for name, each in view.trials.items() if name in wanted},
+        plan=Plan(gangs),
+        busy={slot: gang for gang in gangs for slot in gang.slots if slot in chosen},
+        running={trial: gang for gang in gangs for trial in gang.trials},
+    )
+
+
+def _digest(view: View) -> str:
+    """A few letters that change with trials, slots, and what is known of their speeds."""
+    curve = view.profile.curve
+    trials = [
+        (name, trial.samples, frexp(curve(name, 1)[0])[1])
+        for name, trial in view.trials.items()
+    ]
+    figures = sorted(measured(view.profile) or {})
+    seen = (trials, sorted(view.slots), figures)
+    return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
+
+
+# -- the split
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """The splits that are considered at one decision, and when the last trial ends with each."""
+
+    view: View
+    rule: Mixed
+
+    def best(self, before: Split) -> Split:
+        """The split of before, with what must be wide; another one that ends earlier by `gain`."""
+        must = [ask.trial for ask in self._asks.values() if ask.least > 1]
+        wide = tuple(dict.fromkeys((*before.wide, *must)))
+        wide = tuple(trial for trial in wide if trial in self._asks)
+        if self._room < 2:
+            return Split((), self._room)
+        now = self._kept(Split(wide, before.packed))
+        end = self._end(now)
+        best = now
+        for more in self._candidates(wide):
+            other = self._shared_out((*wide, *more))
+            ends = self._end(other)
+            if ends < end * (1.0 - self.rule.gain):
+                best, end = other, ends
+        return best
+
+    @cached_property
+    def _asks(self) -> dict[TrialId, Ask]:
+        """What each trial that could run here asks for."""
+        return {ask.trial: ask for ask in asks(self.view, all_widths)}
+
+    @property
+    def _room(self) -> int:
+        """The slots that there are."""
+        return len(self.view.slots)
+
+    @cached_property
+    def _figures(self) -> Figures:
+        return Figures(self.view, self.rule.fuse)
+
+    def _candidates(self, wide: Trials) -> Iterator[Trials]:
+        """Trials to make wide as well: the longest 1, 2, 3, 4, 6, 8, 12 … of those that may be."""
+        able = [ask for ask in self._asks.values() if ask.widths[-1] > 1]
+        able = [ask for ask in able if ask.trial not in wide]
+        able.sort(key=lambda ask: -ask.seconds())
+        most = min(len(able), self._room - len(wide))
+        for count in _counts(most):
+            yield [ask.trial for ask in able[:count]]
+
+    def _kept(self, split: Split) -> Split:
+        """The split with as many slots for packs as before, unless others are better by `gain`."""
+        best = self._shared_out(split.wide)
+        if not 0 < split.packed < self._room or best.packed in (0, self._room):
+            return best
+        if self._end(best) < self._end(split) * (1.0 - self.rule.gain):
+            return best
+        return split
+
+    def _shared_out(self, wide: Trials) -> Split:
+        """The slots shared out so that both sides end early."""
+        small = self._small(wide)
+        if not wide:
+            return Split((), self._room)
+        if not small:
+            return Split(tuple(wide), 0)
+        fewest = min(self._asks[trial].least for trial in wide)
+        if fewest >= self._room:  # one side after the other
+            runs = any(trial in self.view.running for trial in wide)
+            return Split(tuple(wide), 0 if runs else self._room)
+        most = self._room - fewest
+        counts = {*_counts(most), *(most + 1 - count for count in _counts(most))}
+        splits = [Split(tuple(wide), count) for count in sorted(counts)]
+        return min(splits, key=self._end)
+
+    def _small(self, wide: Trials) -> Trials:
+        """The trials that are not wide."""
+        chosen = set(wide)
+        return [trial for trial in self._asks if trial not in chosen]
+
+    # -- when the last trial ends
+
+    def _end(self, split: Split) -> Seconds:
+        """Seconds until all trials end; the wide ones get the slots of packs that are over."""
+        small = self._small(split.wide)
+        packed = split.packed
+        if split.wide and small and packed in (0, self._room):
+            first = self._packs(small, self._room)
+            return first + self._lanes(split.wide, self._room, inf)
+        over = self._packs(small, packed)
+        return max(over, self._lanes(split.wide, self._room - packed, over))
+
+    def _lanes(self, wide: Trials, slots: int, until: Seconds) -> Seconds:
+        """Seconds until the wide trials end: on so many slots at first, later on all."""
+        wanting = [self._asks[trial] for trial in wide]
+        fewest = sum(ask.least for ask in wanting)
+        if fewest > slots:
+            work = sum(ask.seconds() * ask.least for ask in wanting)
+            return max(work / max(slots, 1), *(ask.seconds() for ask in wanting))
+        if len(wanting) > FEW:
+            widths = level(wanting, slots)
+            return max(ask.seconds_at(widths[ask.trial]) for ask in wanting)
+        now = 0.0
+        while wanting:
+            widths = level(wanting, slots)
+            step = min(ask.seconds_at(widths[ask.trial]) for ask in wanting)
+            if slots < self._room and now + step > until:
+                step = until - now
+                slots = self._room
+            now += step
+            later = [_after(ask, step, widths[ask.trial]) for ask in wanting]
+            wanting = [ask for ask in later if ask is not None]
+        return now
+
+    def _packs(self, small: Trials, slots: int) -> Seconds:
+        """Seconds until the other trials end on so many slots, in packs where that is faster."""
+        if not small:
+            return 0.0
+        if not slots:
+            return inf
+        every = -(-len(small) // SOME)
+        alone = self._figures.alone
+        loads = [(0.0, number) for number in range(slots)]
+        piles: list[list[TrialId]] = [[] for _ in loads]
+        for trial in sorted(small, key=alone, reverse=True)[::every]:
+            load, number = loads[0]
+            heapreplace(loads, (load + alone(trial), number))
+            piles[number].append(trial)
+        return every * max(map(self._pile, piles))
+
+    def _pile(self, trials: Trials) -> Seconds:
+        """Seconds that these trials take on one slot: one pack after the other."""
+        most = self.rule.most
+        total = 0.0
+        for start in range(0, len(trials), most):
+            together = trials[start : start + most]
+            for pack in parts_with_room(self.view, together, self._smallest.memory):
+                total += self._seconds(pack)
+        return total
+
+    @cached_property
+    def _smallest(self) -> Slot:
+        """The slot with the least memory."""
+        return min(self.view.slots.values(), key=lambda slot: slot.memory)
+
+    def _seconds(self, pack: Trials) -> Seconds:
+        """Seconds that the trials take as a pack, or one after the other if that is faster."""
+        in_turn = sum(map(self._figures.alone, pack))
+        if len(pack) == 1:
+            return in_turn
+        return min(in_turn, self._figures.span(self._smallest, pack))
+
+
+def _after(ask: Ask, seconds: Seconds, width: int) -> Ask | None:
+    """What the trial asks for after so many seconds at this width; None if it is through."""
+    left = ask.left - seconds * ask.rates[ask.widths.index(width)]
+    if left <= THROUGH * ask.left:
+        return None
+    return replace(ask, left=left)
+
+
+def _counts(most: int) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 9, 13 … and `most`."""
+    count = 1
+    while count < most:
+        yield count
+        count = max(count + 1, count * 3 // 2)
+    if most:
+        yield most
