@@ -2,12 +2,12 @@
 
 R = 27, brackets one after the other as in the paper: the last rungs of a bracket have fewer trials
 than there are slots. "fixed": each trial has one slot (`fifo`). "widened": each may have one to
-four (`waterfill`). Both run twice, by turns, on real slots of the `ray` backend, with real
+four (`waterfill`). Both run by turns, on real slots of the `ray` backend, with real
 gradients, real sums of them over the slots of a wide trial and real validation. The time of a
 step is emulated (`emulated.py`). The batch is the same at any width, so both must have the same
 trials in the same rungs with the same scores; the script ends with an error if they have not.
 
-    python benchmarks/rungs.py [--quick]   # --quick: R = 9, once
+    python benchmarks/rungs.py [--quick] [--rounds 2]   # --quick: R = 9
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def difference(one: Found, other: Found) -> float:
     return worst
 
 
-def compare(quick: bool) -> None:
+def compare(quick: bool, rounds: int) -> None:
     from common import write
 
     begin = time.perf_counter()
-    epochs, rounds = (9, 1) if quick else (27, 2)
+    epochs = 9 if quick else 27
     runs: dict[str, list[Found]] = {way: [] for way in POLICIES}
     for _ in range(rounds):
         for way in POLICIES:
@@ -170,6 +170,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="to see that it works")
+    parser.add_argument("--rounds", type=int, default=2, help="of both ways, by turns")
     parser.add_argument("--run", choices=POLICIES)
     parser.add_argument("--epochs", type=int, default=27)
     parser.add_argument("--folder", type=Path)
@@ -177,7 +178,7 @@ def main() -> None:
     if args.run:
         print(json.dumps(run(args.run, args.folder, args.epochs)))
     else:
-        compare(args.quick)
+        compare(args.quick, args.rounds)
 
 
 if __name__ == "__main__":
