@@ -122,6 +122,13 @@ def widths() -> list[Sentence]:
     return [
         sentence(
             PAGE,
+            "all done after {:.1f} s with one slot each, {:.1f} s with widening: {:.2f} times",
+            row("rungs", way="fixed")["makespan_s"],
+            row("rungs", way="widened")["makespan_s"],
+            ratio("rungs", "fixed_over_widening"),
+        ),
+        sentence(
+            PAGE,
             "accuracy {:.4f} at width 1, {:.4f} at 1 -> 2 -> 4 with a fixed batch, {:.4f} with a "
             "batch per slot; at batch 32 two cores save no time: {:.1f} s at 1 -> 2 -> 2, "
             "{:.1f} s at width 1",

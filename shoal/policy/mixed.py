@@ -31,7 +31,7 @@ FEW = 32  # of more wide trials it is not foreseen how they widen as others end
 Trials = Sequence[TrialId]
 
 
-class Split(NamedTuple):
+class Sides(NamedTuple):
     """The trials that may be wide; and how many slots the others have, alone or in packs."""
 
     wide: tuple[TrialId, ...]
@@ -89,17 +89,17 @@ class Mixed:
             return view.plan, after
         return Plan(gangs), after
 
-    def _split(self, view: View, memory: Mapping[str, Any]) -> tuple[Split, str]:
+    def _split(self, view: View, memory: Mapping[str, Any]) -> tuple[Sides, str]:
         """The split of now, with what it was made for; that of before if nothing changed."""
         seen = _digest(view)
         wide = tuple(trial for trial in memory["wide"] if trial in view.trials)
-        before = Split(wide, memory["packed"])
+        before = Sides(wide, memory["packed"])
         if seen == memory["seen"]:
             return before, seen
-        return _Splits(view, self).best(before), seen
+        return _Choice(view, self).best(before), seen
 
     def _packs(
-        self, view: View, split: Split, memory: str
+        self, view: View, split: Sides, memory: str
     ) -> tuple[frozenset[Gang], str]:
         """What the trials that are not wide do, on as many slots as they have."""
         wide = set(split.wide)
@@ -112,7 +112,7 @@ class Mixed:
         return plan.gangs, memory
 
     def _lanes(
-        self, view: View, split: Split, packs: Collection[Gang]
+        self, view: View, split: Sides, packs: Collection[Gang]
     ) -> frozenset[Gang]:
         """What the wide trials do, on the slots that the packs leave."""
         taken = frozenset[SlotId]().union(*(gang.slots for gang in packs))
@@ -124,7 +124,7 @@ class Mixed:
         return plan.gangs
 
     def _left_over(
-        self, view: View, split: Split, gangs: frozenset[Gang]
+        self, view: View, split: Sides, gangs: frozenset[Gang]
     ) -> frozenset[Gang]:
         """Packs on the slots that would stand idle."""
         left = rest(view, Plan(gangs))
@@ -200,20 +200,20 @@ def _digest(view: View) -> str:
 
 
 @dataclass(frozen=True)
-class _Splits:
+class _Choice:
     """The splits that are considered at one decision, and when the last trial ends with each."""
 
     view: View
     rule: Mixed
 
-    def best(self, before: Split) -> Split:
+    def best(self, before: Sides) -> Sides:
         """The split of before, with what must be wide; another one that ends earlier by `gain`."""
         must = [ask.trial for ask in self._asks.values() if ask.least > 1]
         wide = tuple(dict.fromkeys((*before.wide, *must)))
         wide = tuple(trial for trial in wide if trial in self._asks)
         if self._room < 2:
-            return Split((), self._room)
-        now = self._kept(Split(wide, before.packed))
+            return Sides((), self._room)
+        now = self._kept(Sides(wide, before.packed))
         end = self._end(now)
         best = now
         for more in self._candidates(wide):
@@ -246,7 +246,7 @@ class _Splits:
         for count in _counts(most):
             yield [ask.trial for ask in able[:count]]
 
-    def _kept(self, split: Split) -> Split:
+    def _kept(self, split: Sides) -> Sides:
         """The split with as many slots for packs as before, unless others are better by `gain`."""
         best = self._shared_out(split.wide)
         if not 0 < split.packed < self._room or best.packed in (0, self._room):
@@ -255,20 +255,20 @@ class _Splits:
             return best
         return split
 
-    def _shared_out(self, wide: Trials) -> Split:
+    def _shared_out(self, wide: Trials) -> Sides:
         """The slots shared out so that both sides end early."""
         small = self._small(wide)
         if not wide:
-            return Split((), self._room)
+            return Sides((), self._room)
         if not small:
-            return Split(tuple(wide), 0)
+            return Sides(tuple(wide), 0)
         fewest = min(self._asks[trial].least for trial in wide)
         if fewest >= self._room:  # one side after the other
             runs = any(trial in self.view.running for trial in wide)
-            return Split(tuple(wide), 0 if runs else self._room)
+            return Sides(tuple(wide), 0 if runs else self._room)
         most = self._room - fewest
         counts = {*_counts(most), *(most + 1 - count for count in _counts(most))}
-        splits = [Split(tuple(wide), count) for count in sorted(counts)]
+        splits = [Sides(tuple(wide), count) for count in sorted(counts)]
         return min(splits, key=self._end)
 
     def _small(self, wide: Trials) -> Trials:
@@ -278,7 +278,7 @@ class _Splits:
 
     # -- when the last trial ends
 
-    def _end(self, split: Split) -> Seconds:
+    def _end(self, split: Sides) -> Seconds:
         """Seconds until all trials end; the wide ones get the slots of packs that are over."""
         small = self._small(split.wide)
         packed = split.packed
