@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.reporting.facts.gantt import chart as chart
     from shoal.reporting.facts.metrics import account as account
+    from shoal.reporting.facts.standing import standing as standing
     from shoal.reporting.html import page as page
     from shoal.reporting.html import write as write
     from shoal.reporting.lines import status_lines as status_lines
@@ -22,6 +23,7 @@ _HOME = {
     "write": "html",
     "account": "facts.metrics",
     "Progress": "progress",
+    "standing": "facts.standing",
     "status_lines": "lines",
     "summary": "text",
     "table": "text",
@@ -31,6 +33,7 @@ __all__ = [
     "account",
     "chart",
     "page",
+    "standing",
     "status_lines",
     "summary",
     "table",

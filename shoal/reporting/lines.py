@@ -14,6 +14,7 @@ from shoal.reporting.facts.format import (
     share,
     size,
 )
+from shoal.reporting.facts.standing import standing_lines
 
 TOP = 5  # of a kind of line
 
@@ -27,6 +28,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *fold_lines(found),
         _time_line(found),
         *_slot_lines(found),
+        *standing_lines(found.get("standing", ())),
         *_feeder_lines(found),
         *_given_lines(found),
         *_policy_lines(found),

@@ -9,7 +9,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,6 +62,8 @@ class Folder:
         self.journal = self.path / "journal.jsonl"
         self.report = self.path / "report.html"
         self.log = self.path / "log.txt"
+        # The slots of a run, while it runs.
+        self.board = self.path / "slots.json"
         # The place of the weights, if they are not in the folder itself.
         self.elsewhere: str | None = None
         # The study's state while its run calls a callback here; None: no callback is called.
@@ -115,6 +117,12 @@ class Folder:
         if not self.journal.exists():
             return []
         return list(read(self.journal))
+
+    def slots(self) -> Any:
+        """What the run of the study wrote of its slots last; None if it has no run."""
+        with suppress(OSError, ValueError):
+            return json.loads(self.board.read_text())
+        return None
 
     def head(self) -> Mapping[str, Any]:
         """The head of the newest run, as `last_head`; quicker than to read all of the journal."""

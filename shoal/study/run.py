@@ -65,6 +65,7 @@ from shoal.study.parts.longer import (
 from shoal.study.parts.planned import SCHEDULE, check_planned, plan
 from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import Setup, Space, check_recipe, data_of, pausing
+from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Idleness, MetricCheck
@@ -315,6 +316,7 @@ def _watchers(
         Log(setup.folder.log),
         Idleness(),
         MetricCheck(setup.metric),
+        SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
         *made.watchers,
         *display(asked.progress, setup),

@@ -5,6 +5,7 @@ train or simulate, and `shoal.load_study` imports the study when it is used.
 """
 
 import gc
+import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -167,13 +168,17 @@ def _collect_rarely() -> None:
 def status(directory: Path, as_json: bool) -> None:
     """Say how a study stands."""
     _collect_rarely()
-    lines = Folder(directory).lines()
+    folder = Folder(directory)
+    lines = folder.lines()
     pooled = summary(directory)
     if not lines and pooled is not None:
         return show(pooled, as_json, summary_lines)
     if not lines:
         return _status_of_all(directory, as_json)
-    show(reporting.summary(lines), as_json, reporting.status_lines)
+    found = reporting.summary(lines)
+    if found["status"] == "open":
+        found["standing"] = reporting.standing(lines, folder.slots(), time.time())
+    show(found, as_json, reporting.status_lines)
 
 
 def _status_of_all(directory: Path, as_json: bool) -> None:

@@ -167,6 +167,7 @@ class Ray:
             self._on_news,
         )
         self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
+        self.silent = self._hangs.silent
         self._states = States(self.course, self._fleet, setup.resting_gb())
         self.forget = self._states.release
         self._work = Work(

@@ -8,6 +8,7 @@ from shoal.backend.course import Positions
 from shoal.backend.ray.health.ending import end_at
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.silence import SilenceLimits, Silences, WorkUnderWay, why_hung
+from shoal.core.cluster import SlotId
 from shoal.core.trial import Seconds, TrialId
 
 EVERY: Seconds = 1.0  # between two looks
@@ -26,6 +27,12 @@ class Hangs:
         # How often each slot, and each trial's slot, hung since it made a round.
         self._hangs: Counter[str] = Counter()
         self.look_at = monotonic() + EVERY
+        self._seen: Sequence[SlotProcess] = ()
+
+    def silent(self) -> dict[SlotId, Seconds]:
+        """For how long nothing was heard of each slot; any thread may ask."""
+        now = monotonic()
+        return {process.id: now - process.signs.heard for process in self._seen}
 
     def look(self, processes: Sequence[SlotProcess]) -> Events:
         """Give up those of the processes, which are all that are ready, that hang."""
@@ -36,6 +43,7 @@ class Hangs:
             self._learn(process)
             if late > EVERY:
                 process.signs.forgive(late)
+        self._seen = processes
         self._go_along(processes)
         return self._given_up(processes, now)
 

@@ -1,0 +1,109 @@
+"""Which slots a study has: those at work, those that fell silent, and those that are gone."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shoal.core.cluster import SlotId
+from shoal.core.event import Entry, Joined, Left, Opened, Unread
+from shoal.core.trial import Seconds
+from shoal.engine.journal import Line
+from shoal.reporting.facts.format import duration, plural
+
+# A slot that was heard of within so many seconds counts as alive: it speaks every few seconds.
+ALIVE: Seconds = 15.0
+SHOWN = 24  # slots that are listed for people
+NAMED = 6  # trials or shards of a slot that are named
+
+
+def standing(
+    lines: Iterable[Line], board: Mapping[str, Any] | None, now: Seconds
+) -> list[dict[str, Any]]:
+    """A row for each slot of the newest run: slot, node, kind, state, silent, trials, shards, why.
+
+    `board`: what `SlotBoard` wrote; None: the run is over, or wrote nothing. `now`: the time, as in
+    the board. `state` is alive, silent, gone, or unknown; `silent`: for how many seconds nothing
+    was heard.
+    """
+    known: dict[SlotId, dict[str, Any]] = {}
+    for line in lines:
+        _take(known, line.entry)
+    for row in _live(board, now):
+        known[row["slot"]] = {**known.get(row["slot"], {}), **row}
+    return list(known.values())
+
+
+def _take(known: dict[SlotId, dict[str, Any]], entry: Entry) -> None:
+    """Go on by one entry of the journal."""
+    match entry:
+        case Opened():
+            known.clear()
+        case Joined(slots):
+            for slot in slots:
+                known[slot.id] = {
+                    "slot": slot.id,
+                    "node": slot.node,
+                    "kind": slot.kind,
+                    "state": "unknown",
+                    "silent": None,
+                    "trials": [],
+                    "shards": sorted(slot.shards),
+                    "why": "",
+                }
+        case Left(slots, died, why):
+            for name in slots & known.keys():
+                words = why or {True: "it died", False: "it left"}[died]
+                known[name] |= {"state": "gone", "why": words, "trials": []}
+        case Unread(slot, shard, why) if slot in known:
+            known[slot]["why"] = why
+            known[slot]["shards"] = [s for s in known[slot]["shards"] if s != shard]
+
+
+def _live(board: Mapping[str, Any] | None, now: Seconds) -> Iterable[dict[str, Any]]:
+    """The rows of the board, with how long nothing was heard until now."""
+    if board is None:
+        return
+    since = max(0.0, now - board["written"])
+    for row in board["slots"]:
+        silent = row["silent"] + since
+        state = "silent"
+        if silent <= ALIVE:
+            state = "alive"
+        yield {**row, "silent": silent, "state": state}
+
+
+def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The rows for people: slots that need a look first."""
+    ordered = sorted(rows, key=lambda row: row["state"] in ("alive", "unknown"))
+    texts = [f"{row['slot']:<8} {_described(row)}" for row in ordered[:SHOWN]]
+    more = len(ordered) - SHOWN
+    if more > 0:
+        texts.append(f"         … and {plural(more, 'slot')} more")
+    return texts
+
+
+def _described(row: Mapping[str, Any]) -> str:
+    """Where the slot is, how it is, what it does, and what lies there."""
+    state = row["state"]
+    if state == "silent":
+        state = f"silent for {duration(round(row['silent']))}"
+    elif state == "alive":
+        state = f"alive, heard of {duration(round(row['silent']))} ago"
+    does = ""
+    if row["trials"]:
+        does = f", at work for {_named(row['trials'])}"
+    elif state.startswith("alive"):
+        does = ", idle"
+    text = f"{row['node']}, {row['kind']}: {state}{does}"
+    if row["shards"]:
+        text += f"; holds {_named(row['shards'])}"
+    if row["why"]:
+        text += f" ({row['why']})"
+    return text
+
+
+def _named(names: list[str]) -> str:
+    """Some of the names, and how many others there are."""
+    text = ", ".join(names[:NAMED])
+    if len(names) > NAMED:
+        text += f" and {len(names) - NAMED} more"
+    return text
