@@ -44,6 +44,10 @@ class Stalled(RuntimeError):  # noqa: N818 - a state of the study, as its user n
     """Trials have work left, but nothing runs and nothing will happen."""
 
 
+class DataMissing(Stalled):
+    """The same, for want of data that cannot be read any more: no policy can help."""
+
+
 def reopened(
     state: State, shards: Mapping[ShardId, int], head: Mapping[str, Any]
 ) -> tuple[Entry, ...]:
@@ -82,6 +86,7 @@ def run(
     Raises:
         PlanError: the policy asked for what cannot be.
         Stalled: work is left, but nothing runs, wakes or is to come.
+        DataMissing: the same, because data cannot be read.
     """
     watchers = tuple(watch)
     deciders = _Deciders(searcher, policy, believe, state)
@@ -103,6 +108,8 @@ def run(
             see(now, tuple(at.noted), state)
     journal.sync()
     if state.trials and state.stopped is None:
+        if _is_blocked(state):
+            raise DataMissing(_why_stalled(state))
         raise Stalled(_why_stalled(state))
     return state
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.engine.run import DataMissing
 from shoal.search import Random
 from shoal.search.optuna.meant import instead
 from shoal.search.space import dimensions, validated
@@ -272,7 +273,7 @@ def pausing(folder: Folder) -> Iterator[None]:
     """Turn a failure of disk, data or folder into one clear StudyPaused."""
     try:
         yield
-    except (OSError, DataError) as error:
+    except (OSError, DataError, DataMissing) as error:
         raise StudyPaused(
             f"the study in {folder.path} paused: {type(error).__name__}: {error}. What was durable "
             "is kept; mend this and run the same command or script again"
