@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from search_kit import simulate
 from simkit import SHARDS, rates, slots, started, study, trial, view_of
+from small_studies import nodes, simulated
+from test_mixed import TABLE, ensemble, is_mixed, moments
 
 import shoal
 from shoal import reporting
@@ -27,7 +30,7 @@ from shoal.core.ports import Moment
 from shoal.core.state import State, View
 from shoal.engine.journal import Journal, Line, read
 from shoal.engine.run import reopened, run
-from shoal.policy import Auto, Explore, Pack
+from shoal.policy import Auto, Explore, Pack, WaterFill
 from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
 from shoal.search import Grid
@@ -161,6 +164,23 @@ def test_two_trials_on_three_slots_are_wide_where_the_profile_says_so(
     assert (widest > 1) == gains
     narrow, _ = study(auto(), table, searcher=replace(search, widths=None))
     assert lines[-1].time < narrow[-1].time * (0.8 if gains else 1.001)
+
+
+def test_small_and_large_trials_are_mixed() -> None:
+    lines = simulated(auto(), ensemble(6, 1), nodes(4), TABLE)
+    assert choices(lines)[0][0] == "mixed"
+    assert any(map(is_mixed, moments(lines)))
+
+
+def test_it_widens_whoever_is_left_of_a_rung() -> None:
+    """It looks again when trials become fewer than slots."""
+    x = {"x": shoal.uniform(0, 1)}
+    search = shoal.SuccessiveHalving(x, 9, 9, metric="score", mode="max", widths=(1, 4))
+    rates = (100.0, 190.0, 270.0, 350.0)
+    _, lines = simulate(search, auto(), slots=4, rates=rates)
+    _, filled = simulate(search, WaterFill(), slots=4, rates=rates)
+    assert lines[-1].time <= filled[-1].time * 1.05
+    assert len({memory["few"] for memory in memories(lines)}) == 2
 
 
 @pytest.mark.parametrize(
