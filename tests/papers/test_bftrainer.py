@@ -53,6 +53,7 @@ def test_goals_hold_in_the_short_form():
         "E-2 log",
         "E-2 U",
         "on record U",
+        "E-2 rescaling",
         "E-3 x1",
         "E-3 x5",
     }

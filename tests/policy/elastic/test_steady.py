@@ -134,6 +134,7 @@ def test_an_objective_gives_a_number_for_each_width(values):
 def test_the_forward_time_is_the_mean_time_between_departures():
     assert forward_time(0.0, 0) == PRIOR
     assert forward_time(1000.0, 0) == 1120.0
+    assert forward_time(1000.0, 6) == 160.0
     policy, memory = Elastic(horizon="learned"), {}
     profile = table((10.0, 19.0, 27.0, 34.0))
     known = state([trial(0, 1e9)], nodes(3))

@@ -114,6 +114,13 @@ def test_nearest_stops_at_its_threshold():
     assert groups == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_nearest_are_taken_first(seed):
+    m = [Member(0.0, place=(p,)) for p in (0, 10, 1, 11)]
+    groups = sorted(sorted(g) for g in nearest(m, 1.0, 2, [seed]))
+    assert groups == [[0, 2], [1, 3]]
+
+
 def test_exact_refuses_many():
     with pytest.raises(ValueError, match="15 members"):
         exact(members([20] * 15), 9.0, 9, lambda g: 1.0)

@@ -116,6 +116,7 @@ def test_it_forms_again_when_rates_arrive() -> None:
     ("widths", "places", "score"),
     [
         ([3, 3, 2], [range(3), range(3, 6), range(6, 8)], 1.5),
+        ([3, 2, 3], [range(3), range(6, 8), range(3, 6)], 1.5),
         ([1, 1, 3, 3], [range(3, 4), range(7, 8), range(3), range(4, 7)], 8 / 3),
         (
             [4, 3, 1, 2, 2, 5, 3],
