@@ -13,6 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+PALETTE = ("#4363d8", "#e6692d", "#7b3fa0", "#2e8b57", "#1f9fb5", "#b0305c")
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "bftrainer.json"
 Rows = dict[str, dict[str, Any]]
 Line = tuple[str, list[float], list[float]]  # its name, x, y
@@ -67,12 +68,24 @@ def page(rows: Rows) -> go.Figure:
     figure = make_subplots(
         rows=-(-len(drawn) // 2), cols=2, subplot_titles=[t for t, _, _ in drawn]
     )
+    colours: dict[str, str] = {}  # one for each name, on all pictures
     for i, (_, what, lines) in enumerate(drawn):
         place = {"row": i // 2 + 1, "col": i % 2 + 1}
         for name, x, y in lines:
-            figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", **place)
+            known = name in colours
+            colour = colours.setdefault(name, PALETTE[len(colours) % len(PALETTE)])
+            figure.add_scatter(
+                x=x,
+                y=y,
+                name=name,
+                legendgroup=name,
+                showlegend=not known,
+                line={"color": colour},
+                mode="lines+markers",
+                **place,
+            )
         figure.update_xaxes(title_text=what, **place)
-    return figure.update_layout(height=380 * -(-len(drawn) // 2), showlegend=False)
+    return figure.update_layout(height=380 * -(-len(drawn) // 2))
 
 
 if __name__ == "__main__":
