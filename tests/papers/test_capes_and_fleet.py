@@ -26,7 +26,9 @@ SHOWN = {
 @pytest.mark.parametrize("paper", SHOWN)
 def test_every_table_and_figure_has_a_row(paper: str) -> None:
     rows = re.findall(
-        r"^\| ((?:Table|Figure) \d+)", (PAPERS / paper / "README.md").read_text(), re.M
+        r"^\| ((?:Table|Figure) \d+)",
+        (PAPERS / paper / "README.md").read_text().partition("\n## ")[0],
+        re.M,
     )
     assert rows == SHOWN[paper]
 
