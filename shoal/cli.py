@@ -10,6 +10,8 @@ from shoal.tools.arguments import (
     Address,
     AsJson,
     BackendName,
+    CatalogueFile,
+    CheckFiles,
     CheckpointEvery,
     CheckpointLimit,
     Cold,
@@ -24,7 +26,10 @@ from shoal.tools.arguments import (
     Feeders,
     File,
     FileOrNone,
+    ForValidation,
     Fuse,
+    HeldFiles,
+    Holder,
     IdleLog,
     Label,
     LeftOut,
@@ -36,6 +41,7 @@ from shoal.tools.arguments import (
     Nodes,
     OptunaLog,
     Out,
+    PartName,
     PictureSize,
     PlanPolicies,
     PolicyName,
@@ -303,6 +309,30 @@ def data_shard(
 ) -> None:
     """Shuffle the rows of files once, and write them as shards with a catalogue."""
     _commands().data_shard(**locals())
+
+
+@data.command("register")
+def data_register(
+    file: CatalogueFile,
+    paths: HeldFiles,
+    node: Holder = "local",
+    validation: ForValidation = False,
+    name: PartName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write into a catalogue that a node holds these files; each is the shard of its name."""
+    _commands().data_register(file, paths, node, validation, name, as_json)
+
+
+@data.command("list")
+def data_list(
+    file: CatalogueFile,
+    address: Address = None,
+    check: CheckFiles = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which node holds which shard; with --check or --address the holders look at them."""
+    _commands().data_list(file, address, check, as_json)
 
 
 trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)

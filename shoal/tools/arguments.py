@@ -290,3 +290,21 @@ PictureSize = Annotated[int | None, typer.Option("--size", help="side of picture
 MakingMemory = Annotated[
     float, typer.Option("--memory-gb", help="GiB to hold in memory at most, about")
 ]
+CatalogueFile = Annotated[
+    Path, typer.Argument(metavar="CATALOGUE", help="a TOML file, such as shards.toml")
+]
+HeldFiles = Annotated[
+    list[str], typer.Argument(metavar="PATH…", help="files or URLs, one for each shard")
+]
+Holder = Annotated[
+    str, typer.Option("--node", help='the node that holds them; "*": every node')
+]
+ForValidation = Annotated[
+    bool, typer.Option("--valid", help="they are to validate on, not to train on")
+]
+PartName = Annotated[
+    str | None, typer.Option("--name", help="of the shard [default: the file's]")
+]
+CheckFiles = Annotated[
+    bool, typer.Option("--check", help="look at the files, which lie on this machine")
+]

@@ -24,6 +24,11 @@ class MakesShards:
     sizes: dict[ShardId, int]
     _source: Source
 
+    @property
+    def catalogue(self) -> Any:
+        """Which nodes hold which parts; None: every process reads all of them."""
+        raise NotImplementedError
+
     def _arranged(self, what: str, **changes: Any) -> Self:
         raise NotImplementedError
 
@@ -39,6 +44,11 @@ class MakesShards:
         """
         if how != "across":
             raise DataError(f'reshuffle must be "across"; got {how!r}')
+        if self.catalogue is not None:
+            raise DataError(
+                "reshuffle deals samples between all shards, and data that stays at its nodes is "
+                "read by its holders only: leave one of the two out"
+            )
         if not isinstance(self._source, RowSource):
             raise DataError(
                 "reshuffle needs data that is read by rows, and these files can only be read as a "

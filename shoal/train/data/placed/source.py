@@ -37,6 +37,7 @@ class PlacedFiles:
     own: Read | None = None
     names: tuple[str, ...] = ()
     _good: dict[ShardId, Stamp] = field(default_factory=dict, repr=False)
+    _places: Mapping[ShardId, Place] | None = field(default=None, repr=False)
 
     def __getstate__(self) -> Any:
         names = ("catalogue", "contents", "stamps", "cache", "serial", "own", "names")
@@ -46,14 +47,22 @@ class PlacedFiles:
         for name, value in state.items():
             setattr(self, name, value)
         self._good = {}
+        self._places = None
 
     def at(self, names: tuple[str, ...]) -> Self:
         """The same for a process at the node with these names."""
-        return replace(self, names=names, _good={})
+        return replace(self, names=names, _good={}, _places=None)
+
+    @property
+    def places(self) -> Mapping[ShardId, Place]:
+        """Where the parts lie that this process's node holds."""
+        if self._places is None:
+            self._places = self.catalogue.at(self.names)
+        return self._places
 
     def is_here(self, part: ShardId) -> bool:
         """Whether the part lies at this process's node."""
-        return part in self.catalogue.at(self.names)
+        return part in self.places
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part.
@@ -68,7 +77,7 @@ class PlacedFiles:
     def damaged(self) -> dict[ShardId, str]:
         """Why each part that is to lie here cannot be read; URLs are not looked at."""
         found = {}
-        for part, place in self.catalogue.at(self.names).items():
+        for part, place in self.places.items():
             if is_url(place.path):
                 continue
             try:
@@ -83,7 +92,7 @@ class PlacedFiles:
         Raises:
             ShardError: it lies elsewhere only, is gone, cut short, or holds other data.
         """
-        place = self.catalogue.at(self.names).get(part)
+        place = self.places.get(part)
         if place is None:
             holders = ", ".join(self.catalogue.parts[part])
             why = f"it lies at {holders}, and nobody but its holders reads it"
@@ -130,7 +139,7 @@ class PlacedFiles:
         except ShardError:
             raise
         except Exception as error:
-            place = self.catalogue.at(self.names)[part]
+            place = self.places[part]
             why = f"{place.path} cannot be read ({type(error).__name__}: {error})"
             raise ShardError(part, place.node, why) from error
 
@@ -149,7 +158,7 @@ class PlacedRows(PlacedFiles):
 
     def at(self, names: tuple[str, ...]) -> Self:
         """The same for a process at the node with these names."""
-        return replace(self, names=names, _good={}, _opened={})
+        return replace(self, names=names, _good={}, _places=None, _opened={})
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part. Raises as `read` does."""

@@ -1,0 +1,131 @@
+"""What `shoal data register` and `shoal data list` do with a catalogue's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.core.cluster import ShardId
+from shoal.reporting.facts.format import plural
+from shoal.study.folder import StudyError
+from shoal.study.options import Options
+from shoal.study.parts.backends import survey_for
+from shoal.train.data.columns import DataError
+from shoal.train.data.data import Data
+from shoal.train.data.placed.catalogue import (
+    Catalogue,
+    here,
+    is_url,
+    read_catalogue,
+)
+from shoal.train.data.placed.constructor import surveying
+
+
+def register(
+    file: Path, paths: Sequence[str], node: str, validation: bool, name: str | None
+) -> dict[str, Any]:
+    """Write into the catalogue that the node holds these files; what it says of them then.
+
+    Each file is the shard of its name, without the ending; `name`: of a single one.
+
+    Raises:
+        StudyError: a relative path at another node, or several files of one name.
+        DataError: the file is no catalogue, or a file is not on this machine, which is to hold it.
+    """
+    catalogue = read_catalogue(file) if file.exists() else None
+    names = [name or _name_of(path) for path in paths]
+    if len(set(names)) < len(names):
+        raise StudyError(
+            f"each shard needs a name of its own; got {', '.join(names)}: register one at a time, "
+            "with --name"
+        )
+    for part, path in zip(names, paths, strict=True):
+        place = _checked(path, node)
+        if catalogue is None:
+            alone = {ShardId(part): {node: place}}
+            catalogue = Catalogue({}, alone) if validation else Catalogue(alone)
+        else:
+            catalogue = catalogue.with_place(part, node, place, validation)
+    assert catalogue is not None, "a command has a path"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f"{file.name}.part")
+    beside.write_text(catalogue.text(), encoding="utf-8")
+    beside.replace(file)
+    return listed(file, None, check=False)
+
+
+def _name_of(path: str) -> str:
+    return Path(path.partition("?")[0]).name.partition(".")[0]
+
+
+def _checked(path: str, node: str) -> str:
+    """The path as it is written down."""
+    if is_url(path):
+        return path
+    if node in here():
+        if not Path(path).exists():
+            raise DataError(f"{path} is not on this machine, which is {node}")
+        return str(Path(path).resolve())
+    if not Path(path).is_absolute():
+        raise StudyError(f"at another node, {node}, a path is absolute; got {path}")
+    return path
+
+
+def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:
+    """The catalogue: each part with its places. `check`: have the holders look at their files.
+
+    `address`: of the Ray cluster whose nodes hold them; None: this machine does.
+
+    Raises:
+        DataError: the file is no catalogue, or does not fit what the holders have.
+    """
+    catalogue = read_catalogue(file)
+    found: dict[str, Any] = {
+        "catalogue": str(file),
+        "nodes": catalogue.nodes,
+        "parts": [],
+    }
+    data = _data(file, address) if check or address is not None else None
+    for part, places in catalogue.parts.items():
+        row: dict[str, Any] = {
+            "part": part,
+            "for": "train" if part in catalogue.train else "valid",
+            "places": dict(places),
+        }
+        if data is not None:
+            row["samples"] = data.size(part)
+        found["parts"].append(row)
+    if data is not None:
+        where = "on this machine"
+        if address is not None:
+            where = "at all nodes: copies are equal"
+        found |= {"samples": data.samples, "checked": where}
+    return found
+
+
+def _data(file: Path, address: str | None) -> Data:
+    """The data, at which its holders have looked."""
+    backend = "local" if address is None else "ray"
+    options = Options.of(backend=backend, address=address)
+    with surveying(survey_for(options, begun=False)):
+        return Data.shards(file)
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """The catalogue in words: a line for each part."""
+    parts: Sequence[Mapping[str, Any]] = found["parts"]
+    training = sum(row["for"] == "train" for row in parts)
+    nodes = ", ".join(found["nodes"]) or "every node"
+    head = f"{plural(training, 'training shard')}, {len(parts) - training} to validate on; {nodes}"
+    made = [head]
+    width = max(len(row["part"]) for row in parts)
+    for row in parts:
+        samples = f"{row['samples']:>12,} samples" if "samples" in row else ""
+        made.append(f"{row['part']:<{width}}  {row['for']}{samples}")
+        made += [f"    {node}: {path}" for node, path in row["places"].items()]
+    if "samples" in found:
+        made.append(
+            f"checked {found['checked']}; {found['samples']:,} samples to train on"
+        )
+    return made
