@@ -1,6 +1,5 @@
 """The slots' processes: started, followed, replaced when they die, and their shards registered."""
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from shoal.backend.ray.node.slot import GROUPS, SlotActor
 from shoal.backend.ray.placed.shards import NodeShards
 from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess, surplus
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Fed, Left
+from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Reached
 
@@ -197,10 +196,10 @@ class Fleet:
             raise hello.error
 
         process.opened(hello)
-        _tell_of_damage(process, hello)
         self._listen(process)
         if self._assembled:
-            return self.shards.again(self.ready, [process])
+            joined = self.shards.again(self.ready, [process])
+            return [*joined, *_damaged(process, hello)]
         return []
 
     def assembled(self) -> tuple[Slot, ...]:
@@ -307,10 +306,10 @@ def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]
     return places
 
 
-def _tell_of_damage(process: SlotProcess, hello: Hello) -> None:
-    """Warn of shards that should lie at the slot's node, and cannot be read there."""
-    for why in hello.damaged.values():
-        warnings.warn(f"{process.id} is without a shard: {why}", stacklevel=1)
+def _damaged(process: SlotProcess, hello: Hello) -> Events:
+    """The shards that should lie at the slot's node, and cannot be read there."""
+    about = hello.damaged.items()
+    return [Unread(process.id, shard, why) for shard, why in about]
 
 
 def _actor(node: str, share: Share) -> Any:

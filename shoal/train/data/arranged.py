@@ -211,9 +211,18 @@ class Arranged:
         return next(filter(self.is_here, self.shards), self.shards[0])
 
     def damaged(self) -> dict[ShardId, str]:
-        """Why parts that should lie at this process's node cannot be read there."""
+        """Why training shards that lie at this process's node are of no use there.
+
+        They cannot be read, or no model can be validated there.
+        """
         source = self._source
-        return source.damaged() if isinstance(source, PlacedFiles) else {}
+        if not isinstance(source, PlacedFiles):
+            return {}
+        found = source.damaged()
+        for part in self.validation:
+            if part in found:
+                return dict.fromkeys(filter(self.is_here, self.shards), found[part])
+        return found
 
     @property
     def row_bytes(self) -> float:

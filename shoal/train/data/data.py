@@ -14,7 +14,7 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.arranged import Arranged, Arrangement
 from shoal.train.data.arrays import Arrays, from_arrays, from_idx
-from shoal.train.data.columns import Columns, DataError
+from shoal.train.data.columns import Columns, DataError, ShardError
 from shoal.train.data.formats import FromFiles
 from shoal.train.data.items.collate import check_collate
 from shoal.train.data.items.readers import ItemReaders
@@ -278,6 +278,8 @@ def _reading(part: ShardId) -> Iterator[None]:
     """What reading the part raises, as an error of the data that says which part it is."""
     try:
         yield
+    except ShardError:
+        raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, DataError):

@@ -10,10 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import shoal
+from shoal.core.cluster import ShardId
+from shoal.engine.run import Stalled
+from shoal.study.folder import StudyError
+from shoal.study.parts.auto import check_place_of_data, policy_of
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.placed.cache import UrlCache
+from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.recipe.bring import bring
 
 
 def written(folder: Path, *names: str, rows: int = 12) -> dict[str, dict[str, str]]:
@@ -147,8 +154,6 @@ def test_formats(tmp_path: Path, form: str) -> None:
         recipe = Own(path)
     else:
         column = _write(form, path)
-    from shoal.train.recipe.bring import bring
-
     data = bring(recipe)
     found = data.read(data.shards[0])[column]
     assert np.asarray(found).reshape(5, -1)[:, 0].tolist() == [0, 1, 2, 3, 4]
@@ -199,6 +204,109 @@ class Plain(shoal.Recipe):
 class Own(Plain):
     def read(self, path: Path) -> Any:
         return {"x": np.array(path.read_text().split(), float)}
+
+
+# -- studies -------------------------------------------------------------------------------------
+
+
+class Study(Plain):
+    """Trains on a catalogue; each step may harm a file."""
+
+    search_space = {"lr": shoal.grid([0.1, 0.2])}
+    metric, mode, max_epochs = "loss", "min", 2
+    batch_size = 4
+    spoil: Any = None
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.shards(self.path)
+
+    def configure_model(self, config: Any) -> Any:
+        return torch.nn.Linear(3, 1)
+
+    def configure_optimizers(self, model: Any, config: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), config["lr"])
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if Study.spoil is not None:
+            Study.spoil()
+        return model(batch["x"]).square().mean()
+
+    def validation_step(self, model: Any, batch: Any) -> Any:
+        return {"loss": model(batch["x"]).square().mean(1)}
+
+
+def catalogue_in(folder: Path) -> Path:
+    """Three shards and a validation part, at this machine and others."""
+    tables = {
+        "train": written(folder / "t", "a", "b", "c"),
+        "valid": written(folder / "v", "held"),
+    }
+    lines = []
+    for table, parts in tables.items():
+        for part, places in parts.items():
+            lines += [
+                f"[{table}.{part}]",
+                f'n3 = "/d/{part}"',
+                f'local = "{places["local"]}"',
+            ]
+    (folder / "shards.toml").write_text("\n".join(lines))
+    return folder / "shards.toml"
+
+
+@pytest.mark.parametrize(("policy", "harm"), [("hop", "gone"), ("hop-lrw", "corrupt")])
+def test_a_shard_lost_while_training_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, harm: str
+) -> None:
+    """The others go on, the error names it, and resume finishes what a replay makes again."""
+    study = shoal.create_study(Study(catalogue_in(tmp_path)), storage=tmp_path / "s")
+    file = tmp_path / "t" / "b.npz"
+    good = file.read_bytes()
+
+    def spoil() -> None:
+        if harm == "gone":
+            file.unlink(missing_ok=True)
+        else:
+            file.write_bytes(good[:-9] + b"corrupted")
+
+    monkeypatch.setattr(Study, "spoil", spoil)
+    with pytest.raises(Stalled, match=r"b at local: .*b\.npz") as told:
+        study.optimize(policy=policy, progress=False, data_memory_gb=0.0)
+    assert "trials have work left" in str(told.value)
+    assert any(study.state.visits.values())
+    monkeypatch.setattr(Study, "spoil", None)
+    file.write_bytes(good)
+    study.resume(progress=False)
+    assert [trial.status for trial in study.trials] == ["finished"] * 2
+    assert all(row["equal"] for row in study.replay())
+
+
+@pytest.mark.parametrize(
+    ("policy", "names", "whole"),
+    [
+        ("hop", {}, True),
+        ("hop-packs", {}, True),
+        ("every(seconds=9, policy=hop)", {}, True),
+        ("auto", {}, True),
+        ("fifo", {}, False),
+        ("hybrid", {}, False),
+        ("auto:fifo,pack", {}, False),
+        ("fifo", {"n3": "/c"}, True),
+    ],
+)
+def test_which_policies_go_with_data_at_several_nodes(
+    policy: str, names: dict[str, str], whole: bool
+) -> None:
+    catalogue = Catalogue(
+        {ShardId("a"): {"n3": "/a"}, ShardId("b"): {"n4": "/b", **names}}
+    )
+    rule = policy_of(policy, True, 0, hopping=not catalogue.is_whole_everywhere)
+    if whole:
+        check_place_of_data(rule, catalogue, policy)
+    else:
+        with pytest.raises(
+            StudyError, match="no node holds all 2 shards: use one that moves"
+        ):
+            check_place_of_data(rule, catalogue, policy)
 
 
 # -- URLs ----------------------------------------------------------------------------------------
