@@ -321,7 +321,7 @@ def data_register(
     as_json: AsJson = False,
 ) -> None:
     """Write into a catalogue that a node holds these files; each is the shard of its name."""
-    _commands().data_register(file, paths, node, validation, name, as_json)
+    _commands().catalogues().data_register(file, paths, node, validation, name, as_json)
 
 
 @data.command("list")
@@ -332,7 +332,7 @@ def data_list(
     as_json: AsJson = False,
 ) -> None:
     """Say which node holds which shard; with --check or --address the holders look at them."""
-    _commands().data_list(file, address, check, as_json)
+    _commands().catalogues().data_list(file, address, check, as_json)
 
 
 trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)

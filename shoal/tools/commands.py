@@ -368,27 +368,7 @@ def data_shard(
     show(made, as_json, _data().shard_lines)
 
 
-@errors()
-def data_register(
-    file: Path,
-    paths: list[str],
-    node: str,
-    validation: bool,
-    name: str | None,
-    as_json: bool,
-) -> None:
-    """Write into a catalogue that a node holds files."""
-    made = _catalogue().register(file, paths, node, validation, name)
-    show(made, as_json, _catalogue().lines)
-
-
-@errors()
-def data_list(file: Path, address: str | None, check: bool, as_json: bool) -> None:
-    """Say which node holds what."""
-    show(_catalogue().listed(file, address, check), as_json, _catalogue().lines)
-
-
-def _catalogue() -> ModuleType:
+def catalogues() -> ModuleType:
     """What is done with catalogues; imported when it is used, for it needs NumPy and torch."""
     return import_module("shoal.tools.data.catalogue")
 

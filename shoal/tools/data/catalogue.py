@@ -11,6 +11,7 @@ from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.backends import survey_for
+from shoal.tools.outcome import errors, show
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.placed.catalogue import (
@@ -20,6 +21,25 @@ from shoal.train.data.placed.catalogue import (
     read_catalogue,
 )
 from shoal.train.data.placed.constructor import surveying
+
+
+@errors()
+def data_register(
+    file: Path,
+    paths: list[str],
+    node: str,
+    validation: bool,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Write into a catalogue that a node holds files."""
+    show(register(file, paths, node, validation, name), as_json, lines)
+
+
+@errors()
+def data_list(file: Path, address: str | None, check: bool, as_json: bool) -> None:
+    """Say which node holds what."""
+    show(listed(file, address, check), as_json, lines)
 
 
 def register(

@@ -16,9 +16,7 @@ from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.draws import SampleDraws, Weighted, balancing, checked_weights
 from shoal.train.data.folds import Folds, made_folds
 from shoal.train.data.parts import Index, Source
-from shoal.train.data.placed.catalogue import Catalogue
-from shoal.train.data.placed.constructor import ShardsOfData
-from shoal.train.data.placed.source import PlacedFiles
+from shoal.train.data.placed.at_nodes import AtNodes
 from shoal.train.data.ragged import Ragged
 
 By = str | int | Callable[[Any], float]
@@ -44,14 +42,13 @@ class Arrangement:
     workers: int = 0
 
 
-class Arranged:
+class Arranged(AtNodes):
     """What can be asked of data that is there, however it was brought."""
 
     arrangement = Arrangement()
     table: Any
     fingerprint: str
     sizes: dict[ShardId, int]
-    shards = ShardsOfData()
     validation: tuple[ShardId, ...]
     _sizes: dict[ShardId, int]
     _source: Source
@@ -184,45 +181,6 @@ class Arranged:
         other.shards = tuple(other.sizes)
         other.validation = tuple(part for part in index if part not in self.shards)
         return other
-
-    # -- where it lies -------------------------------------------------------------------------
-
-    @property
-    def catalogue(self) -> Catalogue | None:
-        """Which nodes hold which parts; None: every process reads all of them."""
-        source = self._source
-        return source.catalogue if isinstance(source, PlacedFiles) else None
-
-    def at(self, names: tuple[str, ...]) -> Self:
-        """The data as processes read it at the node with these names."""
-        other = copy(self)
-        if isinstance(self._source, PlacedFiles):
-            other._source = self._source.at(names)
-        return other
-
-    def is_here(self, part: ShardId) -> bool:
-        """Whether this process may read the part."""
-        source = self._source
-        return not isinstance(source, PlacedFiles) or source.is_here(part)
-
-    @property
-    def first_here(self) -> ShardId:
-        """The first training shard that this process may read; the first of all if none."""
-        return next(filter(self.is_here, self.shards), self.shards[0])
-
-    def damaged(self) -> dict[ShardId, str]:
-        """Why training shards that lie at this process's node are of no use there.
-
-        They cannot be read, or no model can be validated there.
-        """
-        source = self._source
-        if not isinstance(source, PlacedFiles):
-            return {}
-        found = source.damaged()
-        for part in self.validation:
-            if part in found:
-                return dict.fromkeys(filter(self.is_here, self.shards), found[part])
-        return found
 
     @property
     def row_bytes(self) -> float:
