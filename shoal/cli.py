@@ -308,7 +308,7 @@ def data_shard(
     as_json: AsJson = False,
 ) -> None:
     """Shuffle the rows of files once, and write them as shards with a catalogue."""
-    _commands().data_shard(**locals())
+    _commands().data("commands").data_shard(**locals())
 
 
 @data.command("register")
@@ -321,7 +321,9 @@ def data_register(
     as_json: AsJson = False,
 ) -> None:
     """Write into a catalogue that a node holds these files; each is the shard of its name."""
-    _commands().catalogues().data_register(file, paths, node, validation, name, as_json)
+    _commands().data("catalogue").data_register(
+        file, paths, node, validation, name, as_json
+    )
 
 
 @data.command("list")
@@ -332,7 +334,7 @@ def data_list(
     as_json: AsJson = False,
 ) -> None:
     """Say which node holds which shard; with --check or --address the holders look at them."""
-    _commands().catalogues().data_list(file, address, check, as_json)
+    _commands().data("catalogue").data_list(file, address, check, as_json)
 
 
 trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)

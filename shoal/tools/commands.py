@@ -355,29 +355,9 @@ def doctor(directory: Path, as_json: bool) -> None:
     show(examined(directory), as_json, lines)
 
 
-@errors()
-def data_shard(
-    source: list[str],
-    folder: Path,
-    drop: list[str] | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Write shards. `options`: what else `shard_files` takes."""
-    made = _data().shard_files(source, folder, drop=drop or (), **options)
-    show(made, as_json, _data().shard_lines)
-
-
-def catalogues() -> ModuleType:
-    """What is done with catalogues; imported when it is used, for it needs NumPy and torch."""
-    return import_module("shoal.tools.data.catalogue")
-
-
-def _data() -> ModuleType:
-    """What `shoal data …` does; imported when it is used, for it needs NumPy and torch."""
-    from shoal.tools.data import commands
-
-    return commands
+def data(name: str) -> ModuleType:
+    """A module of what `shoal data …` does; it needs NumPy and torch."""
+    return import_module(f"shoal.tools.data.{name}")
 
 
 def _simulations() -> ModuleType:

@@ -9,8 +9,22 @@ from typing import Any
 from shoal.reporting.facts.format import size
 from shoal.study.folder import StudyError
 from shoal.tools.data.speeds import speeds_of
+from shoal.tools.outcome import errors, show
 from shoal.tools.parse import number_in
 from shoal.train.data.data import Data
+
+
+@errors()
+def data_shard(
+    source: list[str],
+    folder: Path,
+    drop: list[str] | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write shards. `options`: what else `shard_files` takes."""
+    made = shard_files(source, folder, drop=drop or (), **options)
+    show(made, as_json, shard_lines)
 
 
 def shard_files(
