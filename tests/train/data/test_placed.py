@@ -14,8 +14,7 @@ import torch
 
 import shoal
 from shoal.core.cluster import ShardId
-from shoal.engine.run import Stalled
-from shoal.study.folder import StudyError
+from shoal.study.folder import StudyError, StudyPaused
 from shoal.study.parts.auto import check_place_of_data, policy_of
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.placed.cache import UrlCache
@@ -269,7 +268,7 @@ def test_a_shard_lost_while_training_is_put_back(
             file.write_bytes(good[:-9] + b"corrupted")
 
     monkeypatch.setattr(Study, "spoil", spoil)
-    with pytest.raises(Stalled, match=r"b at local: .*b\.npz") as told:
+    with pytest.raises(StudyPaused, match=r"b at local: .*b\.npz") as told:
         study.optimize(policy=policy, progress=False, data_memory_gb=0.0)
     assert "trials have work left" in str(told.value)
     assert any(study.state.visits.values())
