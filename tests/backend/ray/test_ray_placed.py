@@ -17,7 +17,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.placed.survey import survey_of
-from shoal.core.event import Joined, Left
+from shoal.core.event import Joined, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.policy import Hop
 from shoal.study.folder import StudyError
@@ -106,7 +106,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) -> None:
     """Six shards with three copies each. Every trial visits every shard once an epoch, learns what
-    it learns alone, and no process reads a shard that does not lie at its node.
+    it learns alone, and no process reads a shard that does not lie at its node. Meanwhile some
+    copies are damaged: their slot goes on without them.
     """
     nodes = {name: head.add_node(num_cpus=1, node_name=name) for name in NODES}
     tables = placed(tmp_path, shards=6, replicas=3)
@@ -114,6 +115,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
     data = bring(recipe, survey_of(head.address, begun=False))
     bench = Bench(tmp_path, recipe, data)
     epochs, gone = 5, ("n0", "n2")
+    damaged = {"s1", "s3", "s5"}  # n3 has good copies
     done: list[str] = []
 
     def churn(backend: Ray) -> Any:
@@ -123,6 +125,9 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
                 done.append("gone")
                 for name in gone:
                     head.remove_node(nodes[name], allow_graceful=False)
+                for name in damaged:
+                    file = tmp_path / "n1" / f"{name}.npz"
+                    file.write_bytes(b"x" * file.stat().st_size)
             elif len(done) == 1 and least > 3 and len(state.slots) == 2:
                 done.append("back")
                 for name in gone:
@@ -134,13 +139,17 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
     searcher = Given(
         [], trials_of(data, [4, 5, 6], epochs), lambda v: len(v.slots) == 4
     )
-    bench.run(searcher, Hop(), churn, address=head.address, checkpoint_every=0.2)
+    how = {"checkpoint_every": 0.2, "data_memory_gb": 0.0, "feeders": 0}
+    bench.run(searcher, Hop(), churn, address=head.address, **how)
     assert done == ["gone", "back"]
     assert len([slot for left in bench.events(Left) for slot in left.slots]) >= 2
     assert len(bench.state.slots) == 4, "they are back"
     for joined in bench.events(Joined):
         for slot in joined.slots:
             assert slot.shards == data.catalogue.shards_at((slot.node,))  # type: ignore[union-attr]
+    unread = {(each.shard, each.why) for each in bench.events(Unread)}
+    assert unread and {shard for shard, _ in unread} <= damaged
+    assert all(f"{shard} at n1" in why and "and held" in why for shard, why in unread)
     bench.check_visits(epochs)
     for opening in recipe.openings:
         assert opening["node"] in NODES and opening["pid"] != os.getpid()
@@ -148,7 +157,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
     ray.shutdown()
     here = {
         table: {
-            part: {"local": next(iter(places.values()))}
+            part: {"local": next(places[n] for n in places if n != "n1")}
             for part, places in parts.items()
         }
         for table, parts in tables.items()

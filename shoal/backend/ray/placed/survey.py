@@ -40,8 +40,17 @@ def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding
     Raises:
         DataError: a node is not in the cluster.
     """
-    if not ray.is_initialized():
-        cluster.join(address, None, 1, 0.0)
+    if ray.is_initialized():
+        return _surveyed(asked, begun)
+    cluster.join(address, None, 1, 0.0)
+    try:
+        return _surveyed(asked, begun)
+    finally:
+        cluster.leave(own=False, joined=True)
+
+
+def _surveyed(asked: Asked, begun: bool) -> list[Finding]:
+    """What the nodes of the cluster find that this process has joined."""
     there = _nodes_by_name()
     away = [node for node in asked.catalogue.nodes if node not in there]
     if away:
