@@ -287,6 +287,7 @@ class Positions:
             visits={trial: (done.visit,)},
             spent={trial: done.spent},
             moved={trial: moved} if moved else {},
+            dealt={trial: done.dealt} if done.dealt else {},
         )
 
     # -- the end of a round ----------------------------------------------------------------------

@@ -49,7 +49,8 @@ class Advanced:
 
     `samples`: how many more were trained. `values`: sums of training values over these samples.
     `visits`: those completed. `spent`: where the seconds went: switch, data, train, evaluate, save.
-    `moved`: bytes of a trial's state that came from another slot.
+    `moved`: bytes of a trial's state that came from another slot. `dealt`: bytes of samples that
+    came from other nodes for its visits, where epochs deal them anew.
     """
 
     samples: Mapping[TrialId, Samples]
@@ -57,6 +58,7 @@ class Advanced:
     visits: Mapping[TrialId, tuple[Visit, ...]] = field(default_factory=dict)
     spent: Mapping[TrialId, Mapping[str, Seconds]] = field(default_factory=dict)
     moved: Mapping[TrialId, int] = field(default_factory=dict)
+    dealt: Mapping[TrialId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

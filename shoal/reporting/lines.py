@@ -107,6 +107,8 @@ def _slot_lines(found: Mapping[str, Any]) -> list[str]:
         line += f"; {plural(found['hops'], 'move')} between slots"
     if found["moved_bytes"]:
         line += f", {size(found['moved_bytes'])} of state"
+    if found["dealt_bytes"]:
+        line += f", {size(found['dealt_bytes'])} of samples dealt"
     return [line]
 
 

@@ -267,6 +267,9 @@ def _moves(account: Account) -> str:
     text = f" Trials moved {plural(hops, 'time')} to other slots"
     if moved:
         text += f", with {size(moved)} of state"
+    dealt = sum(row.dealt for row in account.trials)
+    if dealt:
+        text += f"; {size(dealt)} of samples were dealt to shards of other nodes"
     return text + "."
 
 

@@ -43,7 +43,7 @@ def summary(
     - training: the share of slot time that went to it;
     - samples; throughput: samples/s;
     - repeated: falls, visits, samples, seconds, and the same by trial;
-    - hops, moved_bytes;
+    - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
     - failures; splits: packs that had no room;
     - feeders: what they did, by run and node;
     - figures: measured ones by signature; given: those given instead, by configuration.
@@ -116,6 +116,7 @@ def _work(facts: Account) -> dict[str, Any]:
         "repeated": _repeated(facts),
         "hops": sum(row.hops for row in facts.trials),
         "moved_bytes": sum(row.moved for row in facts.trials),
+        "dealt_bytes": sum(row.dealt for row in facts.trials),
         "failures": _failures(facts),
         "splits": [split._asdict() for split in facts.splits],
     }

@@ -38,6 +38,7 @@ from shoal.study.parts.auto import (
     hops,
     is_auto,
     policy_of,
+    with_barrier,
     with_levels,
 )
 from shoal.study.parts.backends import (
@@ -175,6 +176,8 @@ def _rule(setup: Setup, asked: Deciders, data: Data) -> Policy[Any]:
     rule = policy_of(asked.policy, fuse, setup.seed, every, hopping=apart)
     if data.catalogue is not None:
         check_place_of_data(rule, data.catalogue, asked.policy)
+    if apart and data.arrangement.reshuffles:
+        rule = with_barrier(rule)
     return with_levels(rule, setup.space)
 
 

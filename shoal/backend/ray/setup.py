@@ -137,6 +137,8 @@ def why_no_feeders(recipe: Recipe, data: Data) -> str | None:
     """Why feeders would have nothing to do for all slots; None if there is something."""
     if recipe.data_keys or data.arrangement.folds is not None:
         return "each trial's data depends on its configuration: slots prepare their own"
+    if data.arrangement.reshuffles and data.catalogue is not None:
+        return "samples are dealt between nodes, and slots bring their shards together"
     prepares = overrides(recipe, "prepare") or overrides(recipe, "augment")
     if data.in_memory and not prepares:
         return "the data is in memory and the recipe neither prepares nor augments it"

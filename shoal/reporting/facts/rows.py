@@ -40,6 +40,7 @@ class TrialRow:
     repeated: "Void"
     hops: int  # times it went on at other slots than before
     moved: int  # bytes of its state that came from another slot
+    dealt: int  # bytes of samples that were dealt to its shards from other nodes
     signature: str
     widths: tuple[int, int] = (1, 1)  # fewest and most slots
     priority: float = 1.0
@@ -116,6 +117,7 @@ class TrialRows:
             repeated=_void(tally),
             hops=tally.hops,
             moved=tally.moved,
+            dealt=tally.dealt,
             signature=self._state.signature.get(trial.id, ""),
             widths=trial.widths,
             priority=trial.priority,

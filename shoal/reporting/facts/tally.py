@@ -94,6 +94,7 @@ class TrialTally:
     void_samples: Samples = 0.0
     void_seconds: Seconds = 0.0
     moved: int = 0
+    dealt: int = 0
     hops: int = 0
     slots: tuple[SlotId, ...] = ()
     points: dict[str, list[Point]] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class TrialTally:
         self.samples += entry.samples.get(id_, 0.0)
         self.visits += len(entry.visits.get(id_, ()))
         self.moved += entry.moved.get(id_, 0)
+        self.dealt += entry.dealt.get(id_, 0)
         self._add_seconds(entry.spent.get(id_, {}))
         self._add_values(entry.values.get(id_, {}))
         if self._whole_epochs() > before:

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from shoal.backend.sim.ahead import Ahead
@@ -60,6 +60,19 @@ def known_names() -> str:
         ", ".join(NAMES), 78, initial_indent="  ", subsequent_indent="  "
     )
     return f"there are (docs/policy.md says when to use which):\n{names}"
+
+
+def with_barrier(policy: Any) -> Any:
+    """The policy; where trials hop, none begins an epoch before all others ended the one before."""
+    if isinstance(policy, Hop):
+        return replace(policy, barrier=True)
+    if isinstance(policy, Auto):
+        made = {name: with_barrier(each) for name, each in policy.candidates.items()}
+        return replace(policy, candidates=made)
+    inner = getattr(policy, "policy", None)
+    if inner is not None and is_dataclass(policy):
+        return replace(policy, policy=with_barrier(inner))  # type: ignore[type-var]
+    return policy
 
 
 def with_levels(policy: Policy[Any], space: Mapping[str, Any] | None) -> Policy[Any]:

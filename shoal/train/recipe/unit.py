@@ -112,6 +112,8 @@ class Done:
     figures: Mapping[str, float] = field(default_factory=dict)
     # if it was asked for; views, valid until this slot trains the trial again
     state: Tree | None = None
+    # bytes of samples that were dealt to its shards from other nodes, and not yet reported
+    dealt: int = 0
     # whether the trial has nothing left to train, although it has not all its samples
     over: bool = False
     # the trial's configuration, if it drew some of that itself

@@ -105,6 +105,7 @@ class UnitEnd:
             signature=lane.signature,
             figures=figures,
             state=state,
+            dealt=self._data.bytes_dealt(),
         )
 
     def _state_to_carry(self, unit: Unit) -> Tree | None:

@@ -1,17 +1,24 @@
-"""Validation parts that lie at several nodes of a Ray cluster: models are sent to them."""
+"""Models are validated, and samples dealt, where data lies at several nodes of a Ray cluster."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 from ray.cluster_utils import Cluster
-from ray_kit import SEED, Bench, Given, trials_of
+from ray_kit import SEED, Bench, Given, Tiny, trials_of
 from test_ray_placed import Placed, head, written  # noqa: F401 - head is a fixture
 
+import shoal
 from shoal.backend.ray.placed.survey import survey_of
-from shoal.core.event import Evaluated
+from shoal.core.cluster import ShardId
+from shoal.core.event import Advanced, Evaluated
+from shoal.core.trial import TrialId
+from shoal.engine import journal
 from shoal.policy import Hop
+from shoal.train.data.make.deals import Deal
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
 from shoal.train.slot.setup import StationSetup
@@ -94,3 +101,57 @@ def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) ->
     for trial, visits in bench.state.visits.items():
         for epoch in (1, 2):
             assert scores[trial, epoch] == scored(bench, trial, visits[: 2 * epoch])
+
+
+class Dealing(Tiny):
+    """Samples are dealt anew between the nodes' shards in each epoch."""
+
+    metric, mode, max_epochs = "accuracy", "max", 3
+    search_space = {"width": shoal.grid([4, 5])}
+
+    def __init__(self, catalogue: Path) -> None:
+        super().__init__(columns=6)
+        self.catalogue = catalogue
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.shards(self.catalogue).reshuffle("across")
+
+
+def test_samples_are_dealt_between_nodes_at_a_barrier(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+) -> None:
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    tables = divided(tmp_path)
+    file = written(tmp_path / "c.toml", tables)
+    study = shoal.create_study(Dealing(file), storage=tmp_path / "study", seed=SEED)
+    study.optimize(policy="hop", backend="ray", address=head.address)
+    assert {trial.status for trial in study.trials} == {"finished"}
+
+    made: Counter[TrialId] = Counter()
+    bytes_dealt = 0
+    for _, entry in journal.read(tmp_path / "study" / "journal.jsonl"):
+        if isinstance(entry, Advanced):
+            made.update({trial: len(some) for trial, some in entry.visits.items()})
+            bytes_dealt += sum(entry.dealt.values())
+            begun = [visit for some in entry.visits.values() for visit in some]
+            assert all(min(made.values()) >= 2 * visit.epoch for visit in begun)
+    sizes = {ShardId(shard): 40 for shard in tables["train"]}
+    away = 0
+    for epoch in (1, 2):
+        counts = Deal(SEED, epoch, sizes).counts()
+        away += int(counts.sum() - counts.trace())
+    row = 6 * 4 + 8
+    assert bytes_dealt == away * row, "each shard of a deal is brought together once"
+
+    ray.shutdown()
+    here = {
+        table: {
+            part: {"local": p for p in places.values()}
+            for part, places in parts.items()
+        }
+        for table, parts in tables.items()
+    }
+    written(file, here)
+    assert all(row["agrees"] for row in shoal.load_study(tmp_path / "study").replay())

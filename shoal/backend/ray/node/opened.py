@@ -13,6 +13,7 @@ import ray
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node import feed
+from shoal.backend.ray.node.inplace.deals import with_deals
 from shoal.backend.ray.node.inplace.validator import elsewhere_of
 from shoal.backend.ray.node.outcomes import Hello
 from shoal.backend.ray.node.process import born, limit_space
@@ -63,6 +64,7 @@ def open_slot(
     """
     recipe, pace, placed = pickle.loads(setup.user)
     data = node_data.data_here(recipe, placed, folder, setup.fingerprint)
+    data = with_deals(data, folder, setup.user)
     # Slots on several machines write side by side: a name of its own for each.
     name = secrets.token_hex(4)
     checkpoints = Checkpoints(setup.checkpoints, setup.station.run, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -106,6 +106,35 @@ class DealtRows:
             while len(self._pieces) > KEPT:
                 self._pieces.popitem(last=False)
         return self._pieces[part]
+
+
+class Exchange(Protocol):
+    """Gets shards as they are dealt, where samples of them lie at other nodes only."""
+
+    def rows(self, deal: Deal, shard: ShardId, index: Index) -> Columns:
+        """These samples of a shard that lies here. Raises DataError if some are nowhere."""
+        ...
+
+    def taken(self) -> int:
+        """Bytes of samples that came from other nodes since this was asked last."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangedRows:
+    """The training shards that lie here, with the samples that a deal gives them."""
+
+    exchange: Exchange
+    deal: Deal
+    serial: bool = False
+
+    def read(self, part: ShardId) -> Columns:
+        """All samples of the shard."""
+        return self.rows(part, np.arange(self.deal.sizes[part]))
+
+    def rows(self, part: ShardId, index: Index) -> Columns:
+        """These samples of the shard."""
+        return self.exchange.rows(self.deal, part, index)
 
 
 def joined_rows(columns: list[Any]) -> Any:

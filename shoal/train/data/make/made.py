@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import DataError
-from shoal.train.data.make.deals import Deal, DealtRows
+from shoal.train.data.make.deals import Deal, DealtRows, Exchange, ExchangedRows
 from shoal.train.data.make.shards import ShardPlan, make_shards
 from shoal.train.data.make.sources import Reading
 from shoal.train.data.parts import RowSource, Source
@@ -24,10 +24,8 @@ class MakesShards:
     sizes: dict[ShardId, int]
     _source: Source
 
-    @property
-    def catalogue(self) -> Any:
-        """Which nodes hold which parts; None: every process reads all of them."""
-        raise NotImplementedError
+    # gets shards as they are dealt; None: all samples are read here
+    exchange: Exchange | None = None
 
     def _arranged(self, what: str, **changes: Any) -> Self:
         raise NotImplementedError
@@ -44,11 +42,6 @@ class MakesShards:
         """
         if how != "across":
             raise DataError(f'reshuffle must be "across"; got {how!r}')
-        if self.catalogue is not None:
-            raise DataError(
-                "reshuffle deals samples between all shards, and data that stays at its nodes is "
-                "read by its holders only: leave one of the two out"
-            )
         if not isinstance(self._source, RowSource):
             raise DataError(
                 "reshuffle needs data that is read by rows, and these files can only be read as a "
@@ -59,9 +52,22 @@ class MakesShards:
     def dealt(self, seed: int, epoch: int) -> Self:
         """The data as it is dealt in that epoch of a study with that seed."""
         assert isinstance(self._source, RowSource), "reshuffle asks for it"
+        deal = Deal(seed, epoch, self.sizes)
         other = copy(self)
-        other._source = DealtRows(self._source, Deal(seed, epoch, self.sizes))
+        other._source = DealtRows(self._source, deal)
+        if self.exchange is not None:
+            other._source = ExchangedRows(self.exchange, deal)
         return other
+
+    def exchanging(self, exchange: Exchange) -> Self:
+        """The data as a process reads it at whose node some of the shards do not lie."""
+        other = copy(self)
+        other.exchange = exchange
+        return other
+
+    def bytes_dealt(self) -> int:
+        """Bytes of samples that came from other nodes since this was asked last."""
+        return 0 if self.exchange is None else self.exchange.taken()
 
     @staticmethod
     def make_shards(
