@@ -261,15 +261,13 @@ def slots(account: Account, bars: Sequence[int] | None, used: bool) -> str:
 def _moves(account: Account) -> str:
     """How often trials moved between slots; nothing if they stayed."""
     hops = sum(row.hops for row in account.trials)
-    moved = sum(row.moved for row in account.trials)
     if not hops:
         return ""
     text = f" Trials moved {plural(hops, 'time')} to other slots"
-    if moved:
+    if moved := sum(row.moved for row in account.trials):
         text += f", with {size(moved)} of state"
-    dealt = sum(row.dealt for row in account.trials)
-    if dealt:
-        text += f"; {size(dealt)} of samples were dealt to shards of other nodes"
+    if dealt := sum(row.dealt for row in account.trials):
+        text += f"; {size(dealt)} of samples were dealt to other nodes"
     return text + "."
 
 
