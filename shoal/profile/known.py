@@ -7,6 +7,7 @@ from shoal.core.state import Figures
 from shoal.core.trial import TrialId
 from shoal.profile.measure import Belief
 from shoal.profile.signatures import Key
+from shoal.profile.slot_speeds import Links
 from shoal.profile.widths import wide_rates
 
 
@@ -28,6 +29,23 @@ def kind_of(profile: Profile, trial: TrialId) -> Hashable:
     if not isinstance(profile, Belief):
         return trial
     return _kind(profile, trial)
+
+
+def links(profile: Profile) -> Links | None:
+    """Which kinds of trials and slots can be compared; the caller may join more.
+
+    None: the profile is not measured, so that it knows the rate of every trial on every slot.
+    """
+    if not isinstance(profile, Belief):
+        return None
+    return profile.slots.links()
+
+
+def clocked_as(profile: Profile, trial: TrialId) -> str:
+    """What of the trial its speed on slots is clocked by: its signature, if one is known."""
+    if not isinstance(profile, Belief):
+        return str(trial)
+    return profile.signatures.name(trial, profile.known)
 
 
 def _kind(belief: Belief, trial: TrialId) -> Key:

@@ -79,9 +79,8 @@ class SlotSpeeds:
     def _slots(self) -> dict[SlotId, float]:
         return self._fit[1]
 
-    @cached_property
-    def linked(self) -> "Links":
-        """Which kinds and slots can be compared."""
+    def links(self) -> "Links":
+        """Which kinds and slots can be compared; the caller may join more."""
         return Links(self._logs)
 
 
@@ -96,6 +95,10 @@ class Links:
     def join(self, kind: str, slot: SlotId) -> None:
         """This kind was clocked on this slot."""
         self._above[self._top(("kind", kind))] = self._top(("slot", slot))
+
+    def knows(self, kind: str) -> bool:
+        """Whether this kind was clocked anywhere."""
+        return ("kind", kind) in self._above
 
     def apart(self, kind: str, slot: SlotId) -> bool:
         """Whether nothing links this kind to this slot."""

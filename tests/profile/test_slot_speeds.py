@@ -98,10 +98,10 @@ def test_the_believer_takes_new_speeds_in(state: State) -> None:
 def test_links() -> None:
     speeds = {("a", W0): 8.0, ("a", W1): 2.0, ("b", W2): 1.0}
     apart = SlotSpeeds(speeds, {})
-    assert apart.linked.hang_together(["a"], [W0, W1])
-    assert apart.linked.apart("b", W0) and apart.linked.apart("new", W0)
+    assert apart.links().hang_together(["a"], [W0, W1])
+    assert apart.links().apart("b", W0) and apart.links().apart("new", W0)
     joined = SlotSpeeds({**speeds, ("b", W1): 2.0}, {})
-    assert joined.linked.hang_together(["a", "b"], [W0, W1, W2])
+    assert joined.links().hang_together(["a", "b"], [W0, W1, W2])
     # a: 8, 2, ? and b: ?, 2, 1: speeds 4 : 1 : 1/2
     assert joined.of(W0) / joined.of(W2) == pytest.approx(8, rel=1e-2)
     assert joined.of_kind("b", W0) == pytest.approx(joined.of(W0))

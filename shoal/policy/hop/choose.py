@@ -1,8 +1,8 @@
-"""What an idle slot takes next, by two rules of `hop` that need no plan: `lrw` and `random`.
+"""What an idle slot takes next, by rules of `hop` that need no plan: `lrw`, `random` and pilots.
 
 `random` is Algorithm 1 of Nakandala et al., "Cerebro", VLDB 2020; `lrw`, largest remaining work, is
-ours. Both look at the trials and slots of a live study. `rules` has what the planner asks of
-numbers.
+ours. Pilots let speeds be measured before orders are planned. All look at the trials and slots of a
+live study. `rules` has what the planner asks of numbers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +23,8 @@ from shoal.policy.hop.early import (
     speed_at_shards,
 )
 from shoal.policy.idle import fits
+from shoal.profile.known import clocked_as
+from shoal.profile.slot_speeds import Links
 
 Choice = tuple[Slot, TrialId, ShardId]
 Unit = tuple[TrialId, ShardId]  # s_ij of the paper
@@ -144,7 +146,7 @@ def _rate(view: View, slot: Slot, trial: TrialId) -> float:
 def _first_that_fits(view: View, line: Trials, slot: Slot) -> TrialId | None:
     """The first trial in line with a pending shard at this slot that fits it."""
     for trial in line:
-        if not slot.shards.isdisjoint(view.pending[trial]) and fits(view, trial, slot):
+        if _may_visit(view, trial, slot):
             return trial
     return None
 
@@ -178,3 +180,55 @@ def _epochs_left(view: View, name: TrialId) -> float:
     if not epoch:
         return 0.0
     return max(0.0, samples_left(view, name)) / epoch
+
+
+# -- pilots
+
+
+def by_links(view: View, slots: Slots, trials: Trials, links: Links) -> list[Choice]:
+    """Visits that tell most about speeds: of trials and slots that cannot be compared yet.
+
+    Slots for which there is no such trial choose by work left. `links`: what can be compared;
+    what these visits and those under way will link is added.
+    """
+    kinds = {trial: clocked_as(view.profile, trial) for trial in view.trials}
+    for name, gang in view.running.items():
+        if name in kinds and len(gang.slots) == 1:
+            links.join(kinds[name], *gang.slots)
+    waits = list(trials)
+    found: list[Choice] = []
+    rest: list[Slot] = []
+    for slot in slots:
+        choice = _linking(view, slot, waits, kinds, links)
+        if choice is None:
+            rest.append(slot)
+            continue
+        waits.remove(choice[1])
+        links.join(kinds[choice[1]], slot.id)
+        found.append(choice)
+    return [*found, *by_work(view, rest, waits)]
+
+
+def _linking(
+    view: View,
+    slot: Slot,
+    trials: Trials,
+    kinds: Mapping[TrialId, str],
+    links: Links,
+) -> Choice | None:
+    """A visit that links a trial to the slot; one of a trial never measured, if there is one."""
+    here = [
+        trial
+        for trial in trials
+        if links.apart(kinds[trial], slot.id) and _may_visit(view, trial, slot)
+    ]
+    if not here:
+        return None
+    trial = min(here, key=lambda each: links.knows(kinds[each]))
+    shards = view.pending[trial] & slot.shards
+    return slot, trial, min(shards)
+
+
+def _may_visit(view: View, trial: TrialId, slot: Slot) -> bool:
+    """Whether the trial has a pending shard at the slot, and fits it."""
+    return not slot.shards.isdisjoint(view.pending[trial]) and fits(view, trial, slot)

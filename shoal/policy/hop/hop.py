@@ -8,7 +8,7 @@ The paper's rule is Algorithm 1 (`random`). Ours are `rotation`, `lrw` (largest 
 barrier between epochs, and any live slot that holds a shard may serve it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,7 +18,7 @@ from shoal.core.state import View, epoch_of
 from shoal.core.trial import TrialId
 from shoal.policy.hop.choose import Choice, by_lot, by_work
 from shoal.policy.hop.early import by_slack
-from shoal.policy.hop.planned import by_order, order_all, planned_shards
+from shoal.policy.hop.planned import by_plan, noted, order_all, planned_shards
 from shoal.policy.hop.rotation import (
     Memory,
     by_rotation,
@@ -82,16 +82,12 @@ class Hop:
         if not trials:
             return view.plan, memory
 
-        units = self._units(view, slots, trials, memory)
+        choices = list(self._choose(view, slots, trials, memory))
+        if self.rule in PLANNED:
+            memory = noted(view, memory, choices)
+        units = [_unit(view, choice) for choice in choices]
         whole = _whole(view, slots, trials, units)
         return with_more(view, [*units, *whole]), memory
-
-    def _units(
-        self, view: View, slots: Slots, trials: Trials, memory: Memory
-    ) -> list[Gang]:
-        """The passes over shards that idle slots begin."""
-        choices = self._choose(view, slots, trials, memory)
-        return [_unit(view, choice) for choice in choices]
 
     def order(self, memory: Memory, trial: TrialId) -> object:
         """What is equal for trials that visit shards in the same order.
@@ -120,12 +116,12 @@ class Hop:
 
     def _choose(
         self, view: View, slots: Slots, trials: Trials, memory: Memory
-    ) -> Iterator[Choice]:
+    ) -> Iterable[Choice]:
         """Which idle slot takes which trial over which shard, by this rule."""
         if self.rule == "rotation":
             return by_rotation(view, slots, trials, memory)
         if self.rule in PLANNED:
-            return by_order(view, slots, trials, memory)
+            return by_plan(view, slots, trials, memory)
         return self._choose_unplanned(view, slots, trials)
 
     def _choose_unplanned(

@@ -1,8 +1,11 @@
 """Hops as planned: each trial's order of shards follows a simulated best schedule. Ours.
 
-The order is fixed when the trial is first seen. What a trial learns depends on its order of shards
-alone, so orders outlive lost slots and new measurements: an interrupted run equals the undisturbed
-one. Only where a visit is made follows events.
+The order is fixed once the speeds of the trial and of the slots are known: at once where a profile
+gives them, else after pilots, which are visits that measure them. What a trial learns depends on
+its order of shards alone, so orders outlive lost slots and new measurements. Only where a visit is
+made follows events.
+
+The memory has the order of each trial. Under `PILOTS` it has the pilots of trials without one.
 """
 
 from collections import defaultdict
@@ -16,14 +19,18 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.plan import solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import Seconds, TrialId
+from shoal.policy.hop.choose import by_links
 from shoal.policy.hop.openshop import best, candidates, settled
 from shoal.policy.hop.replicas import quota
-from shoal.policy.hop.shop import Flags, Floats, Shop, ShopSchedule
+from shoal.policy.hop.shop import EPS, Flags, Floats, Running, Shop, ShopSchedule
 from shoal.policy.idle import fits
+from shoal.profile.known import clocked_as, links
+from shoal.profile.slot_speeds import Links
 
 Step = Sequence[Any]  # a planned visit: (shard, slot, start)
 Order = Sequence[Step]  # of one trial, in one epoch
-Orders = Mapping[str, Order]  # JSON-able
+Orders = Mapping[str, Any]  # JSON-able
+PILOTS = ""
 Shards = frozenset[ShardId]
 Holder = tuple[SlotId, Shards]
 ABSENT = SlotId("")  # stands for the holder of a shard that lies nowhere yet
@@ -47,6 +54,31 @@ class Head(NamedTuple):
 
 
 # -- what idle slots take
+
+
+def by_plan(view: View, slots: Slots, trials: Trials, orders: Orders) -> list[Choice]:
+    """What idle slots take: pilots of trials without an order, then what is due by the orders."""
+    ordered = [trial for trial in trials if trial in orders]
+    known = links(view.profile)
+    if len(ordered) == len(trials) or known is None:
+        return list(by_order(view, slots, ordered, orders))
+    free = [trial for trial in trials if trial not in orders]
+    pilots = by_links(view, slots, free, known)
+    taken = {slot.id for slot, _, _ in pilots}
+    rest = [slot for slot in slots if slot.id not in taken]
+    return [*pilots, *by_order(view, rest, ordered, orders)]
+
+
+def noted(view: View, orders: Orders, choices: Sequence[Choice]) -> Orders:
+    """The memory with those of the choices that are pilots."""
+    pilots = dict(orders.get(PILOTS, {}))
+    for slot, trial, shard in choices:
+        if trial not in orders:
+            step = [shard, slot.id, view.now]
+            pilots[str(trial)] = [*pilots.get(trial, ()), step]
+    if not pilots:
+        return orders
+    return {**orders, PILOTS: pilots}
 
 
 def by_order(
@@ -124,53 +156,131 @@ def _serves(view: View, trial: TrialId, shard: ShardId, slot: SlotId) -> bool:
 
 
 def order_all(view: View, orders: Orders) -> Orders:
-    """The orders, with one for every trial that had none; the same object when all have one.
+    """The orders, with one for every trial that can have one; the same object if none is new.
 
-    Newcomers are planned together, beside those at work. A shard that lies nowhere is planned as if
-    a slot of its own had it.
+    Newcomers are planned together, beside those at work, once their speeds are known. A shard that
+    lies nowhere is planned as if a slot of its own had it.
     """
     if view.trials.keys() <= orders.keys():
         return orders
     fresh = _newcomers(view, orders)
     if not fresh:
         return orders
-    made: dict[str, list[Step]] = {}
+    pilots = dict(orders.get(PILOTS, {}))
+    made: dict[str, Any] = {}
     for trial, order in orders.items():
-        made[str(trial)] = [list(visit) for visit in order]
+        if trial != PILOTS:
+            made[str(trial)] = [list(visit) for visit in order]
     for shards in sorted(map(sorted, fresh)):
-        made.update(_planned(view, fresh[frozenset(shards)], shards))
+        planned = _planned(view, fresh[frozenset(shards)], shards, pilots)
+        made.update(planned)
+        for trial in planned:
+            pilots.pop(trial, None)
+    if pilots:
+        made[PILOTS] = pilots
     return made
 
 
 def _newcomers(view: View, orders: Orders) -> ByShards:
-    """The trials without an order whose data is divided, by their shards."""
+    """The trials that can be planned now, by their shards: their data is divided."""
     fresh: ByShards = defaultdict(list)
     for name, trial in view.trials.items():
         if name not in orders and trial.shards:
             fresh[trial.shards].append(name)
-    return fresh
+    known = links(view.profile)
+    if known is None:
+        return fresh
+    return {
+        shards: trials
+        for shards, trials in fresh.items()
+        if _comparable(view, trials, shards, known)
+    }
+
+
+def _comparable(view: View, trials: Trials, shards: Shards, known: Links) -> bool:
+    """Whether all these trials have known speeds at the slots that hold their shards."""
+    slots = [name for name, _ in _present_holders(view, sorted(shards))]
+    if len(slots) < 2:
+        return True
+    kinds = {clocked_as(view.profile, trial) for trial in trials}
+    return known.hang_together(kinds, slots)
 
 
 def _planned(
-    view: View, trials: Trials, shards: Sequence[ShardId]
+    view: View, trials: Trials, shards: Sequence[ShardId], pilots: Orders
 ) -> dict[str, list[Step]]:
-    """An order for each of these trials, from one schedule for all."""
+    """An order for each of these trials, from one schedule for all: its pilots come first."""
     seconds, slots = _seconds(view, trials, shards)
-    schedule, visited = _scheduled(seconds)
-    orders: dict[str, list[Step]] = {str(t): [] for t in trials}
+    left = [_left(view, trial) for trial in trials]
+    wanted = np.array([[shard in each for shard in shards] for each in left])
+    shop = Shop(seconds)
+    if not wanted.all():
+        shop = Shop(seconds, wanted, _under_way(view, trials, slots, pilots))
+    schedule, visited = _scheduled(shop)
+    orders: dict[str, list[Step]] = {}
+    for trial, rest in zip(trials, left, strict=True):
+        orders[str(trial)] = _made(view, trial, rest, pilots.get(trial, ()))
     for unit in schedule.units:
         order = orders[trials[unit.trial]]
         for q in visited[unit.shard]:
-            order.append([shards[q], slots[unit.slot], unit.start])
+            order.append([shards[q], slots[unit.slot], view.now + unit.start])
     return orders
 
 
-def _scheduled(seconds: Floats) -> tuple[ShopSchedule, list[list[int]]]:
-    """A schedule for these times, and which shards each shard of it stands for, by number."""
-    holders: Flags = np.asarray(np.isfinite(seconds).any(axis=0))
-    if _one_holder_each(holders):
-        return _each_at_home(seconds, holders)
-    schedule = quota(Shop(seconds)).schedule
+def _left(view: View, trial: TrialId) -> Shards:
+    """The shards that the trial has yet to begin a visit to, in its epoch."""
+    gang = view.running.get(trial)
+    if gang is None:
+        return view.pending[trial]
+    return view.pending[trial].difference(gang.shards)
+
+
+def _made(view: View, trial: TrialId, left: Shards, pilots: Order) -> list[Step]:
+    """The visits that the trial has made in its epoch, and those that it makes now."""
+    shards = view.trials[trial].shards
+    begun = len(view.visits[trial]) % len(shards)
+    made = [visit.shard for visit in view.visits[trial][-begun:]] if begun else []
+    made += sorted(shards.difference(left, made))
+    steps = {step[0]: list(step) for step in pilots}
+    found: list[Step] = []
+    for shard in made:
+        place = _present_holders(view, [shard])
+        slot = place[0][0] if place else ABSENT
+        found.append(steps.get(shard, [shard, slot, view.now]))
+    return found
+
+
+def _under_way(
+    view: View, trials: Trials, slots: Sequence[SlotId], pilots: Orders
+) -> tuple[Running, ...]:
+    """The visits of these trials that began already: when they end, from now.
+
+    Half a visit is taken to be left of one that is no pilot, so that its begin is not known.
+    """
+    found: list[Running] = []
+    for i, trial in enumerate(trials):
+        gang = view.running.get(trial)
+        if gang is None or len(gang.shards) != 1 or not gang.slots <= set(slots):
+            continue
+        slot = min(gang.slots)
+        shard = gang.shards[0]
+        whole = view.shards[shard] / _rate(view, trial, slot)
+        rest = whole / 2
+        for begun, _, start in pilots.get(trial, ())[-1:]:
+            if begun == shard:
+                rest = max(EPS, start + whole - view.now)
+        found.append((rest, i, slots.index(slot)))
+    return tuple(found)
+
+
+def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
+    """A schedule of the shop, and which shards each shard of it stands for, by number."""
+    holders = shop.holds
+    if _one_holder_each(holders) and shop.wanted is None:
+        return _each_at_home(shop.seconds, holders)
+    schedule = ShopSchedule(())
+    if shop.pending.any():
+        schedule = quota(shop).schedule
     return schedule, [[q] for q in range(len(holders))]
 
 

@@ -30,7 +30,7 @@ def replica_shares(shop: Shop) -> tuple[Seconds, Floats]:
     """
     seconds = np.where(shop.holds, shop.work, np.inf)
     found = shares(seconds.tolist())
-    longest = float(shop.fastest.sum(axis=1).max())
+    longest = float(shop.least.sum(axis=1).max())
     return max(found.bound, longest), np.array(found.share)
 
 

@@ -243,16 +243,7 @@ def scarce(
 
 def _fastest_first(floor: Floor, slots: Slots) -> list[int]:
     """The slots, the fastest first."""
-    return sorted(slots, key=lambda w: (-_speed(floor, w), w))
-
-
-def _speed(floor: Floor, slot: int) -> float:
-    """Shards that the slot holds, over its seconds for all of their work; 0 where it holds none."""
-    work = floor.shop.work[:, slot]
-    if not work.any():
-        return 0.0
-    shards = floor.shop.holds[:, slot].sum()
-    return float(shards / work.sum())
+    return sorted(slots, key=lambda w: (-floor.shop.speeds[w], w))
 
 
 def _owed(floor: Floor, slot: int, wish: _Wish, share: Floats) -> Pick | None:

@@ -69,6 +69,8 @@ class Shop:
     """How long every pass takes at every slot.
 
     `seconds[i, q, w]`: trial i's pass over shard q at slot w; infinite where w does not hold q.
+    `wanted[i, q]`: whether trial i has yet to visit shard q (None: all have all to visit).
+    `running`: the passes under way, which end at these times from now.
 
     Raises:
         ValueError: not of three dimensions, a time that is not positive, or a pass that no slot can
@@ -76,6 +78,8 @@ class Shop:
     """
 
     seconds: Floats
+    wanted: Flags | None = None
+    running: tuple[Running, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seconds.ndim != 3 or not self.seconds.size:
@@ -119,6 +123,27 @@ class Shop:
         return found
 
     @cached_property
+    def pending(self) -> Flags:
+        """(trials, shards): the passes to make in an epoch."""
+        if self.wanted is None:
+            return np.ones(self.fastest.shape, bool)
+        return self.wanted
+
+    @cached_property
+    def least(self) -> Floats:
+        """(trials, shards): `fastest` of the passes to make; 0 of others."""
+        found: Floats = np.where(self.pending, self.fastest, 0.0)
+        return found
+
+    @cached_property
+    def speeds(self) -> Floats:
+        """Of each slot: passes in a second, in the mean; 0 where it holds nothing."""
+        passes = np.isfinite(self.seconds)
+        seconds = np.where(passes, self.seconds, 0.0).sum(axis=(0, 1))
+        found: Floats = passes.sum(axis=(0, 1)) / np.maximum(seconds, EPS)
+        return found
+
+    @cached_property
     def holds(self) -> Flags:
         """(shards, slots): whether the slot can serve the shard."""
         found: Flags = np.asarray(np.isfinite(self.seconds).any(axis=0))
@@ -126,11 +151,12 @@ class Shop:
 
     @cached_property
     def work(self) -> Floats:
-        """(shards, slots): the slot's seconds for one pass of every trial.
+        """(shards, slots): the slot's seconds for all passes over the shard.
 
         0 where the slot lacks the shard.
         """
-        seconds = np.where(np.isfinite(self.seconds), self.seconds, 0.0)
+        made = np.isfinite(self.seconds) & self.pending[:, :, None]
+        seconds = np.where(made, self.seconds, 0.0)
         total: Floats = seconds.sum(axis=0)
         return total
 
@@ -139,7 +165,7 @@ class Floor:
     """What a rule sees while a shop is simulated; it may not write to it."""
 
     def __init__(self, shop: Shop, epochs: int) -> None:
-        trials, shards = shop.fastest.shape
+        trials = len(shop.seconds)
         self.shop = shop
         self.epochs = epochs
         self.now: Seconds = 0.0
@@ -148,11 +174,11 @@ class Floor:
         # Of each trial: whether it is idle, the epoch it is in, and what is pending of that.
         self.idle: Flags = np.ones(trials, bool)
         self.epoch: Indices = np.zeros(trials, int)
-        self.pending: Flags = np.ones((trials, shards), bool)
+        self.pending: Flags = shop.pending.copy()
 
         # Seconds of each trial, over all epochs, at the fastest slots; and of each shard.
-        self.left: Floats = shop.fastest.sum(axis=1) * epochs
-        self.load: Floats = shop.fastest.sum(axis=0) * epochs
+        self.left: Floats = shop.least.sum(axis=1) * epochs
+        self.load: Floats = shop.least.sum(axis=0) * epochs
         self.work: Floats = shop.work * epochs  # (shards, slots)
         # (shards, slots): passes over the shard begun there, in epochs' worth.
         self.served: Floats = np.zeros(shop.holds.shape)
@@ -212,7 +238,7 @@ def dispatch(
     """
     floor = Floor(shop, epochs)
     work = _Dispatch(floor, (actual or shop).seconds)
-    total = shop.fastest.size * epochs
+    total = int(shop.pending.sum()) * epochs
     while len(work.units) < total:
         for trial, shard, slot in list(rule(floor, sorted(work.free))):
             work.start(trial, shard, slot)
@@ -239,7 +265,10 @@ class _Dispatch:
         self.seconds = seconds
         self.free = set(range(seconds.shape[2]))  # slots
         self.units: list[ShopUnit] = []
-        self.running: list[Running] = []  # a heap: the one that ends first is the first
+        self.running = sorted(floor.shop.running)  # a heap: the first ends first
+        for _, trial, slot in self.running:
+            floor.idle[trial] = False
+            self.free.discard(slot)
 
     def start(self, trial: int, shard: int, slot: int) -> None:
         """Let the unit begin now."""
