@@ -77,7 +77,6 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "hop-random": {"name": "hop", "rule": "random"},
     "hop-early": {"name": "hop", "rule": "early"},
     "hop-quick4": {"name": "hop", "rule": "quick4"},
-    "hop-quota": {"name": "hop", "rule": "quota"},
     "hop-packs": {"name": "packed", "policy": {"name": "hop"}},
 }
 

@@ -37,6 +37,7 @@ from shoal.study.parts.auto import (
     check_place_of_data,
     hops,
     is_auto,
+    needs_hops,
     policy_of,
     with_barrier,
     with_levels,
@@ -121,7 +122,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     lines = setup.folder.lines()
     data = data_of(setup.recipe, survey_for(asked.deciders.options, bool(lines)))
-    rule = _rule(setup, asked.deciders, data)
+    rule = _rule(setup, asked.deciders, data, asked.profile is not None)
     given = profile_of(asked.profile)
     check_slots(asked.deciders.options)
     state = replay(lines)
@@ -165,15 +166,17 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
-def _rule(setup: Setup, asked: Deciders, data: Data) -> Policy[Any]:
-    """The policy that was asked for, by name or itself, for this study."""
+def _rule(setup: Setup, asked: Deciders, data: Data, given: bool) -> Policy[Any]:
+    """The policy that was asked for, by name or itself, for this study.
+
+    `given`: speeds and costs are given in a profile.
+    """
     if trains_itself(setup):
         check_function_search(setup, asked.searcher)
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     every = about_every(setup, asked.options, data)
-    apart = data.catalogue is not None and not data.catalogue.is_whole_everywhere
-    rule = policy_of(asked.policy, fuse, setup.seed, every, hopping=apart)
+    rule = policy_of(asked.policy, fuse, setup.seed, every, needs_hops(data, given))
     if data.catalogue is not None:
         check_place_of_data(rule, data.catalogue, asked.policy)
     if apart and data.arrangement.reshuffles:

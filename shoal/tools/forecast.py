@@ -33,7 +33,7 @@ from shoal.study.parts.asked import (
     most_slots,
     searcher_of,
 )
-from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, policy_of
+from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, needs_hops, policy_of
 from shoal.study.setup import Setup, data_of, epochs_of, with_own
 from shoal.tools.probe import all_trials, probed, slot
 
@@ -87,7 +87,8 @@ def forecast(
     names = policies or _usual(widths)
     every = about_every(study.setup, chosen, data)
     seed = study.setup.seed
-    rules = {name: policy_of(name, chosen.fuse, seed, every) for name in names}
+    hops = needs_hops(data, profile is not None)
+    rules = {name: policy_of(name, chosen.fuse, seed, every, hops) for name in names}
 
     begin = perf_counter()
     given = profile_of(profile)

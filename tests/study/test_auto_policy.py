@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,23 @@ def test_the_candidates_follow_from_slots_and_shards() -> None:
         "hop-quick4",
     )
     assert candidates.Among(("hop",))(replace(look, shards={})) == ("hop",)
+
+
+def test_it_hops_only_where_some_slot_lacks_data() -> None:
+    arrays = shoal.Data.arrays(np.zeros((8, 1), "float32"), shards=4, validation=None)
+    assert candidates.needs_hops(arrays, given=False) is False
+    assert candidates.needs_hops(arrays, given=True) is None
+
+    def names(said: str, hopping: bool | None) -> set[str]:
+        made: Any = candidates.policy_of(said, True, 0, hopping=hopping)
+        return set(made.candidates)
+
+    everywhere = names("auto", False)
+    assert {"pack", "fifo"} <= everywhere
+    assert not any(name.startswith(("hop", "hybrid")) for name in everywhere)
+    assert names("auto:fifo,hop", False) == {"fifo", "hop"}  # as the user said
+    assert names("auto", True) == {"hop-packs", "hop", "hop-quick4"}
+    assert names("auto", None) >= everywhere | names("auto", True)
 
 
 @pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw"])
@@ -358,7 +376,7 @@ def test_a_plan_and_a_run_foresee_the_evaluations_that_were_asked_for(
         assert why.startswith(f"the 1 trial left would take {seconds:.3g} s on 1 slot")
 
 
-@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-quota,hop-lrw"])
+@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-quick4,hop-lrw"])
 def test_it_holds_the_contract_of_policies_and_finishes_every_study(said: str) -> None:
     check_policy(lambda: auto(said), examples=4)
 

@@ -4,7 +4,7 @@ Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Sele
 section 5: an open shop whose units are (trial, shard), each one pass, never cut short.
 
 The paper's rule is Algorithm 1 (`random`). Ours are `rotation`, `lrw` (largest remaining work) and
-`early`, and two that plan ahead for shards with replicas, `quick4` and `quota`. None needs a
+`early`, and `quick4`, which plans ahead, also for shards with replicas. None needs a
 barrier between epochs, and any live slot that holds a shard may serve it.
 """
 
@@ -28,8 +28,8 @@ from shoal.policy.hop.rotation import (
 )
 from shoal.policy.idle import fits, idle_slots, idle_trials, with_more
 
-Rule = Literal["rotation", "lrw", "random", "early", "quick4", "quota"]
-PLANNED = ("quick4", "quota")
+Rule = Literal["rotation", "lrw", "random", "early", "quick4"]
+PLANNED = "quick4"
 Trials = Sequence[TrialId]
 Slots = Sequence[Slot]
 
@@ -47,9 +47,9 @@ class Hop:
     - "early": the same among trials without slack, else the one with the least left. Most trials
       then end early, and the last no later.
     - "random": any, as a function of (seed, turn).
-    - "quick4" and "quota": the one that is due in a schedule planned when the trials were first
-      seen, which fixes their orders too. For slots of unlike speed, and for shards with replicas.
-      The plan follows from where shards lie, so that either name does.
+    - "quick4": the one that is due in a planned schedule, which fixes orders too. For slots of
+      unlike speed, and for shards with replicas. Speeds that nobody gave are measured first: until
+      each kind of trial and each slot was at work, visits are chosen that tell most about them.
 
     `barrier`: no trial begins an epoch before all others with work left have ended the one before.
     Trials whose data is not divided run whole, on slots that no unit wants.
@@ -83,7 +83,7 @@ class Hop:
             return view.plan, memory
 
         choices = list(self._choose(view, slots, trials, memory))
-        if self.rule in PLANNED:
+        if self.rule == PLANNED:
             memory = noted(view, memory, choices)
         units = [_unit(view, choice) for choice in choices]
         whole = _whole(view, slots, trials, units)
@@ -96,7 +96,7 @@ class Hop:
         """
         if self.rule == "rotation":
             return ring_of(memory, trial)
-        if self.rule in PLANNED:
+        if self.rule == PLANNED:
             return planned_shards(memory, trial)
         return None
 
@@ -110,7 +110,7 @@ class Hop:
         """The memory with an order for every trial, where the rule fixes orders."""
         if self.rule == "rotation":
             return seat(view, memory)
-        if self.rule in PLANNED:
+        if self.rule == PLANNED:
             return order_all(view, memory)
         return memory
 
@@ -120,7 +120,7 @@ class Hop:
         """Which idle slot takes which trial over which shard, by this rule."""
         if self.rule == "rotation":
             return by_rotation(view, slots, trials, memory)
-        if self.rule in PLANNED:
+        if self.rule == PLANNED:
             return by_plan(view, slots, trials, memory)
         return self._choose_unplanned(view, slots, trials)
 

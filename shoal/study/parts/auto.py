@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.backend.sim.ahead import Ahead
 from shoal.core.ports import Policy
@@ -16,6 +16,9 @@ from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.study.folder import StudyError
 from shoal.train.data.placed.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from shoal.train.data.data import Data
 
 NAME = "auto"
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
@@ -33,12 +36,12 @@ def policy_of(
     fuse: bool,
     seed: int,
     every: ValidateEvery = ValidateEvery(),
-    hopping: bool = False,
+    hopping: bool | None = None,
 ) -> Policy[Any]:
     """The policy of that name; "auto" simulates some policies and follows the quickest.
 
     `every`: when trials are evaluated, which takes time in such a simulation. `hopping`: "auto"
-    considers only policies that hop, for no node has all of the data.
+    considers only policies that hop, or none that hops; None: all. See `needs_hops`.
 
     Raises:
         StudyError: no policy has that name.
@@ -111,12 +114,13 @@ def auto(
     policy: str,
     make: Callable[[str], Policy[Any]],
     every: ValidateEvery = ValidateEvery(),
-    hopping: bool = False,
+    hopping: bool | None = None,
 ) -> Auto:
     """The automatic choice among the usual candidates, or those named in "auto:fifo,hop-lrw".
 
-    `make`: returns the policy of a name. `every`: when trials are evaluated. `hopping`: policies
-    that need all of the data at a slot are left out, if others remain.
+    `make`: returns the policy of a name. `every`: when trials are evaluated. `hopping`: what
+    `needs_hops` says. Policies that need all of the data at a slot are left out, if others remain;
+    or policies that hop, unless the user named them.
 
     Raises:
         StudyError: no names follow the colon, or "auto" is among them.
@@ -133,6 +137,9 @@ def auto(
             name: rule for name, rule in candidates.items() if hops(rule)
         } or candidates
         names = tuple(candidates)
+    elif hopping is False and ":" not in policy:
+        names = tuple(name for name in names if not name.startswith(HOPPING))
+        candidates = {name: candidates[name] for name in names}
     return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
 
 
@@ -184,6 +191,20 @@ def hops(policy: Any) -> bool:
         return hops(inner)
     own = not type(policy).__module__.startswith("shoal.")
     return own or isinstance(policy, Hop)
+
+
+def needs_hops(data: "Data", given: bool) -> bool | None:
+    """Whether models must go to the data: True where some node lacks some of it.
+
+    False where each slot has all data at hand anyway. There a hop costs more than is measured of
+    it. None where that depends: data is read from files, and may be more than a machine's memory
+    holds; or a profile is `given`, which says what a hop costs.
+    """
+    if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
+        return True
+    if given or not (data.in_memory or data.catalogue is not None):
+        return None
+    return False
 
 
 def check_place_of_data(

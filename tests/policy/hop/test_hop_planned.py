@@ -8,7 +8,7 @@ from noisy import Noisy
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Commanded, Finished, Joined, Left, Opened
+from shoal.core.event import Commanded, Finished, Joined, Left, Opened, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Visit
@@ -17,8 +17,10 @@ from shoal.engine.run import reopened, run
 from shoal.policy import describe, rebuild
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.openshop import bound
+from shoal.policy.hop.planned import PILOTS
 from shoal.policy.hop.replicas import replica_shares
 from shoal.policy.hop.shop import Shop
+from shoal.profile.measure import Believer
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
 from shoal.testing.policies import check_policy
@@ -26,13 +28,12 @@ from shoal.testing.policies import check_policy
 SIZE = 64
 
 
-@pytest.mark.parametrize("rule", ["quick4", "quota"])
-def test_contract(rule):
-    check_policy(lambda: Hop(rule), examples=40)
+def test_contract():
+    check_policy(lambda: Hop("quick4"), examples=40)
 
 
 def test_described_and_rebuilt():
-    assert rebuild(json.loads(json.dumps(describe(Hop("quota"))))) == Hop("quota")
+    assert rebuild(json.loads(json.dumps(describe(Hop("quick4"))))) == Hop("quick4")
 
 
 class Cluster:
@@ -56,7 +57,15 @@ class Cluster:
         self.trials = [(0, {"m": i}) for i in range(len(flops))]
 
     def run(
-        self, policy, epochs=1, script=(), truth=None, state=None, journal=None, late=()
+        self,
+        policy,
+        epochs=1,
+        script=(),
+        truth=None,
+        state=None,
+        journal=None,
+        late=(),
+        believe=None,
     ):
         state = fold(State(), [Opened(1, self.shards)]) if state is None else state
         sim = Sim(
@@ -72,7 +81,7 @@ class Cluster:
             Trace([*self.trials, *late], epochs),
             policy,
             sim,
-            self.table.believe,
+            believe or self.table.believe,
             journal,
             state,
         )
@@ -107,13 +116,13 @@ def test_every_shard_once_an_epoch_and_orders_alike():
 @pytest.mark.parametrize("holders", [None, [[0, 1], [1, 2], [2, 0]]])
 def test_interrupted_equals_undisturbed(holders):
     cluster = Cluster([5, 3, 2, 7, 1, 4], [2, 1, 3], holders)
-    whole, _ = cluster.run(Hop("quota"), epochs=2)
+    whole, _ = cluster.run(Hop("quick4"), epochs=2)
     lost = cluster.slots[1]
     churn = [(4.0, Left(frozenset([lost.id]), died=True)), (9.0, Joined((lost,)))]
-    churned, _ = cluster.run(Hop("quota"), epochs=2, script=churn)
+    churned, _ = cluster.run(Hop("quick4"), epochs=2, script=churn)
     assert learnt(churned) == learnt(whole)
     halted, lines = cluster.run(
-        Hop("quota"), epochs=2, script=[(6.0, Commanded("stop", "test"))]
+        Hop("quick4"), epochs=2, script=[(6.0, Commanded("stop", "test"))]
     )
     assert halted.trials
     journal = Journal()
@@ -121,8 +130,59 @@ def test_interrupted_equals_undisturbed(holders):
     for entry in reopened(state, cluster.shards, {}):
         journal.append(6.0, entry)
         state = fold(state, [entry])
-    resumed, _ = cluster.run(Hop("quota"), epochs=2, state=state, journal=journal)
+    resumed, _ = cluster.run(Hop("quick4"), epochs=2, state=state, journal=journal)
     assert learnt(resumed) == learnt(whole)
+
+
+UNLIKE = Cluster(
+    [5, 3, 2, 7, 1, 4, 9, 2, 6, 3, 8, 1], [2, 1, 3, 1], [[0, 1], [1, 2], [2, 3], [3, 0]]
+)
+
+
+def test_plans_after_pilots_are_nearly_as_good_as_with_times_given():
+    given = UNLIKE.makespan(Hop("quick4"), epochs=2)
+    measured = UNLIKE.makespan(Hop("quick4"), epochs=2, believe=Believer())
+    drawn = UNLIKE.makespan(Hop("random"), epochs=2)
+    assert measured <= 1.1 * given
+    assert measured < 0.95 * drawn
+
+
+def test_orders_planned_after_pilots_are_journalled_and_kept():
+    whole, lines = UNLIKE.run(Hop("quick4"), epochs=3, believe=Believer())
+    for visits in learnt(whole).values():
+        epochs = [[s for e, s in visits if e == k] for k in range(3)]
+        assert all(sorted(epoch) == ["s0", "s1", "s2", "s3"] for epoch in epochs)
+        assert epochs[0] == epochs[1] == epochs[2]
+    planned = whole.memory["policy"]
+    assert planned.keys() == whole.known.keys()
+    early = next(
+        line.entry.memory
+        for line in lines
+        if isinstance(line.entry, Remembered) and line.entry.who == "policy"
+    )
+    assert early.keys() == {PILOTS}  # nothing was planned before something was measured
+
+    halted, lines = UNLIKE.run(
+        Hop("quick4"), 3, [(30.0, Commanded("stop", "test"))], believe=Believer()
+    )
+    assert halted.trials and halted.memory["policy"].keys() == halted.known.keys()
+    state = fold(replay(lines), reopened(replay(lines), UNLIKE.shards, {}))
+    resumed, _ = UNLIKE.run(Hop("quick4"), epochs=3, state=state, believe=Believer())
+    assert learnt(resumed) == learnt(whole)
+
+
+def test_a_trial_of_a_new_kind_makes_a_pilot_beside_those_with_orders():
+    late = [(20.0, {"m": 3, "depth": 2})]
+    table = UNLIKE.table
+    truth = Table([Row((7.0,), {"depth": 2}), *table.rows], table.speeds)
+    state, lines = UNLIKE.run(
+        Hop("quick4"), late=late, truth=truth.of, believe=Believer()
+    )
+    assert set(state.ended.values()) == {"finished"}
+    entries = [line.entry for line in lines if isinstance(line.entry, Remembered)]
+    memories = [entry.memory for entry in entries if entry.who == "policy"]
+    new = next(iter(state.known.keys() - UNLIKE.run(Hop("quick4"))[0].known.keys()))
+    assert any(new in each.get(PILOTS, {}) and len(each) > 1 for each in memories)
 
 
 def test_noise_changes_times_but_not_orders():
@@ -173,7 +233,7 @@ def test_replicas_are_used_well():
     for q, at in enumerate(holders):
         seconds[:, q, at] = flops[:, None] / speeds[at]
     least, _ = replica_shares(Shop(seconds))
-    planned = cluster.makespan(Hop("quota"))
+    planned = cluster.makespan(Hop("quick4"))
     assert least <= planned <= 1.08 * least
     drawn = [cluster.makespan(Hop("random", seed=seed)) for seed in range(4)]
     assert np.mean(drawn) >= 1.12 * planned
