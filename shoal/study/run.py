@@ -176,10 +176,11 @@ def _rule(setup: Setup, asked: Deciders, data: Data, given: bool) -> Policy[Any]
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     every = about_every(setup, asked.options, data)
-    rule = policy_of(asked.policy, fuse, setup.seed, every, needs_hops(data, given))
+    hopping = needs_hops(data, given)
+    rule = policy_of(asked.policy, fuse, setup.seed, every, hopping)
     if data.catalogue is not None:
         check_place_of_data(rule, data.catalogue, asked.policy)
-    if apart and data.arrangement.reshuffles:
+    if hopping and data.arrangement.reshuffles:
         rule = with_barrier(rule)
     return with_levels(rule, setup.space)
 
