@@ -72,7 +72,10 @@ class MappedArray:
         return self.shape[0]
 
     def __getitem__(self, chosen: Any) -> Any:
-        return np.array(self.array[chosen])
+        taken = self.array[chosen]
+        if isinstance(taken, np.memmap):
+            return np.array(taken)
+        return np.asarray(taken)  # rows by number are in memory of their own already
 
     @property
     def ndim(self) -> int:
