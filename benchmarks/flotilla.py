@@ -45,8 +45,8 @@ def ensemble(quick: bool) -> Any:
     given = []
     for i in range(MODELS):
         slow = float(np.exp(rng.uniform(0.0, np.log(8.0))))
-        lr = float(np.exp(rng.uniform(np.log(0.002), np.log(0.2))))
-        config = {"model": i, "fixed": 20.0, "per_sample": round(4.0 * slow, 2)}
+        lr = float(np.exp(rng.uniform(np.log(0.1), np.log(1.0))))
+        config = {"model": i, "fixed": 20.0, "per_sample": round(3.0 * slow, 2)}
         config["lr"] = round(lr, 4)
         epochs = 2 if quick else EPOCHS
         given.append((0.0, config, float(SAMPLES * epochs)))

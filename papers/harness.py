@@ -57,16 +57,19 @@ class Outcome:
         return count / len(self.came)
 
     @property
-    def stays(self) -> list[dict[TrialId, Seconds]]:
-        """For each gang in the order in which they began: how long each of its trials ran in it."""
-        stops = {gang.since: at for at, plan in self.plans for gang in plan.stop}
+    def flotillas(self) -> list[dict[TrialId, Seconds]]:
+        """For each plan that starts gangs: how long each of the trials that it starts ran, until
+        it ended or got other slots.
+        """
+        stops = {gang: at for at, plan in self.plans for gang in plan.stop}
         return [
             {
-                t: min(self.ends[t], stops.get(gang.since, self.ends[t])) - at
+                t: min(self.ends[t], stops.get(gang, self.ends[t])) - at
+                for gang in plan.start
                 for t in gang.trials
             }
             for at, plan in self.plans
-            for gang in plan.start
+            if plan.start
         ]
 
 
@@ -83,12 +86,9 @@ def simulate(
     arrivals: Sequence[Arrival],
     slots: Sequence[Slot],
     truth: Table,
-    own_pace: bool = False,
     believe: Callable[[Profile], Profile] = lambda profile: profile,
 ) -> Outcome:
-    """Run to the end. The policy believes what `believe` makes of the truth. `own_pace`: as in
-    `OwnPace`.
-    """
+    """Run to the end. The policy believes what `believe` makes of the truth."""
     outcome = Outcome({trial.id: time for time, trial in arrivals})
     before = (0.0, 0)  # when, and slots busy since
 
@@ -105,16 +105,12 @@ def simulate(
             (now, entry) for entry in entries if isinstance(entry, Planned)
         ]
 
-    def profile(known: Any) -> Profile:
-        table = truth.of(known)
-        return OwnPace(table) if own_pace else table
-
-    backend = Sim(profile, slots, checkpoint_every=0)
+    backend = Sim(truth.of, slots, checkpoint_every=0)
     run(
         Arrivals(arrivals),
         policy,
         backend,
-        lambda state: believe(profile(state.known)),
+        lambda state: believe(truth.of(state.known)),
         _Forgetful(),
         watch=[watch],
     )
@@ -126,27 +122,3 @@ class _Forgetful(Journal):
 
     def append(self, time: Seconds, entry: Entry) -> None:
         return None
-
-
-@dataclass(frozen=True)
-class OwnPace:
-    """A table in whose gangs each lane has its own pace: queues between the lanes are taken to
-    even them out.
-    """
-
-    table: Table
-
-    def rates(self, gang: Any) -> dict[TrialId, float]:
-        return {
-            lane.trial: self.table.curve(lane.trial, len(lane.slots))[-1]
-            for lane in gang.lanes
-        }
-
-    def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
-        return self.table.curve(trial, upto)
-
-    def cost(self, trial: TrialId) -> Any:
-        return self.table.cost(trial)
-
-    def switch(self, before: Any, after: Any) -> Seconds:
-        return self.table.switch(before, after)

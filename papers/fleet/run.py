@@ -43,12 +43,9 @@ SPAN = {"good": GOOD, "calibrated": CALIBRATED, "bad": BAD}
 
 @dataclass(frozen=True)
 class Method:
-    """A row of Figure 5, or beyond it. `own_pace`: each lane of a gang has its own pace, not
-    that of the slowest.
-    """
+    """A row of Figure 5, or beyond it."""
 
     policy: Policy[Any]
-    own_pace: bool = True
     longest_first: bool = False
     error: float = 0.0
 
@@ -61,7 +58,9 @@ OTHERS = {
     "homogeneous rounds": Method(Rounds()),
     "FLEET-L": LOCAL,
     "FLEET-G": GLOBAL,
-    "FLEET-G, at the pace of the slowest": Method(GLOBAL.policy, own_pace=False),
+    "FLEET-G, at the pace of the slowest": Method(
+        Flotilla("global", delta=20.0, alpha=0.8, guard=False, together=True)
+    ),
     "FLEET-G, no slot that slows down": Method(Flotilla("global", delta=20.0)),
     "longest first, 1 GPU each": Method(Fifo(), longest_first=True),
     "water-fill, epochs unknown": FILL,
@@ -85,7 +84,6 @@ def outcome(
         ensemble.arrivals(method.longest_first),
         nodes(gpus, PER_NODE),
         ensemble.table(scaling, gpus),
-        own_pace=method.own_pace,
         believe=(lambda profile: noisy(profile, error))
         if error
         else lambda profile: profile,
@@ -105,7 +103,9 @@ def table3(paper: dict[str, Any], seed: int) -> Rows:
     """Running lengths on 80 GPUs; flotillas 0-5 of FLEET-G."""
     alone = draw(seed).seconds
     local = [
-        length for gang in outcome(LOCAL, seed, 80).stays for length in gang.values()
+        length
+        for flotilla in outcome(LOCAL, seed, 80).flotillas
+        for length in flotilla.values()
     ]
     rows: Rows = [
         {
@@ -120,7 +120,7 @@ def table3(paper: dict[str, Any], seed: int) -> Rows:
         },
     ]
     for k, printed in enumerate(paper["table3"]["global"]):
-        stay = list(outcome(GLOBAL, seed, 80).stays[k].values())
+        stay = list(outcome(GLOBAL, seed, 80).flotillas[k].values())
         rows.append(
             {
                 "what": f"Table 3, FLEET-G, flotilla {k}",
@@ -153,7 +153,7 @@ def table4(paper: dict[str, Any], seeds: range) -> tuple[Rows, dict[str, Any]]:
         row |= {"flotillas, paper": printed["checkpointing"][k] / CHECKPOINT}
         row |= {
             "flotillas": float(
-                np.mean([len(outcome(GLOBAL, seed, gpus).stays) for seed in seeds])
+                np.mean([len(outcome(GLOBAL, seed, gpus).flotillas) for seed in seeds])
             )
         }
         row |= {
@@ -195,7 +195,6 @@ def _deciding(seed: int, gpus: int) -> float:
         ensemble.arrivals(),
         nodes(gpus, PER_NODE),
         ensemble.table(CALIBRATED, gpus),
-        own_pace=True,
     )
     return float(sum(spent))
 

@@ -225,7 +225,7 @@ class Flotilla:
         gangs: list[Gang] = []
         while waiting and free:
             widths = create_flotilla(waiting, len(free), self.delta, self.guard)
-            fresh = self._gangs(view, _berths(view, widths, free))
+            fresh = _gangs(view, _berths(view, widths, free), self.together)
             if not fresh:
                 break
             gangs += fresh
@@ -235,24 +235,17 @@ class Flotilla:
             waiting = [ask for ask in waiting if ask.trial not in seated]
         return gangs
 
-    def _gangs(self, view: View, berths: Seats) -> list[Gang]:
-        """The gangs of a flotilla whose trials have these slots."""
-        if not self.together:
-            return [alone(view, trial, slots) for trial, slots in berths.items()]
-        gang = _sail(view, berths)
-        if gang is None:
-            return []
-        return [gang]
-
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """As many trials as there are slots, drawn by lot, on their fewest slots.
 
-    The next ones start when all of them are through (Pittman et al., SC'18).
+    The next ones start when all of them are through (Pittman et al., SC'18, as FLEET's section 6
+    describes it). `together`: as in `Flotilla`.
     """
 
     seed: int = 0
+    together: bool = False
 
     def start(self) -> None:
         return None
@@ -263,10 +256,8 @@ class Rounds:
         wanting = asks(view, lambda fewest, most: (fewest,))
         free = _free(view)
         drawn = self._drawn(view, wanting, len(free))
-        gang = _sail(view, _berths(view, drawn, free))
-        if gang is None:
-            return Plan(view.plan.gangs), memory
-        return Plan(view.plan.gangs | {gang}), memory
+        fresh = _gangs(view, _berths(view, drawn, free), self.together)
+        return Plan(view.plan.gangs.union(fresh)), memory
 
     def _drawn(self, view: View, wanting: Sequence[Ask], free: int) -> Widths:
         """Trials drawn by lot, as far as the slots reach, and their slots."""
@@ -316,15 +307,17 @@ def _free(view: View) -> list[SlotId]:
     return [slot for slot in view.slots if slot not in busy]
 
 
-def _sail(view: View, berths: Seats) -> Gang | None:
-    """The gang of these lanes; None if there are none. If they are together already, it goes on."""
+def _gangs(view: View, berths: Seats, together: bool) -> list[Gang]:
+    """The gangs of trials that have these slots; those that run already go on."""
+    if not together:
+        return [alone(view, trial, slots) for trial, slots in berths.items()]
     lanes = tuple(Lane(trial, at) for trial, at in berths.items())
     if not lanes:
-        return None
+        return []
     now = view.running.get(lanes[0].trial)
     if now is not None and set(now.lanes) == set(lanes) and not now.shards:
-        return now
-    return Gang(lanes, since=view.turn)
+        return [now]
+    return [Gang(lanes, since=view.turn)]
 
 
 def _berths(view: View, widths: Widths, slots: Sequence[SlotId]) -> Seats:
