@@ -179,6 +179,16 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """How long the driver decided in this run, until its end.
+
+    `seconds`: of the searcher, the policy, and of writing down and passing on what they said.
+    """
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Commanded:
     """A person, a time limit or the system asked for something.
 
@@ -224,6 +234,7 @@ Event = (
     | Left
     | Unread
     | Fed
+    | Decided
     | Commanded
 )
 Entry = Event | Planned | Remembered

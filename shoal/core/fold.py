@@ -14,6 +14,7 @@ from shoal.core.draft import Draft
 from shoal.core.event import (
     Advanced,
     Commanded,
+    Decided,
     Ended,
     Entry,
     Evaluated,
@@ -281,7 +282,7 @@ def _failed(draft: Draft, entry: Failed) -> None:
     draft.end(entry.trial, f"failed: {entry.why}")
 
 
-def _fed(draft: Draft, entry: Fed) -> None:
+def _reported(draft: Draft, entry: Fed | Decided) -> None:
     """Only the report uses it."""
 
 
@@ -300,7 +301,8 @@ _FOLDS: Mapping[type[Any], Callable[[Draft, Any], None]] = {
     Joined: _joined,
     Left: _left,
     Unread: _unread,
-    Fed: _fed,
+    Fed: _reported,
+    Decided: _reported,
     Planned: _planned,
     Remembered: _remembered,
     Commanded: _commanded,

@@ -61,6 +61,7 @@ def page(
         "best": ("Trials", tables.trials(facts, varying, same)),
         "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
         "slots": ("Slots", _slots(facts, chart, drawings)),
+        "overhead": ("What the policy took", measured.overhead(facts)),
         "feeders": ("Feeders", tables.feeders(facts)),
         "configs": ("Configuration and score", _configs(facts, drawings)),
         "failures": ("Failures", tables.failures(facts)),

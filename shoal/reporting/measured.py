@@ -1,10 +1,11 @@
-"""The tables of the profile's figures, given and measured, for the report's page."""
+"""The tables of the profile's figures, and of what the policy cost, for the report's page."""
 
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from shoal.reporting.facts.format import config, count, duration, size
+from shoal.reporting.facts.bars import waiting
+from shoal.reporting.facts.format import config, count, duration, share, size
 from shoal.reporting.facts.metrics import Account, given_rows
 from shoal.reporting.packing import FUSED
 from shoal.reporting.tables import SHOWN, details, table
@@ -27,6 +28,37 @@ TEXT = (
     "<p>Trials of one signature (model, optimizer, batch size, precision) "
     "share these figures.</p>"
 )
+
+
+def overhead(account: Account) -> str:
+    """What deciding, profiling, checkpointing and waiting took, and how long flotillas ran."""
+    if not account.use:
+        return ""
+    rows = [[name, (share(part, 1.0), part)] for name, part in account.shares.items()]
+    text = table(["what", "share"], rows) + _waiting(account)
+    formed = []
+    for each in account.overhead.formed:
+        formed.append(
+            [
+                (duration(each.start), each.start),
+                (str(len(each.trials)), len(each.trials)),
+                (str(each.slots), each.slots),
+                (duration(each.mean), each.mean),
+                (duration(each.deviation), each.deviation),
+            ]
+        )
+    if formed:
+        heads = ["started at", "trials", "slots", "ran, mean", "deviation"]
+        text += "<h3>Started together</h3>" + table(heads, formed)
+    return text
+
+
+def _waiting(account: Account) -> str:
+    """How long each slot waited."""
+    rows = []
+    for slot, seconds in waiting(account.use).items():
+        rows.append([str(slot), (duration(seconds), seconds)])
+    return details("waiting of each slot", table(["slot", "waited"], rows))
 
 
 def measured(account: Account) -> str:

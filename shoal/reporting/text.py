@@ -5,6 +5,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from shoal.engine.journal import Line
+from shoal.reporting.facts.bars import waiting
 from shoal.reporting.facts.folds import over_folds
 from shoal.reporting.facts.format import (
     DASH,
@@ -41,6 +42,8 @@ def summary(
     - folds: the best means of configurations over their folds, if there are folds;
     - seconds, runs; slots: seconds by kind of each slot; used: slot seconds by kind;
     - training: the share of slot time that went to it;
+    - shares: as of `Account.shares`; waiting: seconds that each slot waited; formed: what the
+      policy started at one time, and how long that ran, for `flotilla` and `rounds`;
     - samples; throughput: samples/s;
     - repeated: falls, visits, samples, seconds, and the same by trial;
     - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
@@ -111,6 +114,9 @@ def _work(facts: Account) -> dict[str, Any]:
         "slots": facts.use,
         "used": used,
         "training": training,
+        "shares": facts.shares,
+        "waiting": waiting(facts.use),
+        "formed": [formed._asdict() for formed in facts.overhead.formed],
         "samples": facts.trained,
         "throughput": facts.throughput,
         "repeated": _repeated(facts),

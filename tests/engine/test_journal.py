@@ -12,6 +12,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import (
     Advanced,
     Commanded,
+    Decided,
     Ended,
     Entry,
     Evaluated,
@@ -141,6 +142,7 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
         TEXT,
         st.tuples(TRIAL),
     ),
+    Decided: st.builds(Decided, FLOAT),
     Fed: st.builds(Fed, TEXT, st.dictionaries(TEXT, FLOAT, max_size=3)),
     Commanded: st.builds(Commanded, TEXT, TEXT),
     Planned: st.builds(

@@ -164,6 +164,7 @@ def test_what_the_page_tells(hopping: list[Line]) -> None:
         "best",
         "curves",
         "slots",
+        "overhead",
         "configs",
         "figures",
         "run",
@@ -228,7 +229,7 @@ def test_a_study_without_a_metric_ranks_nothing(hopping: list[Line]) -> None:
         "loss (training)",
     }
     assert "parallel" not in read.drawings
-    assert read.ids() == ["best", "curves", "slots", "figures", "run"]
+    assert read.ids() == ["best", "curves", "slots", "overhead", "figures", "run"]
 
 
 def test_one_trial_has_its_whole_configuration(killed: list[Line]) -> None:

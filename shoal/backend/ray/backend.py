@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.backend.course import Positions
+from shoal.backend.deciding import DecidingTime
 from shoal.backend.ray import cluster
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.hangs import Hangs
@@ -166,6 +167,7 @@ class Ray:
             self._on_loss,
             self._on_news,
         )
+        self._deciding = DecidingTime()
         self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
         self.silent = self._hangs.silent
         self._states = States(self.course, self._fleet, setup.resting_gb())
@@ -223,16 +225,22 @@ class Ray:
     def moments(self) -> Iterator[Moment]:
         """See `Backend`."""
         events = self._assemble()
-        yield self.now(), tuple(events)
+        with self._deciding.on():
+            yield self.now(), tuple(events)
         while True:
             events = self._gather(self._patience())
             if not events and not self._waking.due():
                 if self._going() or self._waking.at is not None:
                     continue
-                events = self._states.flush() or list(self._fleet.fed())
+                events = self._states.flush() or self._last_news()
                 if not events:
                     return
-            yield self.now(), tuple(events)
+            with self._deciding.on():
+                yield self.now(), tuple(events)
+
+    def _last_news(self) -> Events:
+        """What is told once nothing else can happen."""
+        return list(self._fleet.fed()) or self._deciding.told()
 
     def add_slots(self, n: int) -> None:
         """Start so many more slots, where there is room for them; they join when they are ready."""

@@ -94,6 +94,11 @@ def seconds(bars: Sequence[Bar]) -> dict[str, Seconds]:
     return totals
 
 
+def waiting(use: Mapping[SlotId, Mapping[str, Seconds]]) -> dict[SlotId, Seconds]:
+    """Seconds that each slot waited: idle, or held by a gang that did not say for what."""
+    return {slot: by["idle"] + by["other"] for slot, by in use.items()}
+
+
 def _edges(bars: Sequence[Bar]) -> list[tuple[Seconds, int, str]]:
     """The begin (1) and the end (-1) of each bar, with its kind, by time."""
     edges = []

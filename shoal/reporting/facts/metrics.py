@@ -12,6 +12,7 @@ from shoal.engine.journal import Line
 from shoal.reporting.facts.bars import KINDS, Chart, seconds
 from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
+from shoal.reporting.facts.overhead import Overhead, OverheadTally
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -45,6 +46,7 @@ class Account:
     choices: tuple[PolicyChoice, ...] = ()  # of the automatic policy
     splits: tuple[Split, ...] = ()  # packs that had no room
     feeders: Feeders = field(default_factory=dict)
+    overhead: Overhead = Overhead()
 
     @property
     def seconds(self) -> Seconds:
@@ -70,6 +72,26 @@ class Account:
         for kind in KINDS:
             totals[kind] = sum(use.get(kind, 0.0) for use in self.use.values())
         return totals
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The part of the time that went to deciding, profiling, checkpointing and waiting.
+
+        Deciding and profiling: of the runs' time. Checkpointing and waiting (idle, or without a
+        word of what for): of the slots' time. What nobody said or did is left out.
+        """
+        found: dict[str, float] = {}
+        if self.seconds > 0:
+            if self.overhead.deciding is not None:
+                found["deciding"] = self.overhead.deciding / self.seconds
+            if self.overhead.profiling is not None:
+                found["profiling"] = self.overhead.profiling / self.seconds
+        used = self.used
+        whole = sum(used.values())
+        if whole > 0:
+            found["checkpointing"] = used["save"] / whole
+            found["waiting"] = (used["idle"] + used["other"]) / whole
+        return found
 
     @property
     def choice(self) -> PolicyChoice | None:
@@ -171,6 +193,7 @@ class Accounting:
         self._mode = mode
         self._clock = SteadyClock()
         self._tally = Tally()
+        self._overhead = OverheadTally()
         self._drawing = Drawing()
         self._state = State()
         self._entries = 0
@@ -180,6 +203,7 @@ class Accounting:
         new = list(self._clock.steady(lines))
         for time, entry in new:
             self._tally.take(time, entry)
+            self._overhead.take(time, entry)
             self._drawing.take(time, entry)
         self._state = fold(self._state, (line.entry for line in new))
         self._entries += len(new)
@@ -213,6 +237,7 @@ class Accounting:
             choices=tuple(tally.choices),
             splits=tuple(tally.splits),
             feeders={**tally.feeders},
+            overhead=self._overhead.so_far(),
         )
 
 

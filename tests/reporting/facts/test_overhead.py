@@ -1,0 +1,89 @@
+"""What deciding, profiling, checkpointing and waiting take, and how long flotillas ran."""
+
+import pytest
+
+from shoal import reporting
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import (
+    Advanced,
+    Decided,
+    Entry,
+    Finished,
+    Joined,
+    Opened,
+    Planned,
+    Remembered,
+    Submitted,
+)
+from shoal.core.plan import Gang, Lane
+from shoal.core.trial import Trial, TrialId
+from shoal.engine.journal import Line
+
+A, B, C = map(TrialId, "abc")
+W = tuple(SlotId(f"w{i}") for i in range(2))
+
+
+def gang(trial: TrialId, *slots: SlotId, since: int = 0) -> Gang:
+    return Gang((Lane(trial, slots),), since=since)
+
+
+def trained(trial: TrialId, seconds: float) -> Advanced:
+    return Advanced({trial: 1.0}, spent={trial: {"train": seconds}})
+
+
+def study(policy: str) -> list[Line]:
+    first = gang(A, W[0]), gang(B, W[1])
+    second = gang(B, *W, since=1)
+    last = gang(C, *W, since=2)
+    entries: list[tuple[float, Entry]] = [
+        (0.0, Opened(1, {}, {"policy": {"name": policy}})),
+        (0.0, Joined(tuple(Slot(slot, "n") for slot in W))),
+        *((0.0, Submitted(Trial(name, 100.0, {}))) for name in (A, B, C)),
+        (0.0, Remembered("policy", {"paces": None, "tried": {}})),
+        (0.0, Planned((), (gang(C, W[0]), gang(B, W[1], since=9)))),
+        (4.0, trained(B, 4.0)),
+        (4.0, trained(C, 4.0)),
+        (4.0, Remembered("policy", {"paces": {"a": 1.0}, "tried": {}})),
+        (4.0, Planned((gang(C, W[0]), gang(B, W[1], since=9)), first)),
+        (10.0, Advanced({A: 10.0}, spent={A: {"train": 4.0, "save": 2.0}})),
+        (10.0, Finished(A)),
+        (12.0, trained(B, 8.0)),
+        (12.0, Planned((first[1],), (second,))),
+        (16.0, trained(B, 4.0)),
+        (16.0, Finished(B)),
+        (16.0, Planned((), (last,))),
+        (20.0, trained(C, 4.0)),
+        (20.0, Finished(C)),
+        (20.0, Decided(0.5)),
+    ]
+    return [Line(time, entry) for time, entry in entries]
+
+
+def test_shares_of_deciding_profiling_checkpointing_and_waiting() -> None:
+    shares = reporting.account(study("flotilla")).shares
+    assert shares["deciding"] == pytest.approx(0.5 / 20)
+    assert shares["profiling"] == pytest.approx(4 / 20)
+    assert shares["checkpointing"] == pytest.approx(2 / 40)
+    assert shares["waiting"] == pytest.approx(2 / 40), "w0, while only B is at work"
+
+
+def test_flotillas_and_how_long_their_trials_ran() -> None:
+    formed = reporting.account(study("flotilla")).overhead.formed
+    assert [each.trials for each in formed] == [(A, B), (B,), (C,)]
+    assert [each.start for each in formed] == [4.0, 12.0, 16.0]
+    assert [each.slots for each in formed] == [2, 2, 2]
+    assert [each.mean for each in formed] == [7.0, 4.0, 4.0], "A: 6 s, B: 8 s"
+    assert formed[0].deviation == 1.0
+
+
+def test_other_policies_form_nothing() -> None:
+    assert reporting.account(study("waterfill")).overhead.formed == ()
+
+
+def test_the_summary_and_the_page_say_it() -> None:
+    found = reporting.summary(study("flotilla"))
+    assert found["shares"]["deciding"] == pytest.approx(0.025)
+    assert set(found["waiting"]) == {"w0", "w1"}
+    assert len(found["formed"]) == 3
+    page = reporting.page(study("flotilla"), "flotilla")
+    assert "What the policy took" in page and "Started together" in page
