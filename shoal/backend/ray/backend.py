@@ -232,15 +232,12 @@ class Ray:
             if not events and not self._waking.due():
                 if self._going() or self._waking.at is not None:
                     continue
-                events = self._states.flush() or self._last_news()
+                events = self._states.flush() or list(self._fleet.fed())
+                events = events or self._deciding.told()
                 if not events:
                     return
             with self._deciding.on():
                 yield self.now(), tuple(events)
-
-    def _last_news(self) -> Events:
-        """What is told once nothing else can happen."""
-        return list(self._fleet.fed()) or self._deciding.told()
 
     def add_slots(self, n: int) -> None:
         """Start so many more slots, where there is room for them; they join when they are ready."""
