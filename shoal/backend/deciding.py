@@ -1,10 +1,10 @@
 """How long the engine decides between two moments of a backend that lives in real time."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from time import monotonic
 
 from shoal.core.event import Decided, Event
+from shoal.core.ports import Moment
 from shoal.core.trial import Seconds
 
 
@@ -16,17 +16,20 @@ class DecidingTime:
         self._moments = 0
         self._told = -1  # of these moments, when the seconds were told
 
-    @contextmanager
-    def on(self) -> Iterator[None]:
-        """The engine decides within."""
+    def handed(self, moment: Moment) -> Iterator[Moment]:
+        """Hand the engine the moment; what passes until it asks again counts."""
         begin = monotonic()
-        yield
+        yield moment
         self._seconds += monotonic() - begin
         self._moments += 1
 
-    def told(self) -> list[Event]:
-        """What to tell at the end of a run; nothing if only this was told since the last time."""
-        if self._moments <= self._told + 1:
-            return []
-        self._told = self._moments
-        return [Decided(self._seconds)]
+    def last(self, others: Iterable[Event]) -> list[Event]:
+        """What to tell at the end of a run: these, or else how long the engine decided.
+
+        Nothing if only that was told since the last time.
+        """
+        events = list(others)
+        if not events and self._moments > self._told + 1:
+            self._told = self._moments
+            events.append(Decided(self._seconds))
+        return events

@@ -225,19 +225,16 @@ class Ray:
     def moments(self) -> Iterator[Moment]:
         """See `Backend`."""
         events = self._assemble()
-        with self._deciding.on():
-            yield self.now(), tuple(events)
+        yield from self._deciding.handed((self.now(), tuple(events)))
         while True:
             events = self._gather(self._patience())
             if not events and not self._waking.due():
                 if self._going() or self._waking.at is not None:
                     continue
-                events = self._states.flush() or list(self._fleet.fed())
-                events = events or self._deciding.told()
+                events = self._states.flush() or self._deciding.last(self._fleet.fed())
                 if not events:
                     return
-            with self._deciding.on():
-                yield self.now(), tuple(events)
+            yield from self._deciding.handed((self.now(), tuple(events)))
 
     def add_slots(self, n: int) -> None:
         """Start so many more slots, where there is room for them; they join when they are ready."""
