@@ -350,7 +350,6 @@ class Ray:
         for trial, reached in at.items():
             if trial in trials:
                 events += self.course.on(trial, reached)
-
         return events
 
     def _remove(self, slots: list[SlotId]) -> Events:
