@@ -187,10 +187,15 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
     return told
 
 
+# What the status and the page say since the stored studies were digested.
+SAID_SINCE = frozenset(["dealt_bytes", "formed", "shares", "waiting"])
+SHOWN_SINCE = frozenset(["overhead"])
+
+
 def status(folder: Path) -> dict[str, Any]:
     """What `shoal status --json` says, without its prose."""
     found: dict[str, Any] = plain(reporting.summary(shoal_lines(folder)))
-    return found
+    return {key: item for key, item in found.items() if key not in SAID_SINCE}
 
 
 def shoal_lines(folder: Path) -> list[Any]:
@@ -307,6 +312,7 @@ def page(folder: Path, out: Path) -> dict[str, Any]:
             for rows in found
         ]
         for section, found in parser.tables.items()
+        if section not in SHOWN_SINCE
     }
     return {
         "tables": plain(tables),
