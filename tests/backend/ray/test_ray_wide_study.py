@@ -4,12 +4,14 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from typing import Any
 
+import numpy as np
 import pytest
 from ray_wide_kit import Exact
 
 import shoal
-from shoal.core.event import Advanced, Planned, Remembered
+from shoal.core.event import Advanced, Fed, Planned, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
@@ -88,6 +90,43 @@ def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     again = study.replay()
     assert len(again) == 5
     assert all(row["agrees"] and row["difference"] < 1e-8 for row in again), again
+
+
+class Noisy(Exact):
+    """What is prepared differs in each pass."""
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        x, y = samples
+        return x + rng.normal(scale=0.1, size=x.shape).astype(np.float32), y
+
+
+@pytest.mark.slow
+def test_flotillas_and_wide_lanes_that_are_fed_learn_as_alone(tmp_path: Path) -> None:
+    """`replay` trains each trial alone and prepares its data itself: that must be the same."""
+    recipe = Noisy(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
+    study = shoal.create_study(
+        recipe,
+        storage=tmp_path / "study",
+        search_space={"width": shoal.grid([4, 8, 16])},
+    )
+    study.optimize(
+        "grid",
+        policy="flotilla",
+        max_epochs=2,
+        widths=(1, 4),
+        backend="ray",
+        slots=4,
+        feeders=1,
+        progress=False,
+    )
+    entries = [line.entry for line in study.lines()]
+    gangs = [g for entry in entries if isinstance(entry, Planned) for g in entry.start]
+    assert max(len(gang.slots) for gang in gangs) > 1, "wide lanes"
+    fed = [entry.figures for entry in entries if isinstance(entry, Fed)][-1]
+    assert fed["served"] > fed["made"] > 0, "chunks are prepared once for several"
+    rows = study.replay()
+    assert len(rows) == 3
+    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
 
 
 @pytest.mark.slow
