@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, pstdev
 from typing import Any
 
 import numpy as np
@@ -115,7 +114,7 @@ def policy(way: str) -> Any:
 def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     import shoal
     from shoal import reporting
-    from shoal.core.event import Finished, Planned, Retired
+    from shoal.reporting.facts.overhead import OverheadTally
 
     searcher, rule = ensemble(quick), Timed(policy(way))
     study = shoal.create_study(Converging(prepare_ms=0.5), storage=folder / "study")
@@ -134,42 +133,22 @@ def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
         )
     lines = study.lines()
     told = reporting.account(lines)
-    ends = {
-        line.entry.trial: line.time
-        for line in lines
-        if isinstance(line.entry, Finished | Retired)
-    }
+    tally = OverheadTally(forms=True)
+    for line in lines:
+        tally.take(line.time, line.entry)
     found = times(lines)
     there, waiting = (
         sum(told.used.values()),
         told.used.get("idle", 0.0) + told.used.get("other", 0.0),
     )
-    gangs = [
-        (line.time, gang)
-        for line in lines
-        if isinstance(line.entry, Planned)
-        for gang in line.entry.start
-    ]
     return found | {
         "idle_share": told.used.get("idle", 0.0) / there,
         "waiting_share": waiting / there,  # without work, or for the others of a round
         "save_s": told.used.get("save", 0.0),
         "deciding_s": sum(rule.spent),
         "decisions": len(rule.spent),
-        "flotillas": [flotilla(gang, begin, ends) for begin, gang in gangs],
+        "flotillas": [each._asdict() for each in tally.so_far().formed],
         "samples": told.trained,
-    }
-
-
-def flotilla(gang: Any, begin: float, ends: Mapping[Any, float]) -> dict[str, Any]:
-    """How long its models ran from its start to their ends (FLEET, Table 3)."""
-    lengths = [ends[trial] - begin for trial in gang.trials]
-    widths = [len(lane.slots) for lane in gang.lanes]
-    return {
-        "models": list(gang.trials),
-        "widths": widths,
-        "mean_s": mean(lengths),
-        "deviation_s": pstdev(lengths),
     }
 
 
@@ -222,12 +201,10 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def lengths(flotillas: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of each flotilla, one after another."""
-    slots = [sum(found["widths"]) for found in flotillas]
-    told = [f"{f['mean_s']:.1f} s +- {f['deviation_s']:.1f}" for f in flotillas]
+    """How long the models that started at one time ran (FLEET, Table 3)."""
     return [
-        f"{len(f['models'])} on {n} slots: {text}"
-        for f, n, text in zip(flotillas, slots, told, strict=True)
+        f"{len(f['trials'])} on {f['slots']} slots: {f['mean']:.1f} s +- {f['deviation']:.1f}"
+        for f in flotillas
     ]
 
 

@@ -349,6 +349,11 @@ def ensemble() -> list[Sentence]:
             min(decisions),
             max(decisions),
         ),
+        sentence(
+            PAGE,
+            "Water-fill is {:.2f} times as fast as the best of the others",
+            ratio("flotilla", "best_other_over_waterfill"),
+        ),
     ]
 
 

@@ -50,10 +50,11 @@ class Overhead:
 
 
 class OverheadTally:
-    """Counts it along a journal."""
+    """Counts it along a journal. `forms`: also for a policy that is none of `FORMING`."""
 
-    def __init__(self) -> None:
-        self._forms = False
+    def __init__(self, forms: bool = False) -> None:
+        self._always = forms
+        self._forms = forms
         self._run = 0
         self._decided: dict[int, Seconds] = {}  # by run
         self._measures = False  # whether the policy has trials measured now
@@ -71,7 +72,7 @@ class OverheadTally:
         match entry:
             case Opened():
                 self._run = entry.run
-                self._forms = _forms(entry.head.get("policy"))
+                self._forms = self._always or _forms(entry.head.get("policy"))
             case Decided(seconds):
                 self._decided[self._run] = seconds
             case Remembered("policy", {"paces": paces, "tried": _}):
