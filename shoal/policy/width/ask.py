@@ -4,17 +4,20 @@ The widths they may have, how fast they would go at each, and how much they have
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
 from shoal.core.cluster import GiB, SlotId
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, Lane
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.idle import queue
+from shoal.profile.known import known_widths
 
+# A wider lane pays if it gains this part of what as many slots more would gain at best.
+WORTH = 0.1
 Widths = Mapping[TrialId, int]
 Rung = dict[TrialId, int]  # for each trial, the place of its width among its rungs
 A_LITTLE: Samples = 1e-9  # left of a trial that should have ended
@@ -61,6 +64,10 @@ class Ask:
         if above == len(self.widths):
             return False
         return self.rates[above] > self.rates[rung]
+
+    def upto(self, count: int) -> "Ask":
+        """The same with so many of its rungs."""
+        return replace(self, widths=self.widths[:count], rates=self.rates[:count])
 
 
 @lru_cache(maxsize=1024)
@@ -146,6 +153,70 @@ def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> 
     else:
         rates = tuple(curve[width - 1] for width in widths)
     return Ask(trial, left, widths, rates, _held(view, trial))
+
+
+def paying(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
+    """As `asks`, without widths that do not pay as far as was measured.
+
+    A running trial is asked to change only where it saves more time than it stands still.
+    """
+    every = asks(view, rungs, left)
+    return [_worth_changing(view, _worth_having(view, ask)) for ask in every]
+
+
+def _worth_having(view: View, ask: Ask) -> Ask:
+    """The ask at those of its widths that may pay."""
+    if len(ask.widths) == 1:
+        return ask
+    known = known_widths(view.profile, ask.trial)
+    if known is None:
+        return ask
+    return ask.upto(_may_pay(ask.widths, ask.rates, known))
+
+
+def _worth_changing(view: View, ask: Ask) -> Ask:
+    """The ask without wider rungs than it has now, if no change to one of them saves time."""
+    if ask.held not in ask.widths or ask.held == ask.widths[-1]:
+        return ask
+    count = ask.widths.index(ask.held) + 1
+    soonest = ask.left / max(ask.rates[count:])
+    stands = change_seconds(view, ask.trial, ask.held + 1)
+    if soonest + stands < ask.seconds_at(ask.held):
+        return ask
+    return ask.upto(count)
+
+
+def _may_pay(widths: tuple[int, ...], rates: tuple[float, ...], known: Set[int]) -> int:
+    """How many of the widths, rising, are known to pay, or may pay.
+
+    A trial is measured at its fewest slots before it gets more, and at a width before it gets more
+    than twice as many. A width that was measured and does not pay ends the climb.
+    """
+    if widths[0] not in known:
+        return 1
+    paid = 0  # the last rung that is known to pay
+    for rung in range(1, len(widths)):
+        more = widths[rung] / widths[paid] - 1
+        if more > 1:
+            return rung
+        if widths[rung] not in known:
+            continue
+        if rates[rung] < rates[paid] * (1 + WORTH * more):
+            return rung
+        paid = rung
+    return len(widths)
+
+
+def change_seconds(view: View, trial: TrialId, width: int) -> Seconds:
+    """Seconds that a running trial stands still when its width changes.
+
+    It keeps what slots it can.
+    """
+    before = view.running[trial]
+    held = slots_of(before, trial)
+    more = tuple(SlotId(f"\0{k}") for k in range(width - len(held)))  # any slots
+    lane = Lane(trial, held[:width] + more)
+    return view.profile.switch(before, Gang((lane,), since=view.turn))
 
 
 def _held(view: View, trial: TrialId) -> int:

@@ -24,6 +24,7 @@ from shoal.policy.width.ask import (
     admitted,
     all_widths,
     asks,
+    paying,
     powers_of_two,
     room,
 )
@@ -134,7 +135,7 @@ class Doubling:
 
     def _widths(self, view: View) -> Widths:
         """The widths by the rule."""
-        wanting = asks(view, self._rungs(), left_by(self.foretell))
+        wanting = paying(view, self._rungs(), left_by(self.foretell))
         if self.rule == "exact":
             return best_widths(wanting, room(view))
         return climb(wanting, room(view))

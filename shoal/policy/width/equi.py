@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.width.ask import Ask, Rung, Widths, admitted, asks, room
+from shoal.policy.width.ask import Ask, Rung, Widths, admitted, paying, room
 from shoal.policy.width.doubling import check_interval, placed
 from shoal.policy.width.foretell import left_by
 
@@ -230,7 +230,7 @@ class Equi:
 
     def _widths(self, view: View) -> Widths:
         """The slots of each trial."""
-        wanting = asks(view, left=left_by(self.foretell))
+        wanting = paying(view, left=left_by(self.foretell))
         return equal_shares(wanting, room(view))
 
 
@@ -263,7 +263,7 @@ class Wrate:
 
     def _widths(self, view: View) -> Widths:
         """The slots of each trial."""
-        return weighted_rates(asks(view), room(view), self.beta, self.hysteresis)
+        return weighted_rates(paying(view), room(view), self.beta, self.hysteresis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class HeSrpt:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        wanting = asks(view)
+        wanting = paying(view)
         widths = hesrpt_shares(wanting, room(view), self.p)
         return placed(view, widths, self.every), memory
 
@@ -313,6 +313,6 @@ class SrptK:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        wanting = asks(view)
+        wanting = paying(view)
         widths = shortest_first(wanting, room(view), self.slots)
         return placed(view, widths, self.every), memory

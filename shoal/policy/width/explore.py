@@ -4,7 +4,7 @@ Capes et al. 2019, section 7, the exploratory strategy: a new trial is given 8 s
 minutes, and runs for 2.5 minutes at each of 1, 2, 4 and 8. What it does there is training, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, asks, powers_of_two, room
 from shoal.policy.width.doubling import climb
 from shoal.policy.width.place import place
+from shoal.profile.known import known_widths
 
 Stamp = Sequence[float]  # time, samples done by then, and the width begun (0: none)
 Seen = Sequence[Stamp]
@@ -31,6 +32,9 @@ class Explore:
     The others share what is left by `doubling.climb`, at the rates seen. Where slots join later,
     the widths that they allow are explored then. A trial for which there is no room to go on
     exploring shares at the widths that it has explored.
+
+    A width at which trials of its kind were measured is not explored, and the time at a width ends
+    once that is measured.
 
     `seconds`: for all widths together. `most`: greatest width to explore. Its memory are the times
     and samples at which each trial began each width.
@@ -60,14 +64,14 @@ class Explore:
         stamps: dict[TrialId, Stamps] = {}
         for ask in asks(view, self._rungs):
             seen = self._next(view, ask, _readable(memory.get(ask.trial, [])))
-            begun, _, width = seen[-1]
+            begun, _, width = _last(seen)
             if width and ask.widths[-1] <= free:
                 free -= ask.widths[-1]
                 widths[ask.trial] = int(width)
                 wakes.append(begun + self._share(ask))
             else:
                 seen = _broken_off(seen)  # there is no room to go on exploring
-                known += _explored(ask, seen)
+                known += _explored(view, ask, seen)
             stamps[ask.trial] = seen
         widths |= climb(known, free)
         return Plan(place(view, widths).gangs, min(wakes, default=None)), stamps
@@ -80,15 +84,16 @@ class Explore:
 
     def _next(self, view: View, ask: Ask, seen: Stamps) -> Stamps:
         """With a further stamp if a width is to be begun, or its time is over."""
-        now = 0
-        if seen:
-            now = int(seen[-1][2])
-        if now in ask.widths and view.now < seen[-1][0] + self._share(ask) - SOON:
+        begun, _, width = _last(seen)
+        now = int(width)
+        measured = _measured(view, ask)
+        over = now in measured or view.now >= begun + self._share(ask) - SOON
+        if now in ask.widths and not over:
             return seen
         if now and now not in ask.widths:  # it was begun with more slots than there are
             seen = _broken_off(seen)
 
-        done = {*_rates(ask, seen), now}
+        done = {*_rates(view, ask, seen), now}
         following = next((width for width in ask.widths if width not in done), 0)
         if not following and seen and not seen[-1][2]:
             return seen
@@ -103,27 +108,40 @@ def _broken_off(seen: Stamps) -> Stamps:
     return [*seen[:-1], [time, samples, 0]]
 
 
-def _explored(ask: Ask, seen: Seen) -> list[Ask]:
-    """The trial at the widths that it explored, if there are any, at the rates that it had."""
-    rates = _rates(ask, seen)
+def _last(seen: Seen) -> Stamp:
+    """The last stamp; that of no width where there is none."""
+    if seen:
+        return seen[-1]
+    return (0.0, 0.0, 0)
+
+
+def _measured(view: View, ask: Ask) -> Set[int]:
+    """The widths whose rates need no exploring: trials of this kind were measured there."""
+    return known_widths(view.profile, ask.trial) or set()
+
+
+def _explored(view: View, ask: Ask, seen: Seen) -> list[Ask]:
+    """The trial at the widths that are known, if there are any, at the rates that it had."""
+    rates = _rates(view, ask, seen)
     if not rates:
         return []
     return [replace(ask, widths=tuple(rates), rates=tuple(rates.values()))]
 
 
-def _rates(ask: Ask, seen: Seen) -> dict[int, float]:
-    """Samples/s at each width explored; as believed where nothing was trained."""
+def _rates(view: View, ask: Ask, seen: Seen) -> dict[int, float]:
+    """Samples/s at each width explored or measured; as believed where nothing was trained."""
     made: dict[int, float] = {}
     for begun, end in pairwise(seen):
         if begun[2] and end[0] > begun[0]:
             made[int(begun[2])] = (end[1] - begun[1]) / (end[0] - begun[0])
 
+    measured = _measured(view, ask)
     rates = {}
     for width, believed in zip(ask.widths, ask.rates, strict=True):
-        if width in made:
+        if width in measured:
             rates[width] = believed
-            if made[width] > 0:
-                rates[width] = made[width]
+        elif width in made:
+            rates[width] = made[width] or believed
     return rates
 
 

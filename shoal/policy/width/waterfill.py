@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
-from shoal.core.cluster import SlotId
-from shoal.core.plan import Gang, Lane, Plan
+from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.width.ask import (
@@ -20,8 +19,9 @@ from shoal.policy.width.ask import (
     Widths,
     admitted,
     all_widths,
-    asks,
+    change_seconds,
     left_of,
+    paying,
     room,
 )
 from shoal.policy.width.doubling import check_interval, placed
@@ -181,8 +181,8 @@ class WaterFill:
     def _asks(self, view: View) -> list[Ask]:
         """What the trials ask for, with what each has left by this policy's rule."""
         if self.foretell:
-            return asks(view, all_widths, left_by(self.foretell))
-        return asks(view, all_widths, self._left)
+            return paying(view, all_widths, left_by(self.foretell))
+        return paying(view, all_widths, self._left)
 
     def _left(self, view: View, trial: TrialId) -> Samples:
         """Samples left, as the trial or `expect` says."""
@@ -226,18 +226,8 @@ class WaterFill:
 def _dearest_change(view: View, wanting: Sequence[Ask], widths: Widths) -> Seconds:
     """Seconds that the trial with the dearest change of width stands still."""
     changed = [ask for ask in wanting if widths[ask.trial] != ask.held]
-    return max((_cost(view, ask, widths[ask.trial]) for ask in changed), default=0.0)
-
-
-def _cost(view: View, ask: Ask, width: int) -> Seconds:
-    """Seconds that the trial stands still when its width changes; it keeps what slots it can."""
-    before = view.running[ask.trial]
-    held = before.lanes[0].slots
-    more = tuple(
-        SlotId(f"\0{k}") for k in range(width - len(held))
-    )  # stand for any slots
-    lane = Lane(ask.trial, held[:width] + more)
-    return view.profile.switch(before, Gang((lane,), since=view.turn))
+    costs = [change_seconds(view, ask.trial, widths[ask.trial]) for ask in changed]
+    return max(costs, default=0.0)
 
 
 def _end(wanting: Sequence[Ask], widths: Widths) -> Seconds:
