@@ -160,72 +160,38 @@ def ms(row: dict[str, Any], how: str) -> str:
     return f"*{text}*" if how == "fused" and value > row["sequential"] else text
 
 
-FACTORS = ("model", "data", "preprocessing", "optimizer", "batch")
-
-
 def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """When to pack two models, as the paper's Figure 5 asks, and all pairs."""
+    factors = ("model", "data", "preprocessing", "optimizer", "batch")
     means = []
-    for factor in FACTORS:
+    for factor in factors:
         for level in dict.fromkeys(row[factor] for row in rows):
-            at = [row for row in rows if row[factor] == level]
-            values = [row["impv"] for row in at]
+            values = [row["impv"] for row in rows if row[factor] == level]
+            worse = sum(value < 0 for value in values)
             spread = [
                 f"{x:+.0%}"
                 for x in (sum(values) / len(values), min(values), max(values))
             ]
-            told = [sum(row["pack?"] == word for row in at) for word in VERDICTS]
-            means.append([factor, level, len(values), *spread, *told])
-    heads = ["pair", *FACTORS, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV", "95 %", "turns"]
+            means.append([factor, level, len(values), *spread, worse])
+    heads = ["pair", *factors, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV"]
+    cells = [
+        [
+            r["pair"],
+            *(r[f] for f in factors),
+            short(1e3 * r["seq"]),
+            short(1e3 * r["pack"]),
+            f"{r['impv']:+.0%}",
+        ]
+        for r in rows
+    ]
     return [
-        "IMPV (eq. 3) is the part of the sequential time that packing saves. All pairs "
-        "took turns, so that the machine's slow minutes fell on all of them. An interval holds the "
-        "median with 95 % confidence. Packing pays where it lies above zero, and does not "
-        "where it lies below. Over all pairs at each level of a factor:",
+        "IMPV (eq. 3) is the part of the sequential time that packing saves. "
+        "Over all pairs at each level of a factor:",
         table(
-            [
-                *("factor", "level", "pairs", "mean IMPV", "least", "most"),
-                *("pays", "does not", "either"),
-            ],
-            means,
+            ["factor", "level", "cells", "mean IMPV", "least", "most", "slower"], means
         ),
-        _rule(rows),
         "All pairs. Times are those of a step at batch 32:",
-        table([*heads, "pack?"], [_pair_cells(row) for row in rows]),
+        table(heads, cells),
     ]
-
-
-VERDICTS = ("yes", "no", "either")
-
-
-def _pair_cells(row: dict[str, Any]) -> list[str]:
-    """A pair as a row of the table."""
-    return [
-        row["pair"],
-        *(row[factor] for factor in FACTORS),
-        short(1e3 * row["seq"]),
-        short(1e3 * row["pack"]),
-        f"{row['impv']:+.0%}",
-        f"{row['low']:+.0%} to {row['high']:+.0%}",
-        str(row["turns"]),
-        row["pack?"],
-    ]
-
-
-def _rule(rows: Sequence[dict[str, Any]]) -> str:
-    """When not to pack: the factors' levels that every losing pair shares."""
-    losing = [row for row in rows if row["pack?"] == "no"]
-    if not losing:
-        return "When not to pack: no pair certainly lost."
-    shared = []
-    for factor in FACTORS:
-        found = {row[factor] for row in losing}
-        if len(found) == 1:
-            shared.append(f"{factor}: {found.pop()}")
-    words = f"When not to pack: {len(losing)} of {len(rows)} pairs certainly lost."
-    if shared:
-        return f"{words} They all have {', '.join(shared)}."
-    return f"{words} They share no level of a factor."
 
 
 def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
