@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.process import lives
 from shoal.pool.share import SlotClaim
 
 
@@ -51,7 +52,7 @@ class StudySign:
     @property
     def is_dead(self) -> bool:
         """Whether its process is known to be gone."""
-        return self.host == platform.node() and not _runs(self.pid)
+        return self.host == platform.node() and lives(self.pid) is False
 
 
 class PoolFolder:
@@ -86,7 +87,7 @@ class PoolFolder:
         if found is None:
             return None
         opened = OpenPool(**found)
-        if opened.host == platform.node() and not _runs(opened.pid):
+        if opened.host == platform.node() and lives(opened.pid) is False:
             return None
         return opened
 
@@ -117,6 +118,12 @@ class PoolFolder:
                 claim = SlotClaim(**each.pop("claim"))
                 signs.append(StudySign(claim, **each))
         return signs
+
+    def bury(self) -> None:
+        """Remove the signs of studies whose processes are gone."""
+        for sign in self.signs():
+            if sign.is_dead:
+                self.unsay(sign.claim.study)
 
 
 def summary(path: Path) -> dict[str, Any] | None:
@@ -178,14 +185,3 @@ def _read(place: Path) -> Any:
         return json.loads(place.read_text())
     except FileNotFoundError:
         return None
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process of this machine runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is another user's
-        return True
-    return True

@@ -33,6 +33,14 @@ class Resizable(Protocol):
         ...
 
 
+def whole(address: str) -> str:
+    """The address, good in whatever folder a later run of the study begins."""
+    pool = pool_of(address)
+    if pool is None:
+        return address
+    return f"{PREFIX}{pool.path}"
+
+
 def pool_of(address: str | None) -> PoolFolder | None:
     """The pool that an address names; None if it names none."""
     if address is None or not address.startswith(PREFIX):
@@ -72,7 +80,6 @@ class PoolMember:
         # Whether more slots may bring more trials: true until a slot has stood idle.
         self._grows = True
         self._idle_since: float | None = None
-        self._has = 0
         self._backend: Resizable | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(

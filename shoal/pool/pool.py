@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 from filelock import FileLock, Timeout
 
@@ -124,6 +124,7 @@ def _lend(
     came = False
     while not over.wait(EVERY):
         signs = attendance.hear(folder.signs(), monotonic())
+        folder.bury()
         held = {sign.claim.study: sign.slots for sign in signs}
         claims = [sign.claim for sign in signs]
         now = shares(room(opened.threads), claims, {**held, **given})
@@ -147,7 +148,7 @@ def _farewell(
         signs := attendance.hear(folder.signs(), monotonic())
     ) and monotonic() < until:
         say(f"waiting for {len(signs)} studies to stop")
-        threading.Event().wait(2 * EVERY)
+        sleep(2 * EVERY)
 
 
 def division(given: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.visits import ValidateEvery
+from shoal.pool.member import whole
 from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
 from shoal.profile.table import Table
@@ -171,6 +172,8 @@ class Options:
             raise StudyError(
                 f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}"
             )
+        if isinstance(given.get("address"), str):
+            given["address"] = whole(given["address"])
         return cls(**given)
 
     def __post_init__(self) -> None:

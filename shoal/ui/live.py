@@ -1,17 +1,16 @@
 """A study that is watched: its journal is followed as it grows."""
 
 import json
-import os
 import platform
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
+from shoal.engine.process import lives
 from shoal.reporting.charts.palette import painted_by
 from shoal.reporting.facts.metrics import Account, Accounting
 from shoal.reporting.facts.params import Parameter, parameters
@@ -150,21 +149,6 @@ def is_held(folder: Folder) -> bool | None:
         here = about["host"] == platform.node()
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not here or os.name != "posix":
+    if not here:
         return None
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return not _is_zombie(process)
-
-
-def _is_zombie(process: int) -> bool:
-    """Whether the process has ended, and only waits for its parent to notice."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[:1] == ["Z"]
+    return lives(process)

@@ -1,6 +1,7 @@
 """Studies that share a pool's slots: real processes, on a real Ray cluster."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import shoal
 from shoal.core.event import Joined, Left
 from shoal.pool.folder import PoolFolder, StudySign
 from shoal.study.folder import Folder
+from shoal.study.options import Options
 
 pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.pool import SILENT, Attendance
@@ -166,6 +168,23 @@ def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
     out, _ = study(shoal_, "lonely", 2).communicate(timeout=60)
     assert "there is no open pool in" in out
     assert "shoal pool" in out
+
+
+def test_the_address_of_a_pool_is_good_in_every_folder(tmp_path: Path) -> None:
+    found = Options.of(backend="ray", address="pool:shared").address
+    assert found == f"pool:{Path('shared').absolute()}"
+    assert Options.of(backend="ray", address="auto").address == "auto"
+
+
+def test_signs_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    pool = PoolFolder(tmp_path)
+    pool.make()
+    ended_one = subprocess.Popen([sys.executable, "-c", ""])
+    ended_one.wait()
+    for name, pid in (("here", os.getpid()), ("gone", ended_one.pid)):
+        pool.say(StudySign(SlotClaim(name), name, 1, platform.node(), pid, 0))
+    pool.bury()
+    assert [sign.claim.study for sign in pool.signs()] == ["here"]
 
 
 def test_who_is_there() -> None:

@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.cluster import own_folder
+from shoal.engine.process import lives
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.placed.catalogue import LOCAL
@@ -63,11 +64,11 @@ def prepare(folder: Path, owner: int) -> None:
 def _remove_orphan(folder: Path) -> None:
     """Remove a copy of the data whose owner's process is gone."""
     try:
-        os.kill(int((folder / OWNER).read_text()), 0)
-    except ProcessLookupError:
-        shutil.rmtree(folder, ignore_errors=True)
+        owner = int((folder / OWNER).read_text())
     except (OSError, ValueError):
-        return  # it lives, it is another user's, or this is no such copy
+        return  # it is another user's, or no such copy
+    if lives(owner) is False:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def shared(

@@ -1,0 +1,26 @@
+"""Processes of this machine."""
+
+import os
+from pathlib import Path
+
+
+def lives(pid: int) -> bool | None:
+    """Whether the process is there and has not ended; None: this system cannot tell."""
+    if os.name != "posix":
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended, and only waits for its parent to notice."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] == ["Z"]
