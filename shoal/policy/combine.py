@@ -1,13 +1,16 @@
 """Policies made of policies."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from shoal.core.check import in_order
+from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Plan
 from shoal.core.ports import Policy
 from shoal.core.state import View
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.doubling import check_interval
 
 
@@ -70,16 +73,31 @@ def rest(view: View, plan: Plan) -> View:
     def free(gang: Gang) -> bool:
         return slots.isdisjoint(gang.slots) and trials.isdisjoint(gang.trials)
 
-    gangs = frozenset(gang for gang in view.plan.gangs if free(gang))
+    return part(
+        view,
+        view.slots.keys() - slots,
+        view.trials.keys() - trials,
+        filter(free, view.plan.gangs),
+    )
+
+
+def part(
+    view: View,
+    slots: Iterable[SlotId],
+    trials: Iterable[TrialId],
+    gangs: Iterable[Gang],
+) -> View:
+    """The view with only these slots, trials and gangs."""
+    chosen = set(slots)
+    wanted = set(trials)
+    ordered = sorted(gangs, key=in_order)
     return replace(
         view,
-        slots={name: slot for name, slot in view.slots.items() if name not in slots},
-        trials={
-            name: trial for name, trial in view.trials.items() if name not in trials
-        },
-        plan=Plan(gangs),
-        busy={slot: gang for slot, gang in view.busy.items() if gang in gangs},
-        running={trial: gang for trial, gang in view.running.items() if gang in gangs},
+        slots={name: slot for name, slot in view.slots.items() if name in chosen},
+        trials={name: trial for name, trial in view.trials.items() if name in wanted},
+        plan=Plan(frozenset(ordered)),
+        busy={slot: gang for gang in ordered for slot in gang.slots if slot in chosen},
+        running={trial: gang for gang in ordered for trial in gang.trials},
     )
 
 

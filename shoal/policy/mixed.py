@@ -16,7 +16,7 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.combine import rest
+from shoal.policy.combine import part, rest
 from shoal.policy.pack.company import parts_with_room
 from shoal.policy.pack.figures import THROUGH, Figures
 from shoal.policy.pack.pack import Pack
@@ -24,9 +24,8 @@ from shoal.policy.width.ask import Ask, all_widths, asks, ends_by_itself
 from shoal.policy.width.waterfill import WaterFill, level
 from shoal.profile.measure import measured
 
-SOME = (
-    256  # of more small trials an even part is looked at: a decision's time has a bound
-)
+# Of more small trials an even part is looked at, so that a decision's time has a bound.
+SOME = 256
 FEW = 32  # of more wide trials it is not foreseen how they widen as others end
 Trials = Sequence[TrialId]
 
@@ -83,10 +82,6 @@ class Mixed:
             "seen": seen,
             "pack": pack,
         }
-        if after == memory:
-            after = memory
-        if gangs == view.plan.gangs:
-            return view.plan, after
         return Plan(gangs), after
 
     def _split(self, view: View, memory: Mapping[str, Any]) -> tuple[Sides, str]:
@@ -107,8 +102,8 @@ class Mixed:
         parted = (_parted(gang, wide, view.turn) for gang in view.plan.gangs)
         running = [gang for gang in parted if gang is not None]
         slots = _slots_for(view, running, split.packed, small)
-        part = _part(view, slots, small, running)
-        plan, memory = self._pack().decide(part, memory)
+        theirs = part(view, slots, small, running)
+        plan, memory = self._pack().decide(theirs, memory)
         return plan.gangs, memory
 
     def _lanes(
@@ -119,8 +114,8 @@ class Mixed:
         slots = [slot for slot in view.slots if slot not in taken]
         wide = set(split.wide)
         running = [gang for gang in view.plan.gangs if wide.issuperset(gang.trials)]
-        part = _part(view, slots, split.wide, running)
-        plan, _ = WaterFill().decide(part, None)
+        theirs = part(view, slots, split.wide, running)
+        plan, _ = WaterFill().decide(theirs, None)
         return plan.gangs
 
     def _left_over(
@@ -131,7 +126,7 @@ class Mixed:
         small = [trial for trial in left.trials if trial not in split.wide]
         if not small or not left.slots:
             return frozenset()
-        plan, _ = self._pack().decide(_part(left, left.slots, small, ()), "")
+        plan, _ = self._pack().decide(part(left, left.slots, small, ()), "")
         return plan.gangs
 
 
@@ -164,26 +159,6 @@ def _slots_for(
     return [*held, *others[:more]]
 
 
-def _part(
-    view: View,
-    slots: Iterable[SlotId],
-    trials: Iterable[TrialId],
-    gangs: Iterable[Gang],
-) -> View:
-    """The view with only these slots, trials and gangs."""
-    chosen = set(slots)
-    wanted = set(trials)
-    gangs = frozenset(gangs)
-    return replace(
-        view,
-        slots={name: slot for name, slot in view.slots.items() if name in chosen},
-        trials={name: each for name, each in view.trials.items() if name in wanted},
-        plan=Plan(gangs),
-        busy={slot: gang for gang in gangs for slot in gang.slots if slot in chosen},
-        running={trial: gang for gang in gangs for trial in gang.trials},
-    )
-
-
 def _digest(view: View) -> str:
     """A few letters that change with trials, slots, and what is known of their speeds."""
     curve = view.profile.curve
@@ -208,14 +183,13 @@ class _Choice:
 
     def best(self, before: Sides) -> Sides:
         """The split of before, with what must be wide; another one that ends earlier by `gain`."""
+        if self._room < 2:
+            return Sides((), self._room)
         must = [ask.trial for ask in self._asks.values() if ask.least > 1]
         wide = tuple(dict.fromkeys((*before.wide, *must)))
         wide = tuple(trial for trial in wide if trial in self._asks)
-        if self._room < 2:
-            return Sides((), self._room)
-        now = self._kept(Sides(wide, before.packed))
-        end = self._end(now)
-        best = now
+        best = self._kept(Sides(wide, before.packed))
+        end = self._end(best)
         for more in self._candidates(wide):
             other = self._shared_out((*wide, *more))
             ends = self._end(other)
@@ -238,7 +212,7 @@ class _Choice:
         return Figures(self.view, self.rule.fuse)
 
     def _candidates(self, wide: Trials) -> Iterator[Trials]:
-        """Trials to make wide as well: the longest 1, 2, 3, 4, 6, 8, 12 … of those that may be."""
+        """Trials to make wide as well: the longest 1, 2, 3, 4, 6, 9 … of those that may be."""
         able = [ask for ask in self._asks.values() if ask.widths[-1] > 1]
         able = [ask for ask in able if ask.trial not in wide]
         able.sort(key=lambda ask: -ask.seconds())
