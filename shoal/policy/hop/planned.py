@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.plan import solo
+from shoal.core.plan import Gang, solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.hop.choose import by_links
@@ -30,7 +30,7 @@ from shoal.profile.slot_speeds import Links
 Step = Sequence[Any]  # a planned visit: (shard, slot, start)
 Order = Sequence[Step]  # of one trial, in one epoch
 Orders = Mapping[str, Any]  # JSON-able
-PILOTS = ""
+PILOTS = ""  # no trial is called so
 Shards = frozenset[ShardId]
 Holder = tuple[SlotId, Shards]
 ABSENT = SlotId("")  # stands for the holder of a shard that lies nowhere yet
@@ -253,24 +253,29 @@ def _made(view: View, trial: TrialId, left: Shards, pilots: Order) -> list[Step]
 def _under_way(
     view: View, trials: Trials, slots: Sequence[SlotId], pilots: Orders
 ) -> tuple[Running, ...]:
-    """The visits of these trials that began already: when they end, from now.
-
-    Half a visit is taken to be left of one that is no pilot, so that its begin is not known.
-    """
+    """The visits of these trials that began already: when they end, from now."""
     found: list[Running] = []
     for i, trial in enumerate(trials):
         gang = view.running.get(trial)
         if gang is None or len(gang.shards) != 1 or not gang.slots <= set(slots):
             continue
         slot = min(gang.slots)
-        shard = gang.shards[0]
-        whole = view.shards[shard] / _rate(view, trial, slot)
-        rest = whole / 2
-        for begun, _, start in pilots.get(trial, ())[-1:]:
-            if begun == shard:
-                rest = max(EPS, start + whole - view.now)
+        rest = _rest_of_visit(view, gang, trial, pilots.get(trial, ()))
         found.append((rest, i, slots.index(slot)))
     return tuple(found)
+
+
+def _rest_of_visit(view: View, gang: Gang, trial: TrialId, pilots: Order) -> Seconds:
+    """Seconds until the visit under way ends.
+
+    Half of it is taken to be left if it is no pilot, for then nothing says when it began.
+    """
+    shard = gang.shards[0]
+    whole = view.shards[shard] / _rate(view, trial, min(gang.slots))
+    if not pilots or pilots[-1][0] != shard:
+        return whole / 2
+    begin: Seconds = pilots[-1][2]
+    return max(EPS, begin + whole - view.now)
 
 
 def _scheduled(shop: Shop) -> tuple[ShopSchedule, list[list[int]]]:
