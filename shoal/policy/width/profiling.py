@@ -7,9 +7,10 @@ to say (at most 48, of which the last 20 count); this says what is measured wher
 those measured follow by eq. 5.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from shoal.core.state import View
 from shoal.core.trial import TrialId
@@ -40,10 +41,8 @@ class Missing:
 
 def per_node(view: View) -> int:
     """The slots of the largest node."""
-    nodes: dict[str, int] = {}
-    for slot in view.slots.values():
-        nodes[slot.node] = nodes.get(slot.node, 0) + 1
-    return max(nodes.values(), default=1)
+    slots = Counter(slot.node for slot in view.slots.values())
+    return max(slots.values(), default=1)
 
 
 def missing(
@@ -85,7 +84,7 @@ def _widths_to_measure(view: View, wanting: Sequence[Ask]) -> int:
 
 def _one_of_each_kind(view: View, wanting: Sequence[Ask]) -> Iterable[Ask]:
     """One trial of each kind, those first that run."""
-    kinds: dict[Any, Ask] = {}
+    kinds: dict[Hashable, Ask] = {}
     for ask in sorted(wanting, key=lambda ask: not ask.held):
         kinds.setdefault(kind_of(view.profile, ask.trial), ask)
     return kinds.values()
@@ -128,7 +127,7 @@ def noted(
     view: View, needs: Sequence[Missing], widths: Mapping[TrialId, int], tried: Tried
 ) -> dict[TrialId, list[list[int]]]:
     """What was tried, with the widths that are begun by now."""
-    after = {trial: [list(each) for each in widths] for trial, widths in tried.items()}
+    after = {trial: [list(each) for each in begun] for trial, begun in tried.items()}
     for need in needs:
         trial = need.ask.trial
         width = widths.get(trial)
