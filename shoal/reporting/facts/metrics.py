@@ -9,7 +9,7 @@ from shoal.core.fold import fold
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, Value
 from shoal.engine.journal import Line
-from shoal.reporting.facts.bars import KINDS, Chart, seconds
+from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
 from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
 from shoal.reporting.facts.overhead import Overhead, OverheadTally
@@ -90,7 +90,7 @@ class Account:
         whole = sum(used.values())
         if whole > 0:
             found["checkpointing"] = used["save"] / whole
-            found["waiting"] = (used["idle"] + used["other"]) / whole
+            found["waiting"] = sum(waiting(self.use).values()) / whole
         return found
 
     @property

@@ -50,8 +50,8 @@ def _take(known: dict[SlotId, dict[str, Any]], entry: Entry) -> None:
                     "why": "",
                 }
         case Left(slots, died, why):
+            words = why or ("it died" if died else "it left")
             for name in slots & known.keys():
-                words = why or {True: "it died", False: "it left"}[died]
                 known[name] |= {"state": "gone", "why": words, "trials": []}
         case Unread(slot, shard, why) if slot in known:
             known[slot]["why"] = why
