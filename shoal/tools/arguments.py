@@ -72,7 +72,7 @@ Policies, and when to use each:
   equi       trials of several widths: equal shares for all, whatever their lengths
   waterfill  trials of several widths: ends all of them as early as can be
   mixed      small and large models: packs on some slots, wide trials on the others
-  flotilla   trials of unlike speed over one costly stream: keeps them at one pace
+  flotilla   trials of unlike speed over one costly stream: those of like pace together
   elastic    slots that come and go: best widths for the next while, at each change
   every      every(seconds=600, policy=doubling): changes at intervals only
 """
