@@ -37,10 +37,5 @@ def write(
     return all(goal["holds"] for goal in goals.values())
 
 
-def _is_curve(value: Any) -> bool:
-    """Whether the value is too long for a line."""
-    return isinstance(value, list) and len(value) > 10
-
-
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
