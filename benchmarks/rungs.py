@@ -27,6 +27,8 @@ from emulated import Emulated, Found, own_process, rate, times
 from torch import nn
 
 import shoal
+from shoal.core.fold import fold
+from shoal.core.state import State
 
 SLOTS, SEED = 4, 7
 STEP = {"model": 0, "fixed": 40.0, "per_sample": 16.0}  # milliseconds: 0.55 s alone
@@ -100,9 +102,6 @@ def run(way: str, folder: Path, epochs: int) -> Found:
 
 def slot_seconds(lines: Any) -> dict[int, float]:
     """Seconds of all slots together that trials of each width held."""
-    from shoal.core.fold import fold
-    from shoal.core.state import State
-
     found: Counter[int] = Counter()
     state, before = State(), 0.0
     for line in lines:
@@ -158,7 +157,6 @@ def compare(quick: bool, rounds: int) -> None:
     ratios: dict[str, Any] = {
         "fixed_over_widening": took["fixed"] / took["widened"],
         "speedup_of_four_slots": rate(STEP, SLOTS) / rate(STEP, 1),
-        "rungs_equal": True,
         "largest_difference_of_scores": worst,
         "minutes": (time.perf_counter() - begin) / 60,
     }
