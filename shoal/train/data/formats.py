@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shoal.train.data.columns import DataError
-from shoal.train.data.parts import Division, Parts
+from shoal.train.data.parts import Division, Parts, reader
 
 LISTED = 12  # columns or texts that `print` shows
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -68,7 +67,7 @@ class FromFiles:
         Raises:
             DataError: no such file or column, text without `encode`, missing values without `fill`.
         """
-        tables = _reader("tables", "csv", "pyarrow")
+        tables = reader("read.tables", "Data.csv", "pyarrow")
         texts = tuple(map(str, _several(na_values)))
         setup = tables.TableSetup(
             label,
@@ -100,7 +99,7 @@ class FromFiles:
         seed: int = 0,
     ) -> Self:
         """Rows of Parquet files; for the arguments see `csv`."""
-        tables = _reader("tables", "parquet", "pyarrow")
+        tables = reader("read.tables", "Data.parquet", "pyarrow")
         setup = tables.TableSetup(
             label,
             _several(columns),
@@ -173,7 +172,7 @@ class FromFiles:
         Raises:
             DataError: rows that are in no file, no such column, values that are no numbers.
         """
-        arrow = _reader("arrow", "arrow", "pyarrow", "pillow")
+        arrow = reader("read.arrow", "Data.arrow", "pyarrow", "pillow")
         how = Division(seed, shards)
         made = arrow.from_arrow(source, columns, decode, validation, how, stratify)
         return cls(made)
@@ -199,7 +198,7 @@ class FromFiles:
         Raises:
             DataError: no such folder, no pictures, pictures of several sizes.
         """
-        images = _reader("images", "images", "pillow")
+        images = reader("read.images", "Data.images", "pillow")
         how = Division(seed, shards)
         made = images.from_images(Path(root), size, validation, how, stratify)
         return cls(made)
@@ -225,7 +224,7 @@ class FromFiles:
         Raises:
             DataError: no such file, a packed tar file, a sample that lacks a member.
         """
-        tar = _reader("tar", "tar", "pillow")
+        tar = reader("read.tar", "Data.tar", "pillow")
         return cls(tar.from_tars(paths, columns, decode, size, validation, seed))
 
     @classmethod
@@ -246,7 +245,7 @@ class FromFiles:
         Raises:
             DataError: no such file, or files whose columns differ.
         """
-        files = _reader("files", "files")
+        files = reader("read.files", "Data.files")
         return cls(files.from_files(paths, read, validation, seed))
 
 
@@ -261,18 +260,3 @@ def _some(words: Sequence[str]) -> str:
 def _several(names: Any) -> Any:
     """The names; a single one as a tuple of it."""
     return (names,) if isinstance(names, str | int | float) else names
-
-
-def _reader(module: str, constructor: str, *needs: str) -> Any:
-    """The module that reads the format, imported when it is needed.
-
-    Raises:
-        DataError: a library that it needs is missing.
-    """
-    try:
-        return import_module(f"shoal.train.data.read.{module}")
-    except ImportError as error:
-        raise DataError(
-            f"Data.{constructor} needs {' and '.join(needs)}: pip install {' '.join(needs)} "
-            f"({error})"
-        ) from error

@@ -123,7 +123,11 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
         train, test = _set_aside(train, float(validation), seed)
     elif validation is not None:
         test = _listed(Path(validation), pattern)
+    return of_files(train, test)
 
+
+def of_files(train: Sequence[Path], test: Sequence[Path]) -> Parts:
+    """These files as the training shards and the validation parts."""
     headers = {file: _header(file) for file in [*train, *test]}
     _check_alike(train[0], headers)
     training = dict(zip(part_names("s", len(train)), train, strict=True))

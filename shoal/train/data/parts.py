@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -108,6 +109,10 @@ class Division:
             return set_aside(order, fraction, labels)
         train, test = set_aside(order[::-1], fraction, None)
         return train[::-1], test[::-1]
+
+
+# All rows in one shard, as they lie.
+IN_ORDER = Division(0, 1, sequential=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,3 +352,17 @@ def hash_array(hashed: blake2b, array: Array) -> None:
     flat = np.ascontiguousarray(array).reshape(-1)
     hashed.update(f"{array.dtype.str}{array.shape}".encode())
     hashed.update(flat.view(np.uint8).data)
+
+
+def reader(module: str, what: str, *needs: str) -> Any:
+    """The module below `shoal.train.data` that reads a format, imported when it is needed.
+
+    Raises:
+        DataError: a library that it needs is missing. `what` needs it, says the error.
+    """
+    try:
+        return import_module(f"shoal.train.data.{module}")
+    except ImportError as error:
+        raise DataError(
+            f"{what} needs {' and '.join(needs)}: pip install {' '.join(needs)} ({error})"
+        ) from error

@@ -363,12 +363,12 @@ def test_the_label_of_a_table_goes_by_its_name(iris: Path) -> None:
 
 
 def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shoal.train.data import formats
+    from shoal.train.data import parts
 
     def none(name: str) -> Any:
         raise ImportError("No module named 'pyarrow'")
 
-    monkeypatch.setattr(formats, "import_module", none)
+    monkeypatch.setattr(parts, "import_module", none)
     with pytest.raises(DataError, match="Data.csv needs pyarrow: pip install pyarrow"):
         Data.csv("x.csv")
 

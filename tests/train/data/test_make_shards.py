@@ -107,6 +107,15 @@ def test_tables_become_inputs_and_a_label(tmp_path):
     assert (inputs[:, 0] % 2 == labels).all()
 
 
+def test_several_files_of_arrays_are_one_source(tmp_path):
+    files = [tmp_path / "one.npz", tmp_path / "two.npz"]
+    np.savez(files[0], id=np.arange(6))
+    np.savez(files[1], id=np.arange(6, 10))
+    made = shoal.Data.make_shards(files, tmp_path / "out", shards=2)
+    found = np.concatenate(list(rows_of(made).values()))
+    assert sorted(found.tolist()) == list(range(10))
+
+
 def test_parquet_and_arrow_files_are_read_too(tmp_path):
     pa = pytest.importorskip("pyarrow", reason="pyarrow reads these files")
     from pyarrow import parquet

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,14 +12,14 @@ import numpy as np
 
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.npz import MappedFiles, from_folder
-from shoal.train.data.parts import Division, Parts, RowSource
+from shoal.train.data.npz import MappedFiles, of_files
+from shoal.train.data.parts import IN_ORDER, Parts, RowSource, reader
+from shoal.train.data.placed.forms import KINDS
 from shoal.train.data.read.paths import listed
 
 PICTURES = (".jpg", ".jpeg", ".png")
-IN_ORDER = Division(0, 1, sequential=True)  # rows are read as they lie
 TABLES = ("csv", "parquet", "arrow")
-KINDS = "CSV, Parquet, Arrow, npz, npy, tar, or a folder of such files or of pictures by class"
+READABLE = "CSV, Parquet, Arrow, npz, npy, tar, or a folder of such files or of pictures by class"
 
 
 class RowBatches(Protocol):
@@ -81,9 +80,9 @@ class ArrayRows:
             for file, array in zip(files, arrays, strict=True)
         }
         if len(set(lengths.values())) > 1 or () in lengths.values():
-            listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise DataError(
-                f"columns must have the same number of samples; got {listed}"
+                f"columns must have the same number of samples; got {found}"
             )
         rows = len(arrays[0])
         row_bytes = max(1, sum(array.nbytes for array in arrays) // max(1, rows))
@@ -128,12 +127,14 @@ def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
             "them out"
         )
     if kind in TABLES:
-        tables = _reader("shoal.train.data.make.tables", kind)
-        rows: RowBatches = tables.table_rows(paths, kind, how.label, how.drop)
+        tables = reader("make.tables", f"a {kind} file", "pyarrow")
+        rows: RowBatches = tables.TableBatches(
+            _files(paths, kind), kind, how.label, tuple(how.drop)
+        )
         return rows
     if kind == "npy":
-        return ArrayRows.of(listed(paths, "*.npy"), most)
-    parts = _READERS[kind](paths, how)
+        return ArrayRows.of(_files(paths, kind), most)
+    parts = _parts(paths, kind, how)
     batch = max(1, most // max(1, parts.row_bytes))
     return PartRows(parts, tuple(parts.training.items()), batch)
 
@@ -144,72 +145,43 @@ def _kind(paths: Any) -> str:
     Raises:
         DataError: they have none, several, or one that no reader knows.
     """
-    if isinstance(paths, str | Path) and Path(paths).is_dir():
-        found = {
-            kind for kind in _ENDINGS.values() if any(Path(paths).glob(f"*.{kind}"))
-        }
-        found |= {_ENDINGS[e] for e in _ENDINGS if any(Path(paths).glob(f"*.{e}"))}
-        if not found and any(
-            p.suffix.lower() in PICTURES for p in Path(paths).glob("*/*")
-        ):
-            found = {"pictures"}
+    if _is_folder(paths):
+        files = Path(paths).iterdir()
+        found = {_kind_of(file) for file in files} & {*KINDS.values()}
+        pictures = (p.suffix.lower() in PICTURES for p in Path(paths).glob("*/*"))
+        if not found and any(pictures):
+            return "pictures"
     else:
-        files = listed(paths, "*")
-        found = {
-            _ENDINGS.get(file.suffix.lower().lstrip("."), file.suffix) for file in files
-        }
-    if len(found) != 1 or not found <= {*_ENDINGS.values(), "pictures"}:
+        found = {_kind_of(file) for file in listed(paths, "*")}
+    if len(found) != 1 or not found <= {*KINDS.values()}:
         named = ", ".join(sorted(found)) or "none"
-        raise DataError(f"{paths} must be {KINDS}, of one kind; found {named}")
+        raise DataError(f"{paths} must be {READABLE}, of one kind; found {named}")
     return found.pop()
 
 
-def _npz(paths: Any, how: Reading) -> Parts:
-    """Files of numpy.savez: a folder, a file, a pattern."""
-    path = Path(paths)
-    if path.is_dir():
-        return from_folder(path, "*.npz", None, 0)
-    return from_folder(path.parent, path.name, None, 0)
+def _is_folder(paths: Any) -> bool:
+    return isinstance(paths, str | Path) and Path(paths).is_dir()
 
 
-def _tar(paths: Any, how: Reading) -> Parts:
-    tar = _reader("shoal.train.data.read.tar", "tar", "pillow")
-    made: Parts = tar.from_tars(paths, None, None, how.size, None, 0)
+def _kind_of(file: Path) -> str:
+    """The kind of the file; its ending if no reader knows that."""
+    return KINDS.get(file.suffix.lower(), file.suffix)
+
+
+def _files(paths: Any, kind: str) -> list[Path]:
+    """The files: of a folder those of this kind, by name."""
+    return [file for file in listed(paths, "*") if _kind_of(file) == kind]
+
+
+def _parts(paths: Any, kind: str, how: Reading) -> Parts:
+    """Data of files that are no tables."""
+    made: Parts
+    if kind == "npz":
+        made = of_files(_files(paths, kind), [])
+    elif kind == "tar":
+        tar = reader("read.tar", "a tar file", "pillow")
+        made = tar.from_tars(_files(paths, kind), None, None, how.size, None, 0)
+    else:
+        images = reader("read.images", "a folder of pictures", "pillow")
+        made = images.from_images(Path(paths), how.size, None, IN_ORDER, False)
     return made
-
-
-def _pictures(paths: Any, how: Reading) -> Parts:
-    images = _reader("shoal.train.data.read.images", "pictures", "pillow")
-    made: Parts = images.from_images(Path(paths), how.size, None, IN_ORDER, False)
-    return made
-
-
-def _reader(module: str, kind: str, needs: str = "pyarrow") -> Any:
-    """The module that reads the kind of file, imported when it is needed.
-
-    Raises:
-        DataError: a library that it needs is missing.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise DataError(
-            f"{kind} files need {needs}: pip install {needs} ({error})"
-        ) from error
-
-
-_ENDINGS = {
-    "csv": "csv",
-    "parquet": "parquet",
-    "arrow": "arrow",
-    "feather": "arrow",
-    "ipc": "arrow",
-    "npz": "npz",
-    "npy": "npy",
-    "tar": "tar",
-}
-_READERS: dict[str, Callable[[Any, Reading], Parts]] = {
-    "npz": _npz,
-    "tar": _tar,
-    "pictures": _pictures,
-}

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyarrow import csv, ipc, parquet
 
 from shoal.train.data.columns import Array, Columns, DataError
-from shoal.train.data.read.paths import listed
 from shoal.train.data.read.table_files import CsvForm, delimiter
 from shoal.train.data.read.values import array_of, no_column
 
@@ -152,17 +151,3 @@ def _plain(array: Array) -> Array:
     if array.dtype.kind == "f":
         return array.astype(np.float32)
     return array
-
-
-def table_rows(
-    paths: Any, kind: str, label: str | None, drop: Sequence[str]
-) -> TableBatches:
-    """The rows of a file, a folder of files, a pattern, or a list.
-
-    Raises:
-        DataError: there is no such file.
-    """
-    pattern = f"*.{kind}"
-    if kind == "arrow":
-        pattern = "*.[aif][rpe][rca]*"  # arrow, ipc, feather
-    return TableBatches(listed(paths, pattern), kind, label, tuple(drop))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from glob import escape
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,15 @@ from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.arrays import Arrays, from_arrays
 from shoal.train.data.columns import Columns, DataError
-from shoal.train.data.npz import from_folder
-from shoal.train.data.parts import Division, Parts, RowSource, seed_of_rows
+from shoal.train.data.npz import of_files
+from shoal.train.data.parts import IN_ORDER, Parts, RowSource, reader, seed_of_rows
 from shoal.train.data.read.files import own_columns
 from shoal.train.rng import Rng
 
 Read = Callable[[Path], Any]  # the user's reader of a file
 ONLY = ShardId("s000")  # what readers call the only shard of a file
-IN_ORDER = Division(0, 1, sequential=True)
-# What reads files with these endings.
-READERS: Mapping[str, str] = {
+# The kind of files with these endings.
+KINDS: Mapping[str, str] = {
     ".csv": "csv",
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -66,14 +63,14 @@ def opened(path: Path) -> Parts:
     """
     if path.is_dir():
         return _opened_folder(path)
-    kind = READERS.get(path.suffix.lower())
+    kind = KINDS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
-            f"{path.name} is of no format that Shoal reads ({', '.join(READERS)}, or a folder of "
+            f"{path.name} is of no format that Shoal reads ({', '.join(KINDS)}, or a folder of "
             "pictures by class): give the recipe a method read(self, path) that returns its columns"
         )
     if kind == "npz":
-        return from_folder(path.parent, escape(path.name), None, 0)
+        return of_files([path], [])
     if kind == "npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         return from_arrays((array,), {}, None, None, IN_ORDER)
@@ -82,7 +79,7 @@ def opened(path: Path) -> Parts:
 
 def _opened_folder(path: Path) -> Parts:
     """A folder with pictures of each class in a folder of its name."""
-    images = _reader("images", "pillow")
+    images = reader("read.images", "a shard of pictures", "pillow")
     made: Parts = images.from_images(path, None, None, IN_ORDER, False)
     return made
 
@@ -90,31 +87,18 @@ def _opened_folder(path: Path) -> Parts:
 def _by_library(kind: str, path: Path) -> Parts:
     """What a reader in `shoal.train.data.read` makes of the file."""
     made: Parts
+    what = f"a shard {path.name}"
     if kind == "arrow":
-        arrow = _reader("arrow", "pyarrow", "pillow")
+        arrow = reader("read.arrow", what, "pyarrow", "pillow")
         made = arrow.from_arrow(path, None, None, None, IN_ORDER, None)
     elif kind == "tar":
-        made = _reader("tar", "pillow").from_tars(path, None, None, None, None, 0)
+        tar = reader("read.tar", what, "pillow")
+        made = tar.from_tars(path, None, None, None, None, 0)
     else:
-        tables = _reader("tables", "pyarrow")
+        tables = reader("read.tables", what, "pyarrow")
         setup = tables.TableSetup(None, None, {}, None)
         made = tables.from_tables(path, kind, setup, None, IN_ORDER)
     return made
-
-
-def _reader(module: str, *needs: str) -> Any:
-    """The module that reads a format.
-
-    Raises:
-        DataError: a library that it needs is missing.
-    """
-    try:
-        return import_module(f"shoal.train.data.read.{module}")
-    except ImportError as error:
-        names = " ".join(needs)
-        raise DataError(
-            f"reading such a shard needs {names}: pip install {names} ({error})"
-        ) from error
 
 
 def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
