@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Advanced, Joined, Planned
+from shoal.core.event import Advanced, Ended, Joined, Planned, Submitted
 from shoal.core.plan import solo
-from shoal.core.trial import TrialId
+from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError
 from shoal.tools.data.speeds import measured_speeds, speeds_of
@@ -18,22 +18,31 @@ from shoal.tools.data.speeds import measured_speeds, speeds_of
 RATES = {"large": {"a": 100.0, "b": 50.0}, "small": {"a": 4000.0, "b": 2000.0}}
 
 
-def lines():
-    """Two trials on two nodes, of which a is twice as fast; a third one trained on b only."""
-    slots = {name: Slot(SlotId(name), node=f"{name}") for name in ("a", "b")}
-    entries = [Joined(tuple(slots.values()))]
-    for trial, rates in {**RATES, "other": {"b": 9.0}}.items():
-        for slot, rate in rates.items():
+def lines(rates):
+    """Trials that trained at these rates on slots of these nodes."""
+    nodes = dict.fromkeys(node for by_node in rates.values() for node in by_node)
+    slots = [Slot(SlotId(f"at-{node}"), node=node) for node in nodes]
+    entries = [Joined(tuple(slots))]
+    entries += [Submitted(Trial(TrialId(name), 1e6)) for name in rates]
+    for trial, by_node in rates.items():
+        for node, rate in by_node.items():
             name = TrialId(trial)
-            entries.append(Planned((), (solo(name, SlotId(slot), 0),)))
+            gang = solo(name, SlotId(f"at-{node}"), len(entries))
             spent = {"train": 2.0, "data": 1.0, "evaluate": 50.0}
-            entries.append(Advanced({name: 3 * rate}, spent={name: spent}))
+            advanced = Advanced({name: 2 * rate}, spent={name: spent})
+            entries += [Planned((), (gang,)), advanced, Ended(gang)]
     return [Line(float(n), entry) for n, entry in enumerate(entries)]
 
 
 def test_speeds_compare_each_trial_with_itself():
-    found = measured_speeds(lines())
-    assert found["a"] / found["b"] == pytest.approx(2.0)
+    found = measured_speeds(lines({**RATES, "other": {"b": 9.0}}))
+    assert found["a"] / found["b"] == pytest.approx(2.0, rel=1e-4)
+    assert found["a"] * found["b"] == pytest.approx(1.0, rel=1e-4)
+
+
+def test_nodes_that_trained_different_models_are_not_compared():
+    with pytest.raises(StudyError, match="cannot be compared"):
+        measured_speeds(lines({"large": {"a": 100.0}, "small": {"b": 2000.0}}))
 
 
 def test_given_speeds_are_read_and_others_refused(tmp_path):

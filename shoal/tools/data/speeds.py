@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from math import exp, log
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import Advanced, Joined, Planned
-from shoal.core.trial import Samples, Seconds, TrialId
-from shoal.engine.journal import Line
+from shoal.core.event import Joined
+from shoal.engine.journal import Line, replay
+from shoal.profile.slot_speeds import SlotSpeeds
 from shoal.study.folder import Folder, StudyError
-
-Rates = dict[TrialId, dict[str, float]]  # samples a second of each trial, by node
 
 
 def speeds_of(said: str, nodes: Sequence[str]) -> dict[str, float]:
     """Speeds of nodes: figures as "a=2,b=1", or the folder of a study that trained on them.
 
     Raises:
-        StudyError: it is neither; the study did not train on one of the nodes.
+        StudyError: it is neither; the study did not train on one of the nodes; or as
+            `measured_speeds`.
     """
     if "=" in said and not Path(said).exists():
         try:
@@ -42,56 +41,33 @@ def speeds_of(said: str, nodes: Sequence[str]) -> dict[str, float]:
     return {node: found[node] for node in nodes}
 
 
-def measured_speeds(lines: Sequence[Line]) -> dict[str, float]:
-    """The nodes' speeds, 1 on average: of trials that trained on all nodes, if there are such.
+def measured_speeds(lines: list[Line]) -> dict[str, float]:
+    """The speed of each node on which gangs of one slot trained, 1 on average.
 
-    A trial's own rates are compared, since models differ. Trials on several nodes at once do not
-    count.
+    That of a node is the geometric mean of its slots' speeds: see `profile.slot_speeds`.
+
+    Raises:
+        StudyError: the nodes cannot be compared, since they trained different models.
     """
-    rates = _rates(lines)
-    nodes = {node for by_node in rates.values() for node in by_node}
-    everywhere = {trial: by for trial, by in rates.items() if set(by) == nodes}
-    some = everywhere or rates
-    logs = defaultdict(list)
-    for by_node in some.values():
-        for node, rate in by_node.items():
-            logs[node].append(log(rate))
-    means = {node: sum(values) / len(values) for node, values in logs.items()}
-    middle = sum(means.values()) / max(1, len(means))
-    return {node: exp(mean - middle) for node, mean in means.items()}
+    state = replay(lines)
+    speeds = SlotSpeeds(state.speeds, state.rated)
+    slots = dict.fromkeys(slot for _, slot in state.speeds)
+    if not speeds.links().hang_together((), slots):
+        raise StudyError(
+            "the speeds of the nodes cannot be compared, since no models trained on several of "
+            "them: give figures, --proportional a=2,b=1"
+        )
+    by_node: dict[str, list[float]] = defaultdict(list)
+    node_of = _nodes(lines)
+    for slot in slots:
+        by_node[node_of[slot]].append(speeds.of(slot))
+    return {node: geometric_mean(each) for node, each in by_node.items()}
 
 
-def _rates(lines: Sequence[Line]) -> Rates:
-    """Samples a second of training, by trial and node."""
-    node_of: dict[SlotId, str] = {}
-    at: dict[TrialId, str] = {}
-    samples: dict[tuple[TrialId, str], Samples] = defaultdict(float)
-    seconds: dict[tuple[TrialId, str], Seconds] = defaultdict(float)
+def _nodes(lines: Sequence[Line]) -> dict[SlotId, str]:
+    """The node of each slot that there ever was."""
+    found: dict[SlotId, str] = {}
     for line in lines:
-        entry = line.entry
-        if isinstance(entry, Joined):
-            node_of |= {slot.id: slot.node for slot in entry.slots}
-        elif isinstance(entry, Planned):
-            _move(entry, node_of, at)
-        elif isinstance(entry, Advanced):
-            for trial, count in entry.samples.items():
-                key = trial, at.get(trial, "")
-                spent = entry.spent.get(trial, {})
-                samples[key] += count
-                seconds[key] += spent.get("train", 0.0) + spent.get("data", 0.0)
-    rates: Rates = {}
-    for (trial, node), count in samples.items():
-        took = seconds[trial, node]
-        if node and took > 0 and count > 0:
-            rates.setdefault(trial, {})[node] = count / took
-    return rates
-
-
-def _move(
-    entry: Planned, node_of: Mapping[SlotId, str], at: dict[TrialId, str]
-) -> None:
-    """Note the node at which each trial trains from now on; none if there are several."""
-    for gang in entry.start:
-        for lane in gang.lanes:
-            nodes = {node_of.get(slot, "") for slot in lane.slots}
-            at[lane.trial] = nodes.pop() if len(nodes) == 1 else ""
+        if isinstance(line.entry, Joined):
+            found |= {slot.id: slot.node for slot in line.entry.slots}
+    return found
