@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.cluster import proportional
+from shoal.core.cluster import ShardId, proportional
 from shoal.train.data.columns import DataError
 from shoal.train.data.make.buckets import RowBuckets
 from shoal.train.data.make.files import NpzWriter
 from shoal.train.data.make.sources import Reading, RowBatches, row_batches
 from shoal.train.data.parts import is_fraction, part_names
+from shoal.train.data.placed.catalogue import Catalogue
 
 CATALOGUE = "shards.toml"
+LETTERS = {"train": "s", "valid": "v"}  # begin the names of parts, by table
 LEAST_MEMORY = 32 * 2**20  # bytes
 BUCKETS = 4096  # at most
 PIECES = 8  # parts of the memory: a batch, a bucket and their copies each take one
@@ -59,6 +60,11 @@ class ShardPlan:
         if self.memory_gb * 2**30 < LEAST_MEMORY:
             raise DataError(
                 f"memory_gb must be >= {LEAST_MEMORY / 2**30:g}; got {self.memory_gb!r}"
+            )
+        if is_fraction(self.validation) and not 0 < self.validation < 1:
+            raise DataError(
+                "validation must be a fraction between 0 and 1, other files, or None; "
+                f"got {self.validation!r}"
             )
         if self.speeds is not None:
             self._check_speeds(self.speeds)
@@ -107,37 +113,26 @@ def make_shards(
     source: Any, folder: Path, plan: ShardPlan, how: Reading
 ) -> dict[str, Any]:
     """Write shards and their catalogue; returns what was made. See `Data.make_shards`."""
-    whole = int(plan.memory_gb * 2**30)
-    most = whole // PIECES
+    most = int(plan.memory_gb * 2**30) // PIECES
     rows = row_batches(source, how, most)
-    scored = None
+    other = None
     if plan.validation is not None and not is_fraction(plan.validation):
-        scored = row_batches(plan.validation, how, most)
-    elif plan.validation is not None and not 0 < plan.validation < 1:
-        raise DataError(
-            "validation must be a fraction between 0 and 1, other files, or None; "
-            f"got {plan.validation!r}"
-        )
+        other = row_batches(plan.validation, how, most)
     with _work_folder(folder) as work:
         making = ShardMaking(folder, plan, most)
         train = making.scattered(rows, work / "train", 0)
-        valid = train
-        aside = (
-            round(train.rows * plan.validation) if is_fraction(plan.validation) else 0
-        )
-        if scored is not None:
-            valid = making.scattered(scored, work / "valid", 1)
+        aside = 0  # rows of these that become validation parts
+        if other is not None:
+            valid = making.scattered(other, work / "valid", 1)
             if valid.form != train.form:
                 raise DataError(
                     "validation files must hold the same columns as the others"
                 )
-            aside = valid.rows
-            making.write("valid", "v", valid, 0, aside)
-            making.write("train", "s", train, 0, train.rows)
-        else:
-            if plan.validation is not None:
-                making.write("valid", "v", valid, 0, aside)
-            making.write("train", "s", train, aside, train.rows)
+            making.write("valid", valid, 0, valid.rows)
+        elif plan.validation is not None:
+            aside = round(train.rows * plan.validation)
+            making.write("valid", train, 0, aside)
+        making.write("train", train, aside, train.rows)
         return making.catalogued()
 
 
@@ -166,8 +161,10 @@ class ShardMaking:
         self._folder = folder
         self._plan = plan
         self._most = most
-        self._places: dict[str, dict[str, dict[str, str]]] = {}
-        self._rows: dict[str, int] = {}
+        self._places: dict[str, dict[ShardId, dict[str, str]]] = {
+            table: {} for table in LETTERS
+        }
+        self._rows: dict[ShardId, int] = {}
         self._bytes = 0
 
     def scattered(self, rows: RowBatches, work: Path, number: int) -> RowBuckets:
@@ -180,43 +177,34 @@ class ShardMaking:
             raise DataError("data needs at least one row; got none")
         return made
 
-    def write(
-        self, what: str, letter: str, rows: RowBuckets, start: int, stop: int
-    ) -> None:
+    def write(self, table: str, rows: RowBuckets, start: int, stop: int) -> None:
         """Write these rows of the random order as shards, each once for each of its holders."""
-        sizes = self._plan.sizes(stop - start, what)
-        for number, name in enumerate(part_names(letter, len(sizes))):
-            self._write_shard(
-                what, name, self._plan.holders(number), rows, start, sizes[number]
-            )
-            start += sizes[number]
+        sizes = self._plan.sizes(stop - start, table)
+        for number, name in enumerate(part_names(LETTERS[table], len(sizes))):
+            end = start + sizes[number]
+            nodes = self._plan.holders(number)
+            paths = {node: str(self._path(node, name)) for node in nodes}
+            self._write_shard([*paths.values()], rows, start, end)
+            self._places[table][name] = paths
+            self._rows[name] = sizes[number]
+            start = end
 
     def _write_shard(
-        self,
-        what: str,
-        name: str,
-        nodes: Sequence[str],
-        rows: RowBuckets,
-        start: int,
-        size: int,
+        self, paths: Sequence[str], rows: RowBuckets, start: int, stop: int
     ) -> None:
-        paths = {node: self._path(node, name) for node in nodes}
-        first, *copies = paths.values()
-        for path in paths.values():
+        """Write one shard to the first of these paths, and copy it to the others."""
+        first, *copies = map(Path, paths)
+        for path in (first, *copies):
             path.parent.mkdir(parents=True, exist_ok=True)
         form = rows.form
         assert form is not None, "there are rows"
         with NpzWriter(first) as file:
             for place, column in enumerate(form.files):
-                pieces = rows.column(place, start, start + size)
-                shape = (size, *form.shapes[place])
+                pieces = rows.column(place, start, stop)
+                shape = (stop - start, *form.shapes[place])
                 file.write(column, form.dtypes[place], shape, pieces)
         for path in copies:
             shutil.copyfile(first, path)
-        self._places.setdefault(what, {})[name] = {
-            node: str(p) for node, p in paths.items()
-        }
-        self._rows[name] = size
         self._bytes += first.stat().st_size * len(paths)
 
     def _path(self, node: str, name: str) -> Path:
@@ -229,12 +217,6 @@ class ShardMaking:
     def catalogued(self) -> dict[str, Any]:
         """Write the catalogue, last of all; returns what was made."""
         path = self._folder / CATALOGUE
-        lines = []
-        for what in ("train", "valid"):
-            for name, places in self._places.get(what, {}).items():
-                lines += ["", f"[{what}.{name}]"]
-                lines += [
-                    f"{json.dumps(n)} = {json.dumps(p)}" for n, p in places.items()
-                ]
-        path.write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
+        catalogue = Catalogue(self._places["train"], self._places["valid"])
+        path.write_text(catalogue.text(), encoding="utf-8")
         return {"catalogue": str(path), "rows": self._rows, "bytes": self._bytes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,22 +36,19 @@ class PlacedFiles:
     serial: bool = False
     own: Read | None = None
     names: tuple[str, ...] = ()
-    _good: dict[ShardId, Stamp] = field(default_factory=dict, repr=False)
-    _places: Mapping[ShardId, Place] | None = field(default=None, repr=False)
+    # What this process found out, which no other one gets.
+    _good: dict[ShardId, Stamp] = field(default_factory=dict, init=False, repr=False)
+    _places: Mapping[ShardId, Place] | None = field(
+        default=None, init=False, repr=False
+    )
 
-    def __getstate__(self) -> Any:
-        names = ("catalogue", "contents", "stamps", "cache", "serial", "own", "names")
-        return {name: getattr(self, name) for name in names}
-
-    def __setstate__(self, state: Any) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._good = {}
-        self._places = None
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = [getattr(self, each.name) for each in fields(self) if each.init]
+        return type(self), tuple(given)
 
     def at(self, names: tuple[str, ...]) -> Self:
         """The same for a process at the node with these names."""
-        return replace(self, names=names, _good={}, _places=None)
+        return replace(self, names=names)
 
     @property
     def places(self) -> Mapping[ShardId, Place]:
@@ -149,16 +146,8 @@ class PlacedRows(PlacedFiles):
     """Parts in files of which some samples can be read without the others."""
 
     _opened: dict[ShardId, tuple[Stamp, Parts]] = field(
-        default_factory=dict, repr=False
+        default_factory=dict, init=False, repr=False
     )
-
-    def __setstate__(self, state: Any) -> None:
-        PlacedFiles.__setstate__(self, state)
-        self._opened = {}
-
-    def at(self, names: tuple[str, ...]) -> Self:
-        """The same for a process at the node with these names."""
-        return replace(self, names=names, _good={}, _places=None, _opened={})
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part. Raises as `read` does."""

@@ -227,11 +227,10 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
     for finding in findings:
         by_part.setdefault(finding.part, []).append(finding)
     problems = [*_problems(asked.catalogue, by_part)]
-    told = {
-        part: next((each for each in some if each.form is not None), None)
-        for part, some in by_part.items()
-    }
-    good = {part: each for part, each in told.items() if each is not None}
+    good: dict[ShardId, Finding] = {}
+    for finding in findings:
+        if finding.form is not None:
+            good.setdefault(finding.part, finding)
     problems += _unlike(good)
     if problems:
         listed = "; ".join(problems[:SHOWN])
