@@ -1,1 +1,1 @@
-"""Validation parts that lie at some nodes only: models are sent to them."""
+"""Shards that lie at other nodes: models are validated there, and samples are dealt from there."""

@@ -4,10 +4,11 @@ It trains nothing, so slots that wait for each other's parts cannot wait for eve
 """
 
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError
@@ -20,6 +21,7 @@ from shoal.backend.ray.node.setup import SlotSetup
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.lane.scoring import Record
 from shoal.train.recipe.unit import Tree, TrialError, Unit
 from shoal.train.slot.inplace.elsewhere import Records
 from shoal.train.slot.station import Station
@@ -51,61 +53,61 @@ class Validator:
             return portable(error)
 
 
+class SentModel(NamedTuple):
+    """What validators get: a unit without its source, and a reference to the model's state."""
+
+    unit: Unit
+    state: Any
+
+
+class AskedParts(NamedTuple):
+    """What a node's validator was asked for: `ref` refers to what these parts give."""
+
+    node: str  # its id
+    parts: list[ShardId]
+    ref: Any
+
+
 @dataclass
 class ValidatorsElsewhere:
     """Asks the validators of other nodes. See `train.slot.inplace.elsewhere.Elsewhere`."""
 
     setup: SlotSetup
     data: Data
-    _asked: dict[str, Any] = field(default_factory=dict)  # validators, by node
+    _validators: dict[str, Any] = field(default_factory=dict)  # by node
 
     def begin(self, unit: Unit, parts: Collection[ShardId]) -> Callable[[], Records]:
         """Send the model to the holders of these parts."""
-        state = ray.put(unit.source)
-        bare = replace(unit, source=None, carry=False)
-        asked = {
-            node: (some, self._ask(node, bare, state, some))
-            for node, some in self._divided(parts, ()).items()
-        }
+        model = SentModel(replace(unit, source=None, carry=False), ray.put(unit.source))
+        return partial(self._answers, model, self._ask(model, parts, ()), ())
 
-        def finish() -> Records:
-            records: dict[ShardId, Any] = {}
-            for node, (some, ref) in asked.items():
-                records |= self._answer(bare, state, node, some, ref)
-            return records
+    def _ask(
+        self, model: SentModel, parts: Collection[ShardId], lost: Collection[str]
+    ) -> list[AskedParts]:
+        """Ask holders that are not lost. Raises as `_divided`."""
+        made = []
+        for node, some in self._divided(parts, lost).items():
+            if node not in self._validators:
+                self._validators[node] = _validator(self.setup, node)
+            record = self._validators[node].record
+            made.append(AskedParts(node, some, record.remote(*model, some)))
+        return made
 
-        return finish
-
-    def _answer(
-        self, unit: Unit, state: Any, node: str, parts: Sequence[ShardId], ref: Any
-    ) -> Mapping[ShardId, Any]:
-        """What the parts gave there, or at other holders if that node is lost meanwhile."""
-        tried = [node]
-        while True:
+    def _answers(
+        self, model: SentModel, asked: Sequence[AskedParts], lost: Collection[str]
+    ) -> Records:
+        """What the parts gave; what a node owed that was lost meanwhile comes from others."""
+        records: dict[ShardId, Record] = {}
+        for node, parts, ref in asked:
             try:
                 found = ray.get(ref)
-                break
             except RayError:
-                self._asked.pop(tried[-1], None)
-                others = self._divided(parts, tried)
-                if len(others) > 1:  # no single node holds all of them
-                    return {
-                        part: record
-                        for other, some in others.items()
-                        for part, record in self._answer(
-                            unit,
-                            state,
-                            other,
-                            some,
-                            self._ask(other, unit, state, some),
-                        ).items()
-                    }
-                (node,) = others
-                tried.append(node)
-                ref = self._ask(node, unit, state, parts)
-        if isinstance(found, BaseException):
-            raise found
-        records: Mapping[ShardId, Any] = found
+                self._validators.pop(node, None)
+                gone = (*lost, node)
+                found = self._answers(model, self._ask(model, parts, gone), gone)
+            if isinstance(found, BaseException):
+                raise found
+            records |= found
         return records
 
     def _divided(
@@ -129,11 +131,6 @@ class ValidatorsElsewhere:
                 )
             found.setdefault(holders[number % len(holders)], []).append(part)
         return found
-
-    def _ask(self, node: str, unit: Unit, state: Any, parts: Sequence[ShardId]) -> Any:
-        if node not in self._asked:
-            self._asked[node] = _validator(self.setup, node)
-        return self._asked[node].record.remote(unit, state, list(parts))
 
 
 def elsewhere_of(setup: SlotSetup, data: Data) -> ValidatorsElsewhere | None:
