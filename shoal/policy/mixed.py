@@ -13,7 +13,7 @@ from math import frexp, inf
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.plan import Gang, Plan
+from shoal.core.plan import Gang, Plan, prune
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.combine import part, rest
@@ -97,10 +97,9 @@ class Mixed:
         self, view: View, split: Sides, memory: str
     ) -> tuple[frozenset[Gang], str]:
         """What the trials that are not wide do, on as many slots as they have."""
-        wide = set(split.wide)
+        wide = frozenset(split.wide)
         small = [trial for trial in view.trials if trial not in wide]
-        parted = (_parted(gang, wide, view.turn) for gang in view.plan.gangs)
-        running = [gang for gang in parted if gang is not None]
+        running = _going_on(view, trials=wide)
         slots = _slots_for(view, running, split.packed, small)
         theirs = part(view, slots, small, running)
         plan, memory = self._pack().decide(theirs, memory)
@@ -112,8 +111,8 @@ class Mixed:
         """What the wide trials do, on the slots that the packs leave."""
         taken = frozenset[SlotId]().union(*(gang.slots for gang in packs))
         slots = [slot for slot in view.slots if slot not in taken]
-        wide = set(split.wide)
-        running = [gang for gang in view.plan.gangs if wide.issuperset(gang.trials)]
+        wide = frozenset(split.wide)
+        running = _going_on(view, frozenset(view.running) - wide, taken)
         theirs = part(view, slots, split.wide, running)
         plan, _ = WaterFill().decide(theirs, None)
         return plan.gangs
@@ -133,14 +132,20 @@ class Mixed:
 # -- views of a part
 
 
-def _parted(gang: Gang, wide: Collection[TrialId], turn: int) -> Gang | None:
-    """The gang without wide trials, made anew if it had some; None if it has no others."""
-    lanes = tuple(lane for lane in gang.lanes if lane.trial not in wide)
-    if not lanes:
-        return None
-    if len(lanes) == len(gang.lanes):
-        return gang
-    return replace(gang, lanes=lanes, since=turn)
+def _going_on(
+    view: View,
+    trials: frozenset[TrialId] = frozenset(),
+    slots: frozenset[SlotId] = frozenset(),
+) -> list[Gang]:
+    """The gangs without these trials and slots, made anew if they had some of them."""
+    found: list[Gang] = []
+    for gang in view.plan.gangs:
+        left = prune(gang, trials, slots)
+        if left == gang:
+            found.append(gang)
+        elif left is not None:
+            found.append(replace(left, since=view.turn))
+    return found
 
 
 def _slots_for(

@@ -78,6 +78,15 @@ def test_of_one_kind_it_is_one_of_its_parts(small: int, large: int, same: Any) -
     assert makespan(Mixed(), arrivals) == pytest.approx(makespan(same, arrivals), 0.01)
 
 
+def test_a_wide_trial_gives_slots_to_trials_that_come_later() -> None:
+    large = (0.0, trial(0, True, 60000.0))
+    small = [(5.0, trial(1 + i, False, 1000.0)) for i in range(12)]
+    lines = simulated(Mixed(), [large, *small], nodes(4), TABLE)
+    assert any(map(is_mixed, moments(lines)))
+    ends = [line.time for line in lines if isinstance(line.entry, Finished)]
+    assert len(ends) == 13
+
+
 def test_a_trial_leaves_its_pack_when_slots_come_free() -> None:
     """Two trials in a pack have a slot each, or more, once the others have ended."""
     long = [(0.0, trial(i, False, 9000.0)) for i in range(2)]
