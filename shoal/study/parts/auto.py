@@ -133,13 +133,10 @@ def auto(
     foresee = Ahead(every=every)
     candidates = {name: make(name) for name in names}
     if hopping:
-        candidates = {
-            name: rule for name, rule in candidates.items() if hops(rule)
-        } or candidates
-        names = tuple(candidates)
+        names = tuple(name for name in names if hops(candidates[name])) or names
     elif hopping is False and ":" not in policy:
         names = tuple(name for name in names if not name.startswith(HOPPING))
-        candidates = {name: candidates[name] for name in names}
+    candidates = {name: candidates[name] for name in names}
     return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
 
 

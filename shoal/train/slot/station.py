@@ -10,7 +10,6 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from dataclasses import replace
 
 import torch
 
@@ -65,8 +64,7 @@ class Station:
         delay_compiler()
         keep_freed()
         setup = setup or StationSetup()
-        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody)
-        at = replace(at, elsewhere=elsewhere)
+        at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody, elsewhere)
         self.at = at
         self.pack = PackRun(at)
         self.lanes = HeldLanes(at, LaneBuilder(at), self.pack)
@@ -294,6 +292,7 @@ def _workplace(
     setup: StationSetup,
     feed: Feed | None,
     turn_of: Callable[[TrialId], None],
+    elsewhere: Elsewhere | None,
 ) -> Workplace:
     """What the parts of a station share."""
     device = use(setup.device)
@@ -317,4 +316,5 @@ def _workplace(
         streams=streams,
         meter=Meter(device),
         turn_of=turn_of,
+        elsewhere=elsewhere,
     )

@@ -105,14 +105,14 @@ def _hello(device: str, memory: GiB, meeting: str, data: Data) -> Hello:
     shards = frozenset(data.shards) - damaged.keys()
     pid = os.getpid()
     return Hello(
-        cluster.node_here().host,
-        device,
-        memory,
-        pid,
-        born(pid),
-        meeting,
-        frozenset(shard for shard in shards if data.is_here(shard)),
-        damaged,
+        host=cluster.node_here().host,
+        kind=device,
+        memory=memory,
+        pid=pid,
+        born=born(pid),
+        meeting=meeting,
+        shards=frozenset(filter(data.is_here, shards)),
+        damaged=damaged,
     )
 
 

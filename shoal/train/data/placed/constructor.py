@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from shoal.train.data.placed.source import PlacedFiles, PlacedRows
 from shoal.train.data.placed.survey import (
     Asked,
     Finding,
+    Stamp,
     Surveyor,
     check,
     survey_here,
@@ -113,7 +114,7 @@ class ShardsOfData:
 
 def _parts(
     asked: Asked,
-    findings: Any,
+    findings: Sequence[Finding],
     good: Mapping[ShardId, Finding],
     names: tuple[str, ...],
 ) -> Parts:
@@ -143,7 +144,9 @@ def _parts(
     )
 
 
-def _stamps(catalogue: Catalogue, findings: Any) -> dict[tuple[ShardId, str], Any]:
+def _stamps(
+    catalogue: Catalogue, findings: Sequence[Finding]
+) -> dict[tuple[ShardId, str], Stamp]:
     """When each file was written, by part and the node as the catalogue names it."""
     found = {}
     for each in findings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
         found = _form(
             source.rows(ONLY, np.arange(1)), by_rows=True, serial=source.serial
         )
-        return PartForm(rows, found.row_bytes, found.columns, True, source.serial)
+        return replace(found, rows=rows)
     return _form(source.read(ONLY), by_rows=path.suffix == ".npy", serial=source.serial)
 
 

@@ -1,0 +1,61 @@
+"""Asking for what validation parts give, while nodes that hold them are lost."""
+
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray.exceptions import RayError
+
+from shoal.backend.ray import cluster
+from shoal.backend.ray.node.inplace import validator
+from shoal.core.trial import Trial, Visit
+from shoal.train.data.columns import DataError
+from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.recipe.unit import Unit
+
+VALID = {"v0": {"a": "v0", "b": "v0"}, "v1": {"a": "v1", "c": "v1"}}
+UNIT = Unit(Trial("t", 1.0), (), Visit(0, "s0", 0, 0), source={"state": 1})
+
+
+@pytest.fixture
+def validators(monkeypatch):
+    """What each node's validator gives; the nodes in `lost` give nothing."""
+    asked, lost = [], set()
+
+    def started(setup, node):
+        def remote(unit, state, parts):
+            asked.append((node, tuple(parts)))
+            return node, parts
+
+        return SimpleNamespace(record=SimpleNamespace(remote=remote))
+
+    def get(ref):
+        node, parts = ref
+        if node in lost:
+            raise RayError(f"{node} is lost")
+        return {part: [(1, {"by": node})] for part in parts}
+
+    nodes = [SimpleNamespace(id=name, names=(name,)) for name in "abc"]
+    monkeypatch.setattr(validator, "_validator", started)
+    monkeypatch.setattr(cluster, "live_nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "get", get)
+    catalogue = Catalogue({"s0": {"d": "s0"}}, VALID)
+    data = SimpleNamespace(catalogue=catalogue)
+    return validator.ValidatorsElsewhere(None, data), asked, lost
+
+
+def test_other_holders_give_what_a_lost_node_owed(validators):
+    elsewhere, asked, lost = validators
+    lost.add("a")
+    finish = elsewhere.begin(UNIT, ["v0", "v1"])
+    assert finish()["v0"] == [(1, {"by": "b"})]
+    assert ("a", ("v0",)) in asked and ("b", ("v0",)) in asked
+
+
+def test_no_lost_node_is_asked_twice(validators):
+    elsewhere, asked, lost = validators
+    lost |= {"a", "b", "c"}
+    with pytest.raises(DataError, match="v0 lies at a, b"):
+        elsewhere.begin(UNIT, ["v0", "v1"])()
+    assert len([node for node, parts in asked if "v0" in parts]) == 2
