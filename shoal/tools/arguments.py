@@ -287,6 +287,7 @@ LeftOut = Annotated[
     typer.Option("--drop", help="a column of a table to leave out; repeat"),
 ]
 PictureSize = Annotated[int | None, typer.Option("--size", help="side of pictures")]
+MakingSeed = Annotated[int, typer.Option(help="of the order of the rows")]
 MakingMemory = Annotated[
     float, typer.Option("--memory-gb", help="GiB to hold in memory at most, about")
 ]

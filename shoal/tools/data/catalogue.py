@@ -45,9 +45,9 @@ def data_list(file: Path, address: str | None, check: bool, as_json: bool) -> No
 def register(
     file: Path, paths: Sequence[str], node: str, validation: bool, name: str | None
 ) -> dict[str, Any]:
-    """Write into the catalogue that the node holds these files; what it says of them then.
+    """Write into the catalogue that the node holds these files; returns what `listed` does.
 
-    Each file is the shard of its name, without the ending; `name`: of a single one.
+    A shard has the name of its file, without the ending. `name`: of the shard, if there is one file.
 
     Raises:
         StudyError: a relative path at another node, or several files of one name.
@@ -80,7 +80,12 @@ def _name_of(path: str) -> str:
 
 
 def _checked(path: str, node: str) -> str:
-    """The path as it is written down."""
+    """The path as the catalogue has it; absolute, unless it is a URL.
+
+    Raises:
+        DataError: this machine is the node, and does not have the file.
+        StudyError: the path is relative, and the node is another one.
+    """
     if is_url(path):
         return path
     if node in here():

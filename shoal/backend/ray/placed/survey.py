@@ -54,7 +54,7 @@ def _surveyed(asked: Asked, begun: bool) -> list[Finding]:
     there = _nodes_by_name()
     away = [node for node in asked.catalogue.nodes if node not in there]
     if away:
-        _tell_of(away, asked, there, begun)
+        _check_away(away, asked, there, begun)
     known = [node for node in asked.catalogue.nodes if node in there]
     anywhere = known[0] if known else next(iter(there))
     recipe = dumps(asked.recipe)
@@ -75,10 +75,10 @@ def _nodes_by_name() -> dict[str, str]:
     return found
 
 
-def _tell_of(
+def _check_away(
     away: Sequence[str], asked: Asked, there: Mapping[str, str], begun: bool
 ) -> None:
-    """Warn of nodes that are not there, where the others hold all shards of a study that goes on.
+    """Warn of nodes that are away, if the study goes on and the others hold all shards.
 
     Raises:
         DataError: otherwise.
