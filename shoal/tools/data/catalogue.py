@@ -47,7 +47,7 @@ def register(
 ) -> dict[str, Any]:
     """Write into the catalogue that the node holds these files; returns what `listed` does.
 
-    A shard has the name of its file, without the ending. `name`: of the shard, if there is one file.
+    A shard has the name of its file, without the ending. `name`: of the shard of a single file.
 
     Raises:
         StudyError: a relative path at another node, or several files of one name.
