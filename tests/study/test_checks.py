@@ -294,7 +294,9 @@ class Small(shoal.Recipe):
 """
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
+@pytest.mark.parametrize(
+    "backend", ["local", pytest.param("ray", marks=pytest.mark.slow)]
+)
 def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -> None:
     """Run by the command; then replayed, added to and resumed by processes that start anew."""
     import subprocess

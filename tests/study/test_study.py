@@ -595,7 +595,9 @@ study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress
 """
 
 
-@pytest.mark.parametrize("policy", ["fifo", "hop"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("fifo", marks=pytest.mark.slow), "hop"]
+)
 def test_kill_9_of_the_process_loses_no_trial(
     tmp_path: Path, blobs: Any, policy: str
 ) -> None:

@@ -32,7 +32,9 @@ class Files:
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part: a tuple if its arrays were saved without names."""
-        with np.load(self.paths[part], allow_pickle=False) as file:
+        # NumPy leaves a file open that it opened itself and that is no archive.
+        path = self.paths[part]
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             return _columns({name: file[name] for name in file.files})
 
 

@@ -52,6 +52,7 @@ def slots(*numbers: int) -> tuple[SlotId, ...]:
     return tuple(SlotId(f"slot{n}") for n in numbers)
 
 
+@pytest.mark.slow
 def test_a_lane_changes_its_width_while_it_trains_also_by_force(tmp_path: Path) -> None:
     """1, 2, 4, 2, 1 slots, then 4 of which one is killed, all within two passes; equal to width
     1, and on record.
