@@ -14,7 +14,8 @@ class DecidingTime:
     def __init__(self) -> None:
         self._seconds: Seconds = 0.0
         self._moments = 0
-        self._told = -1  # of these moments, when the seconds were told
+        # How many moments there were when the seconds were told; -1: they never were.
+        self._told = -1
 
     def handed(self, moment: Moment) -> Iterator[Moment]:
         """Hand the engine the moment; what passes until it asks again counts."""
@@ -26,7 +27,7 @@ class DecidingTime:
     def last(self, others: Iterable[Event]) -> list[Event]:
         """What to tell at the end of a run: these, or else how long the engine decided.
 
-        Nothing if only that was told since the last time.
+        Returns nothing if the engine had only one moment since: the one that told it.
         """
         events = list(others)
         if not events and self._moments > self._told + 1:

@@ -7,6 +7,7 @@ whether they go on together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ class Told(NamedTuple):
     @classmethod
     def of(cls, packed: Bytes, parameters: int) -> Told:
         """What was packed by a rank whose lane has so many parameters."""
-        end = 8 - (parameters + 2) // -8  # whole bytes of flags
+        end = 8 + ceil((parameters + 2) / 8)  # the flags' last byte may be filled up
         generation = int(packed[:8].copy().view(np.int64)[0])
         flags = np.unpackbits(packed[8:end], count=parameters + 2).astype(bool).tolist()
         notes = packed[end:].copy().view(np.float64).tolist()

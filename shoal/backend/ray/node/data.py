@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from filelock import FileLock
 
-from shoal.backend.ray import cluster
-from shoal.backend.ray.cluster import own_folder
+from shoal.backend.ray.cluster import node_here, own_folder
 from shoal.engine.process import lives
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -109,7 +108,7 @@ def data_here(recipe: Any, placed: Data | None, folder: Path, fingerprint: str) 
         build = partial(bring, recipe)
         data = shared(folder, os.getppid(), build, fingerprint)
     else:
-        data = placed.at((*cluster.node_here().names, LOCAL))
+        data = placed.at((*node_here().names, LOCAL))
     adopt(recipe, data)
     return data
 
