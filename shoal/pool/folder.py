@@ -25,13 +25,15 @@ class PoolError(RuntimeError):
 class OpenPool:
     """A pool that is open.
 
-    `address`: of its Ray cluster. `threads`: CPUs of each slot. `closing`: its studies are to stop.
+    `address`: of its Ray cluster. `threads`: CPUs of each slot. `token`: whether who joins the
+    cluster must show the user's token. `closing`: its studies are to stop.
     """
 
     address: str
     threads: int
     host: str
     pid: int
+    token: bool = False
     closing: bool = False
 
 

@@ -70,7 +70,7 @@ class PoolMember:
         state: State,
     ) -> None:
         self._pool = pool
-        self.address = self._cluster(threads)
+        self.joined = self._fitting(threads)
         self._study = study
         self._name = name_of(study)
         self._limit = most
@@ -122,15 +122,15 @@ class PoolMember:
         # The others may have to let go of theirs first: more come while it trains.
         return min(share, self._claim().least)
 
-    def _cluster(self, threads: int) -> str:
-        """The address of the pool's cluster."""
+    def _fitting(self, threads: int) -> OpenPool:
+        """The pool, if its slots have so many threads."""
         opened = self._opened()
         if opened.threads != threads:
             raise PoolError(
                 f"a slot of the pool in {self._pool.path} has {opened.threads} threads; this study "
                 f"asks for threads={threads}: give threads={opened.threads}"
             )
-        return opened.address
+        return opened
 
     def _opened(self) -> OpenPool:
         """The pool."""

@@ -98,7 +98,13 @@ def serve(
 
 
 def _opened(threads: int) -> OpenPool:
-    return OpenPool(cluster.gcs(), threads, platform.node(), os.getpid())
+    return OpenPool(
+        cluster.gcs(),
+        threads,
+        platform.node(),
+        os.getpid(),
+        token=cluster.asks_for_token(),
+    )
 
 
 def room(threads: int) -> int:

@@ -23,6 +23,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 import ray
 from ray._private import worker as ray_worker
 from ray._private.authentication.authentication_token_setup import (
+    AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
 
@@ -80,8 +81,6 @@ def join(
     # The only way to silence Ray's notices about processes that died.
     ray_worker._worker_logs_enabled = False
     if address is not None:
-        # A cluster that this user started asks for the user's token.
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         ray.init(address=address, **quiet)
         return False, slots
 
@@ -100,6 +99,19 @@ def join(
     reaper.guard()
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
+
+
+def asks_for_token() -> bool:
+    """Whether the cluster that this process joined wants the user's token of others, too."""
+    return os.environ.get(AUTH_MODE_ENV_VAR, "").lower() == "token"
+
+
+def use_token() -> None:
+    """Show the user's token to clusters that this process joins or starts from now on.
+
+    A cluster that asks for none does not work with processes that show one.
+    """
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _folder() -> dict[str, str]:

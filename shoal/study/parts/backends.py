@@ -15,7 +15,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
-from shoal.pool.folder import PoolError, PoolFolder
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
@@ -227,7 +227,14 @@ def _reached(address: str | None) -> str | None:
     opened = pool.opened()
     if opened is None:
         return None
-    return opened.address
+    return _open_to(opened)
+
+
+def _open_to(pool: OpenPool) -> str:
+    """The address of the pool's cluster, which this process may join from now on."""
+    if pool.token:
+        import_module("shoal.backend.ray.cluster").use_token()
+    return pool.address
 
 
 def _ray(
@@ -261,7 +268,7 @@ def _pooled(
             share = member.wait()
         except PoolError as error:
             raise StudyError(str(error)) from error
-        lent = replace(options, address=member.address, slots=share)
+        lent = replace(options, address=_open_to(member.joined), slots=share)
         made = _slots(setup, lent, start, course)
         open_.callback(made.close)
         member.follow(made)
