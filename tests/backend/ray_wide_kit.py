@@ -19,7 +19,8 @@ import torch
 from ray_kit import SEED, Bench, Given
 from torch import nn
 
-from shoal.core.event import Measured
+import shoal
+from shoal.core.event import Measured, Planned
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
@@ -30,6 +31,19 @@ from shoal.train.slot.setup import StationSetup
 from shoal.train.tools.verify import retrain
 
 SLOTS = {"slots": 4, "cpus_per_slot": 0.25}
+
+
+def gangs_of(study: shoal.Study) -> list[Gang]:
+    """All gangs that were started."""
+    plans = [line.entry for line in study.lines() if isinstance(line.entry, Planned)]
+    return [gang for plan in plans for gang in plan.start]
+
+
+def check_replay(study: shoal.Study, trials: int) -> None:
+    """There are so many trials, and each learned what it learns alone on one slot."""
+    rows = study.replay()
+    assert len(rows) == trials
+    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
 
 
 class Exact(Recipe):

@@ -9,7 +9,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
-from test_ray_placed import Placed, head, written  # noqa: F401 - head is a fixture
+from test_ray_placed import Placed, at_local, head, written  # noqa: F401 - head is a fixture
 
 import shoal
 from shoal.backend.ray.placed.survey import survey_of
@@ -87,14 +87,7 @@ def test_scores_are_those_of_the_undivided_set(tmp_path: Path, head: Cluster) ->
     for opening in recipe.openings:
         assert Path(opening["path"]).parent.name == opening["node"]
 
-    here = {
-        table: {
-            part: {"local": p for p in places.values()}
-            for part, places in parts.items()
-        }
-        for table, parts in tables.items()
-    }
-    written(tmp_path / "c.toml", here)
+    written(tmp_path / "c.toml", at_local(tables))
     alone = Bench(tmp_path / "alone", recipe, bring(recipe))
     bench.data = alone.data
     bench.check_weights()
@@ -146,12 +139,5 @@ def test_samples_are_dealt_between_nodes_at_a_barrier(
     assert bytes_dealt == away * row, "each shard of a deal is brought together once"
 
     ray.shutdown()
-    here = {
-        table: {
-            part: {"local": p for p in places.values()}
-            for part, places in parts.items()
-        }
-        for table, parts in tables.items()
-    }
-    written(file, here)
+    written(file, at_local(tables))
     assert all(row["agrees"] for row in shoal.load_study(tmp_path / "study").replay())

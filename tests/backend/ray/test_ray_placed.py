@@ -11,6 +11,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, trials_of
+from test_ray_nodes import headed
 
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
@@ -25,6 +26,7 @@ from shoal.train.recipe.bring import bring
 
 pytestmark = pytest.mark.slow
 NODES = ("n0", "n1", "n2", "n3")
+Tables = Mapping[str, Mapping[str, Mapping[str, str]]]  # table, part, node: path
 
 
 class Placed(Tiny):
@@ -71,7 +73,18 @@ def placed(
     return tables
 
 
-def written(file: Path, tables: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Path:
+def at_local(tables: Tables, but: str = "") -> dict[str, dict[str, dict[str, str]]]:
+    """The same files for a process in no cluster, of any node except `but`."""
+    return {
+        table: {
+            part: {"local": next(places[n] for n in places if n != but)}
+            for part, places in parts.items()
+        }
+        for table, parts in tables.items()
+    }
+
+
+def written(file: Path, tables: Tables) -> Path:
     lines = []
     for table, parts in tables.items():
         for part, places in parts.items():
@@ -91,12 +104,9 @@ def opened(backend: Ray) -> None:
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster whose head has no room for slots, and which soon notes that a node is gone."""
+    """A cluster as of `headed`, and slots that follow it soon."""
     monkeypatch.setattr(ray_fleet, "POLL", 0.5)
-    ray.shutdown()
-    system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
-    args = {"num_cpus": 0, "include_dashboard": False, "_system_config": system}
-    cluster = Cluster(initialize_head=True, head_node_args=args)
+    cluster = headed()
     try:
         yield cluster
     finally:
@@ -155,14 +165,7 @@ def test_two_of_four_holders_die_and_come_back(tmp_path: Path, head: Cluster) ->
         assert opening["node"] in NODES and opening["pid"] != os.getpid()
         assert Path(opening["path"]).parent.name == opening["node"]
     ray.shutdown()
-    here = {
-        table: {
-            part: {"local": next(places[n] for n in places if n != "n1")}
-            for part, places in parts.items()
-        }
-        for table, parts in tables.items()
-    }
-    written(tmp_path / "c.toml", here)
+    written(tmp_path / "c.toml", at_local(tables, but="n1"))
     bench.data = bring(recipe)
     assert bench.data.fingerprint == data.fingerprint
     bench.check_weights()

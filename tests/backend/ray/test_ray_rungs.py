@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from ray_wide_kit import Exact
+from ray_wide_kit import Exact, check_replay, gangs_of
 from torch import nn
 
 import shoal
-from shoal.core.event import Planned
 
 
 class Rated(Exact):
@@ -52,8 +51,7 @@ def test_widened_trials_go_on_and_score_as_on_one_slot(
         widths=(1, 4),
         **more,
     )
-    plans = [line.entry for line in wide.lines() if isinstance(line.entry, Planned)]
-    assert max(len(gang.slots) for plan in plans for gang in plan.start) > 1
+    assert max(len(gang.slots) for gang in gangs_of(wide)) > 1
     one, other = alone.state, wide.state
     assert one.done == other.done and one.scores.keys() == other.scores.keys()
     for trial, scores in one.scores.items():
@@ -64,6 +62,4 @@ def test_widened_trials_go_on_and_score_as_on_one_slot(
     assert {t: x.config for t, x in one.known.items()} == {
         t: x.config for t, x in other.known.items()
     }
-    again = wide.replay()
-    assert len(again) == len(other.known)
-    assert all(row["agrees"] and row["difference"] < 1e-8 for row in again), again
+    check_replay(wide, trials=len(other.known))

@@ -8,16 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_wide_kit import Exact
+from ray_wide_kit import Exact, check_replay, gangs_of
 
 import shoal
-from shoal.core.event import Advanced, Fed, Planned, Remembered
+from shoal.core.event import Advanced, Fed, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
 from shoal.policy import Mixed
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
+
+
+def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
+    """A study of layers of these widths, in the folder in which the recipe leaves its traces."""
+    return shoal.create_study(
+        recipe,
+        storage=recipe.traces.parent / "study",
+        search_space={"width": shoal.grid(widths)},
+    )
 
 
 @pytest.mark.slow
@@ -28,11 +37,7 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(
     tmp_path: Path, policy: str
 ) -> None:
     recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
-    study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([4, 8, 16])},
-    )
+    study = studied(recipe, [4, 8, 16])
     study.optimize(
         "grid",
         policy=policy,
@@ -43,16 +48,9 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(
         progress=False,
     )
     assert set(study.state.ended.values()) == {"finished"}
-    gangs = [
-        gang
-        for line in study.lines()
-        if isinstance(line.entry, Planned)
-        for gang in line.entry.start
-    ]
+    gangs = gangs_of(study)
     assert max(len(gang.slots) for gang in gangs) > 1
-    rows = study.replay()
-    assert len(rows) == 3
-    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
+    check_replay(study, trials=3)
     assert study.report().exists()
 
 
@@ -63,11 +61,7 @@ def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     rows = [Row((1000.0,), {"width": width}, packing=small) for width in (4, 5, 6, 7)]
     rows.append(Row((50.0, 98.0, 145.0, 190.0), {"width": 16}))
     recipe = Exact(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
-    study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([4, 5, 6, 7, 16])},
-    )
+    study = studied(recipe, [4, 5, 6, 7, 16])
     study.optimize(
         "grid",
         Mixed(),
@@ -87,9 +81,7 @@ def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     assert ((1, 4), (3, 1)) in shapes, shapes
     visits = study.state.visits.values()
     assert all(len(each) == 4 for each in visits)
-    again = study.replay()
-    assert len(again) == 5
-    assert all(row["agrees"] and row["difference"] < 1e-8 for row in again), again
+    check_replay(study, trials=5)
 
 
 class Noisy(Exact):
@@ -104,11 +96,7 @@ class Noisy(Exact):
 def test_flotillas_and_wide_lanes_that_are_fed_learn_as_alone(tmp_path: Path) -> None:
     """`replay` trains each trial alone and prepares its data itself: that must be the same."""
     recipe = Noisy(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
-    study = shoal.create_study(
-        recipe,
-        storage=tmp_path / "study",
-        search_space={"width": shoal.grid([4, 8, 16])},
-    )
+    study = studied(recipe, [4, 8, 16])
     study.optimize(
         "grid",
         policy="flotilla",
@@ -119,23 +107,18 @@ def test_flotillas_and_wide_lanes_that_are_fed_learn_as_alone(tmp_path: Path) ->
         feeders=1,
         progress=False,
     )
+    assert max(len(gang.slots) for gang in gangs_of(study)) > 1, "wide lanes"
     entries = [line.entry for line in study.lines()]
-    gangs = [g for entry in entries if isinstance(entry, Planned) for g in entry.start]
-    assert max(len(gang.slots) for gang in gangs) > 1, "wide lanes"
     fed = [entry.figures for entry in entries if isinstance(entry, Fed)][-1]
     assert fed["served"] > fed["made"] > 0, "chunks are prepared once for several"
-    rows = study.replay()
-    assert len(rows) == 3
-    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
+    check_replay(study, trials=3)
 
 
 @pytest.mark.slow
 def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
     """How far a unit is comes while it is made, so that speeds are seen at every width."""
     recipe = Exact(tmp_path / "traces", samples=12003, slow=0.01)
-    study = shoal.create_study(
-        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8])}
-    )
+    study = studied(recipe, [8])
     policy = "explore(seconds=12, most=4)"
     study.optimize(
         "grid",
@@ -146,14 +129,8 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
         slots=4,
         progress=False,
     )
+    assert [len(gang.slots) for gang in gangs_of(study)][:3] == [1, 2, 4]
     entries = [line.entry for line in study.lines()]
-    widths = [
-        len(gang.slots)
-        for entry in entries
-        if isinstance(entry, Planned)
-        for gang in entry.start
-    ]
-    assert widths[:3] == [1, 2, 4]
     said = [
         entry.memory
         for entry in entries
@@ -177,9 +154,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
     that lie there.
     """
     recipe = Exact(tmp_path / "traces", samples=1203, shards=4, slow=0.01)
-    study = shoal.create_study(
-        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8, 16])}
-    )
+    study = studied(recipe, [8, 16])
     study.optimize(
         "grid",
         policy="hybrid",
@@ -190,12 +165,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
         progress=False,
     )
     assert set(study.state.ended.values()) == {"finished"}
-    gangs = [
-        gang
-        for line in study.lines()
-        if isinstance(line.entry, Planned)
-        for gang in line.entry.start
-    ]
+    gangs = gangs_of(study)
     for trial in study.state.known:
         own = [gang for gang in gangs if trial in gang.trials]
         assert {len(gang.slots) for gang in own} == {2} and all(
@@ -208,10 +178,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
         if isinstance(entry := line.entry, Advanced)
     ]
     assert sum(sum(each.values()) for each in moved) > 0
-    rows = study.replay()
-    assert len(rows) == 2 and all(
-        row["agrees"] and row["difference"] < 1e-8 for row in rows
-    ), rows
+    check_replay(study, trials=2)
 
 
 @pytest.mark.slow
@@ -220,9 +187,7 @@ def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
     recipe = Exact(
         tmp_path / "traces", samples=2403, shards=2, slow=0.02, batch_per_slot=True
     )
-    study = shoal.create_study(
-        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([8])}
-    )
+    study = studied(recipe, [8])
     options = {
         "policy": "doubling",
         "widths": (1, 2),
@@ -256,17 +221,14 @@ def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
             and visits[: kept.visits] == half.visits[trial][: kept.visits]
         )
         assert any(visit.widths for visit in visits)
-    rows = study.replay()
-    assert all(row["agrees"] and row["difference"] < 1e-8 for row in rows), rows
+    check_replay(study, trials=1)
 
 
 @pytest.mark.slow
 def test_sharded_data_and_trials_that_always_take_two_slots(tmp_path: Path) -> None:
     """The default policy reads shards where they lie, and still starts such trials."""
     recipe = Exact(tmp_path / "traces", samples=803, shards=4, slow=0.0)
-    study = shoal.create_study(
-        recipe, storage=tmp_path / "study", search_space={"width": shoal.grid([4, 8])}
-    )
+    study = studied(recipe, [4, 8])
     study.optimize(
         "grid",
         policy="auto",
@@ -277,12 +239,7 @@ def test_sharded_data_and_trials_that_always_take_two_slots(tmp_path: Path) -> N
         progress=False,
     )
     assert set(study.state.ended.values()) == {"finished"}
-    gangs = [
-        gang
-        for line in study.lines()
-        if isinstance(line.entry, Planned)
-        for gang in line.entry.start
-    ]
+    gangs = gangs_of(study)
     assert gangs
     assert all(len(lane.slots) == 2 for gang in gangs for lane in gang.lanes)
     visited = study.state.visits.values()
