@@ -260,8 +260,8 @@ class _Again:
         self._options = Options.of(**last_head(lines)["options"])
         self._data: Data = data_of(setup.recipe)
         gangs = list(_gangs(lines))
-        self._fused = _fused(gangs)
-        self._wide = _wide(gangs)
+        self._fused = _with_copies(_fused(gangs), state)
+        self._wide = _with_copies(_wide(gangs), state)
 
     def compared(self, trial: TrialId) -> dict[str, Any]:
         """The row of `Study.replay`."""
@@ -369,6 +369,15 @@ def _wide(gangs: Iterable[Gang]) -> set[TrialId]:
     found: set[TrialId] = set()
     for gang in gangs:
         found |= {lane.trial for lane in gang.lanes if len(lane.slots) > 1}
+    return found
+
+
+def _with_copies(trials: set[TrialId], state: State) -> set[TrialId]:
+    """These trials, and all that started from the state of one of them."""
+    found = set(trials)
+    for trial, known in state.known.items():  # a copy comes after its parent
+        if known.start is not None and known.start[0] in found:
+            found.add(trial)
     return found
 
 
