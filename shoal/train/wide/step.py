@@ -181,8 +181,8 @@ class SharedStep:
             if any(each.halted for each in told):
                 raise Halted
             self.notes.give(self._lane, [each.notes for each in told])
-            columns = zip(*(each.present for each in told), strict=True)
-            buckets.fill([any(ranks) for ranks in columns])
+            by_parameter = zip(*(each.present for each in told), strict=True)
+            buckets.fill([any(ranks) for ranks in by_parameter])
         generations = {each.generation for each in told}
         return len(generations) == 1 and max(generations) > self._seat.generation
 
