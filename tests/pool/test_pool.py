@@ -131,7 +131,7 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
     for name in ("first", "second"):
         ended(shoal_("replay", name))  # it fails if any weight differs
         found = shoal.load_study(str(tmp_path / name))
-        assert all(trial.state == "finished" for trial in found.trials)
+        assert all(trial.status == "finished" for trial in found.trials)
     events = [line.entry for line in Folder(tmp_path / "first").lines()]
     assert any(isinstance(event, Joined) for event in events)
     assert any(isinstance(event, Left) and not event.died for event in events)
