@@ -64,7 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv(kit.KILL, str(kill))
         own, _ = ray_cluster.join(None, 2, 1, 0.3)
         yield kill
-        ray_cluster.leave(own)
+        ray_cluster.leave(own, joined=True)
 
 
 def train(recipe: Any, folder: Path, policy: str, **options: Any) -> Path:

@@ -106,7 +106,7 @@ def test_a_stopped_slot_on_another_node_is_ended_there(tmp_path: Path) -> None:
     cluster.add_node(num_cpus=2)
     bench = Bench(tmp_path, Tiny(slow=0.03))
     trials = trials_of(bench.data, [4], 6)
-    wide = [replace(trial, widths=(1, 2)) for trial in trials]
+    wide = [replace(trial, widths=(2, 2)) for trial in trials]
     stopper = Stopper(4)
     options = {"hang_after": 2.0, "checkpoint_every": 0.2}
     try:
