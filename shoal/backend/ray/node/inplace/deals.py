@@ -15,7 +15,6 @@ from typing import Any
 import ray
 from filelock import FileLock
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
@@ -121,9 +120,8 @@ class NodeDeals:
         assert catalogue is not None, "its shards lie at nodes"
         for node in cluster.live_nodes():
             if node.id not in lost and piece.home in catalogue.at(node.names):
-                where = NodeAffinitySchedulingStrategy(node.id, soft=False)
                 task = ray.remote(num_cpus=0, max_retries=0)(_read)
-                made = task.options(scheduling_strategy=where)
+                made = task.options(scheduling_strategy=cluster.only_at(node.id))
                 return node.id, made.remote(self.user, piece.home, piece.rows)
         raise DataError(
             f"samples of {piece.home} are dealt to other shards in this epoch, and none of its "
