@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.core.cluster import ShardId
+from shoal.engine.files import replaced
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
@@ -76,13 +77,11 @@ class NodeDeals:
         asked = {piece.home: self._ask(piece, ()) for piece in away}
         found = [self._piece(piece, asked) for piece in pieces]
         form = RowForm.of(found[0])
-        part = path.with_suffix(".part")
-        with NpzWriter(part) as file:
+        with replaced(path) as part, NpzWriter(part) as file:
             for place, name in enumerate(form.files):
                 shape = (deal.sizes[shard], *form.shapes[place])
                 columns = [cols.parts(each)[place] for each in found]
                 file.write(name, form.dtypes[place], shape, columns)
-        part.replace(path)
 
     def _remove_before(self, epoch: int) -> None:
         """Remove the deals of epochs before this one."""
