@@ -7,6 +7,8 @@ from shoal.core.event import Decided, Event
 from shoal.core.ports import Moment
 from shoal.core.trial import Seconds
 
+TELL: Seconds = 30.0  # between two reports, for those who look while the study runs
+
 
 class DecidingTime:
     """The seconds in which the engine had the last moment and did not ask for the next one."""
@@ -16,11 +18,18 @@ class DecidingTime:
         self._moments = 0
         # How many moments there were when the seconds were told; -1: they never were.
         self._told = -1
+        self._tell_at = monotonic() + TELL
 
     def handed(self, moment: Moment) -> Iterator[Moment]:
-        """Hand the engine the moment; what passes until it asks again counts."""
+        """Hand the engine the moment; what passes until it asks again counts.
+
+        Now and then the moment also says how long the engine decided so far.
+        """
+        time, events = moment
+        if monotonic() >= self._tell_at:
+            events = (*events, self._tell())
         begin = monotonic()
-        yield moment
+        yield time, events
         self._seconds += monotonic() - begin
         self._moments += 1
 
@@ -31,6 +40,10 @@ class DecidingTime:
         """
         events = list(others)
         if not events and self._moments > self._told + 1:
-            self._told = self._moments
-            events.append(Decided(self._seconds))
+            events.append(self._tell())
         return events
+
+    def _tell(self) -> Decided:
+        self._told = self._moments
+        self._tell_at = monotonic() + TELL
+        return Decided(self._seconds)

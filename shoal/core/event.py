@@ -180,7 +180,7 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """How long the driver decided in this run, until its end.
+    """How long the driver decided in this run so far; told now and then, and at its end.
 
     `seconds`: of the searcher, the policy, and of writing down and passing on what they said.
     """

@@ -14,12 +14,10 @@ from shoal.profile.given import Given
 from shoal.profile.pace import (
     fused_seconds,
     lockstep,
-    new_lanes,
     only_shrinks,
     repacked,
     rescaled,
     shares_one_slot,
-    until_all_begin,
 )
 from shoal.profile.signatures import Key, Signatures
 from shoal.profile.slot_speeds import SlotSpeeds
@@ -264,19 +262,20 @@ class Belief:
         repack = 0.0
         if repacked(before, after):
             repack = max(self._figure(trial, "repack") for trial in after.trials)
+        if before is None:
+            return repack + self._dearest(after.lanes)
         if only_shrinks(before, after):
             return repack
 
-        if before is not None:
-            way = rescaled(before, after)
-            first = after.lanes[0].trial
-            if way is not None and (way in self._figures(first) or way in self._mean):
-                return self._figure(first, way)
-        return repack + until_all_begin(new_lanes(before, after), self._hop)
+        way = rescaled(before, after)
+        first = after.lanes[0].trial
+        if way is not None and (way in self._figures(first) or way in self._mean):
+            return self._figure(first, way)
+        return repack + self._dearest(set(after.lanes) - set(before.lanes))
 
-    def _hop(self, trial: TrialId) -> Seconds:
-        """What it takes to begin the trial where its state is not."""
-        return self._figure(trial, "switch")
+    def _dearest(self, lanes: Iterable[Lane]) -> Seconds:
+        """What it takes to begin the lane among these for which it takes longest."""
+        return max(self._figure(lane.trial, "switch") for lane in lanes)
 
     def _figure(self, trial: TrialId, name: str) -> float:
         """The trial's figure of this name; else the mean of those measured; else 0."""

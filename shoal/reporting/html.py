@@ -62,7 +62,7 @@ def page(
         "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
         "slots": ("Slots", _slots(facts, chart, drawings)),
         "overhead": ("What the policy took", measured.overhead(facts)),
-        "feeders": ("Feeders", tables.feeders(facts)),
+        "feeders": ("Feeders", measured.feeders(facts)),
         "configs": ("Configuration and score", _configs(facts, drawings)),
         "failures": ("Failures", tables.failures(facts)),
         "splits": ("Packs out of memory", tables.splits(facts)),

@@ -128,8 +128,11 @@ def _feeder_lines(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for row in found.get("feeders", ())[-TOP:]:
         if row["served"]:
+            received = ""
+            if row.get("received"):
+                received = f"{count(row['received'])} received from other nodes, "
             lines.append(
-                f"feeders  {row['feeders']:g}: {count(row['made'])} chunks made, "
+                f"feeders  {row['feeders']:g}: {count(row['made'])} chunks made, {received}"
                 f"{count(row['served'])} handed out, "
                 f"{share(row['waits'], row['served'])} of them waited for"
             )

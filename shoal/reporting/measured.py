@@ -1,11 +1,11 @@
-"""The tables of the profile's figures, and of what the policy cost, for the report's page."""
+"""The tables of the profile's figures, of what the policy cost, and of what feeders did."""
 
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 from shoal.reporting.facts.bars import waiting
-from shoal.reporting.facts.format import config, count, duration, share, size
+from shoal.reporting.facts.format import DASH, config, count, duration, share, size
 from shoal.reporting.facts.metrics import Account, given_rows
 from shoal.reporting.packing import FUSED
 from shoal.reporting.tables import SHOWN, details, table
@@ -27,6 +27,28 @@ THEN = (
 TEXT = (
     "<p>Trials of one signature (model, optimizer, batch size, precision) "
     "share these figures.</p>"
+)
+
+FEEDER_HEADS = (
+    "run",
+    "node",
+    "feeders",
+    "chunks made",
+    "received",
+    "handed out",
+    "not ready",
+    "waited",
+    "processor time",
+    "ahead",
+    "held",
+)
+FEEDER_TEXT = (
+    "<p>Data that takes work to prepare was prepared once for all slots of a node. "
+    "Received: chunks that another node made. "
+    "Not ready: chunks that a slot asked for before they were made, "
+    "and how long slots waited for them, all together. "
+    "Ahead: samples made before they were asked for, at most. "
+    "Held: for slots that come later, at most.</p>"
 )
 
 
@@ -156,3 +178,42 @@ def _shown(name: str, figure: float | None) -> str:
     if name in ("memory", "crowded"):
         return size(figure * GIB)
     return duration(figure)
+
+
+def feeders(account: Account) -> str:
+    """What the processes did that prepare data for the slots of a node, run by run.
+
+    Nothing if there were none.
+    """
+    rows = []
+    for (run, node), figures in account.feeders.items():
+        rows.append([(str(run), run), node, *_feeder_cells(figures)])
+    if not rows:
+        return ""
+    return FEEDER_TEXT + table(FEEDER_HEADS, rows, sortable=True)
+
+
+def _feeder_cells(figures: Mapping[str, float]) -> list[tuple[str, float]]:
+    """The figures of one node in one run, in the order of the table's heads."""
+    late = DASH
+    if figures["served"]:
+        late = share(figures["waits"], figures["served"])
+    shown = {
+        "feeders": str(int(figures["feeders"])),
+        "made": count(figures["made"]),
+        "received": _received(figures),
+        "served": count(figures["served"]),
+        "waits": late,
+        "waited": duration(figures["waited"]),
+        "cpu": duration(figures["cpu"]),
+        "ahead": count(figures["ahead"]),
+        "bytes": size(figures["bytes"]),
+    }
+    return [(text, figures.get(name, 0.0)) for name, text in shown.items()]
+
+
+def _received(figures: Mapping[str, float]) -> str:
+    """Chunks that came from another node, and what was sent."""
+    if not figures.get("received"):
+        return "0"
+    return f"{count(figures['received'])} ({size(figures['received_bytes'])})"

@@ -30,25 +30,6 @@ Cell = tuple[Any, ...]
 # Rows shown at once: of trials the best, of others all or, folded away, more.
 SHOWN = 20
 TAG = re.compile(r"<[^>]*>")
-FEEDER_HEADS = (
-    "run",
-    "node",
-    "feeders",
-    "chunks made",
-    "handed out",
-    "not ready",
-    "waited",
-    "processor time",
-    "ahead",
-    "held",
-)
-FEEDER_TEXT = (
-    "<p>Data that takes work to prepare was prepared once for all slots of a node. "
-    "Not ready: chunks that a slot asked for before they were made, "
-    "and how long slots waited for them, all together. "
-    "Ahead: samples made before they were asked for, at most. "
-    "Held: for slots that come later, at most.</p>"
-)
 
 
 # -- HTML ------------------------------------------------------------------------------------------
@@ -365,34 +346,3 @@ def _lost(row: TrialRow) -> list[Any]:
         (count(void.samples), void.samples),
         (duration(void.seconds), void.seconds),
     ]
-
-
-def feeders(account: Account) -> str:
-    """What the processes did that prepare data for the slots of a node, run by run.
-
-    Nothing if there were none.
-    """
-    rows = []
-    for (run, node), figures in account.feeders.items():
-        rows.append([(str(run), run), node, *_feeder_cells(figures)])
-    if not rows:
-        return ""
-    return FEEDER_TEXT + table(FEEDER_HEADS, rows, sortable=True)
-
-
-def _feeder_cells(figures: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The figures of one node in one run, in the order of the table's heads."""
-    late = DASH
-    if figures["served"]:
-        late = share(figures["waits"], figures["served"])
-    shown = {
-        "feeders": str(int(figures["feeders"])),
-        "made": count(figures["made"]),
-        "served": count(figures["served"]),
-        "waits": late,
-        "waited": duration(figures["waited"]),
-        "cpu": duration(figures["cpu"]),
-        "ahead": count(figures["ahead"]),
-        "bytes": size(figures["bytes"]),
-    }
-    return [(text, figures[name]) for name, text in shown.items()]

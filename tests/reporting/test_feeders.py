@@ -21,6 +21,7 @@ LINES = [
     Line(9.0, Fed("here", FIGURES)),
     Line(10.0, Opened(2, {}, {})),
     Line(11.0, Fed("here", {**FIGURES, "served": 0})),
+    Line(12.0, Fed("there", {**FIGURES, "received": 300, "received_bytes": 6e6})),
 ]
 
 
@@ -29,13 +30,17 @@ def test_the_report_says_what_feeders_did() -> None:
     assert [(row["run"], row["made"], row["served"]) for row in found["feeders"]] == [
         (1, 100, 790),
         (2, 100, 0),
+        (2, 100, 790),
     ]
     told = [line for line in status_lines(found) if line.startswith("feeders")]
     assert told == [
-        "feeders  2: 100 chunks made, 790 handed out, 10 % of them waited for"
+        "feeders  2: 100 chunks made, 790 handed out, 10 % of them waited for",
+        "feeders  2: 100 chunks made, 300 received from other nodes, 790 handed out, "
+        "10 % of them waited for",
     ]
     html = page(LINES)
     assert 'id="feeders"' in html and "500 MB" in html
+    assert "300 (6" in html
     assert 'id="feeders"' not in page(LINES[:1])
 
 

@@ -10,14 +10,13 @@ Optimus' greedy +1, which stops where one slot more does not help though several
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
-from shoal.policy.choice import check_one_of
 from shoal.policy.width.ask import (
     Ask,
     Rungs,
@@ -117,7 +116,9 @@ class Doubling:
     foretell: str | None = None
 
     def __post_init__(self) -> None:
-        check_one_of("doubling's rule", Rule, self.rule)
+        if self.rule not in get_args(Rule):
+            listed = ", ".join(get_args(Rule))
+            raise ValueError(f"doubling's rule is one of {listed}; got {self.rule!r}")
         check_interval(self.every)
 
     def start(self) -> None:

@@ -75,13 +75,19 @@ class OverheadTally:
                 self._forms = self._always or _forms(entry.head.get("policy"))
             case Decided(seconds):
                 self._decided[self._run] = seconds
-            case Remembered("policy", {"paces": paces, "tried": _}):
-                self._measures = paces is None
-                self._measured = self._measured or 0.0
+            case Remembered("policy", memory):
+                self._remember(memory)
             case Planned() if self._forms:
                 self._plan(time, entry)
             case Finished(trial) | Failed(trial) | Retired(trial):
                 self._ends[trial] = time
+
+    def _remember(self, memory: Any) -> None:
+        """A flotilla without paces has trials measured."""
+        flotilla = _flotilla(memory)
+        self._measures = flotilla is not None and flotilla["paces"] is None
+        if flotilla is not None:
+            self._measured = self._measured or 0.0
 
     def _plan(self, time: Seconds, entry: Planned) -> None:
         """Gangs stop and start."""
@@ -112,6 +118,20 @@ class OverheadTally:
             mean(lengths.values()),
             pstdev(lengths.values()),
         )
+
+
+def _flotilla(memory: Any) -> Mapping[str, Any] | None:
+    """The memory of a flotilla that is at work, in that of a policy: its own, or of one within."""
+    match memory:
+        case {"paces": _, "tried": _}:
+            found: Mapping[str, Any] = memory
+            return found
+        case {"follows": name, "inner": {**inner}}:
+            return _flotilla(inner.get(name))
+        case [_, _]:
+            within = map(_flotilla, memory)
+            return next((found for found in within if found is not None), None)
+    return None
 
 
 def _forms(policy: Any) -> bool:

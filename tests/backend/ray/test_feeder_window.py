@@ -25,7 +25,8 @@ from shoal.backend.ray.node import window as ray_window
 from shoal.backend.ray.node.feed import FeederFeed, Totals
 from shoal.backend.ray.node.feeder import PreparedChunk
 from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.window import COUNTED, Window
+from shoal.backend.ray.node.sharing.counts import COUNTED
+from shoal.backend.ray.node.window import Window
 from shoal.core.event import Fed
 from shoal.train.data import columns as cols
 

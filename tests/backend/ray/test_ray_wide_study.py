@@ -4,14 +4,12 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from time import sleep
-from typing import Any
 
-import numpy as np
 import pytest
 from ray_wide_kit import Exact, check_replay, gangs_of
 
 import shoal
-from shoal.core.event import Advanced, Fed, Remembered
+from shoal.core.event import Advanced, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
@@ -82,36 +80,6 @@ def test_packs_and_a_wide_lane_run_at_one_moment(tmp_path: Path) -> None:
     visits = study.state.visits.values()
     assert all(len(each) == 4 for each in visits)
     check_replay(study, trials=5)
-
-
-class Noisy(Exact):
-    """What is prepared differs in each pass."""
-
-    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
-        x, y = samples
-        return x + rng.normal(scale=0.1, size=x.shape).astype(np.float32), y
-
-
-@pytest.mark.slow
-def test_flotillas_and_wide_lanes_that_are_fed_learn_as_alone(tmp_path: Path) -> None:
-    """`replay` trains each trial alone and prepares its data itself: that must be the same."""
-    recipe = Noisy(tmp_path / "traces", samples=1203, shards=2, slow=0.01)
-    study = studied(recipe, [4, 8, 16])
-    study.optimize(
-        "grid",
-        policy="flotilla",
-        max_epochs=2,
-        widths=(1, 4),
-        backend="ray",
-        slots=4,
-        feeders=1,
-        progress=False,
-    )
-    assert max(len(gang.slots) for gang in gangs_of(study)) > 1, "wide lanes"
-    entries = [line.entry for line in study.lines()]
-    fed = [entry.figures for entry in entries if isinstance(entry, Fed)][-1]
-    assert fed["served"] > fed["made"] > 0, "chunks are prepared once for several"
-    check_replay(study, trials=3)
 
 
 @pytest.mark.slow

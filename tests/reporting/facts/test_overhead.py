@@ -1,5 +1,8 @@
 """What deciding, profiling, checkpointing and waiting take, and how long flotillas ran."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from shoal import reporting
@@ -31,7 +34,10 @@ def trained(trial: TrialId, seconds: float) -> Advanced:
     return Advanced({trial: 1.0}, spent={trial: {"train": seconds}})
 
 
-def study(policy: str) -> list[Line]:
+def study(
+    policy: str, within: Callable[[Any], Any] = lambda memory: memory
+) -> list[Line]:
+    """`within`: what the policy that has the flotillas remembers of them."""
     first = gang(A, W[0]), gang(B, W[1])
     second = gang(B, *W, since=1)
     last = gang(C, *W, since=2)
@@ -39,11 +45,11 @@ def study(policy: str) -> list[Line]:
         (0.0, Opened(1, {}, {"policy": {"name": policy}})),
         (0.0, Joined(tuple(Slot(slot, "n") for slot in W))),
         *((0.0, Submitted(Trial(name, 100.0, {}))) for name in (A, B, C)),
-        (0.0, Remembered("policy", {"paces": None, "tried": {}})),
+        (0.0, Remembered("policy", within({"paces": None, "tried": {}}))),
         (0.0, Planned((), (gang(C, W[0]), gang(B, W[1], since=9)))),
         (4.0, trained(B, 4.0)),
         (4.0, trained(C, 4.0)),
-        (4.0, Remembered("policy", {"paces": {"a": 1.0}, "tried": {}})),
+        (4.0, Remembered("policy", within({"paces": {"a": 1.0}, "tried": {}}))),
         (4.0, Planned((gang(C, W[0]), gang(B, W[1], since=9)), first)),
         (10.0, Advanced({A: 10.0}, spent={A: {"train": 4.0, "save": 2.0}})),
         (10.0, Finished(A)),
@@ -65,6 +71,24 @@ def test_shares_of_deciding_profiling_checkpointing_and_waiting() -> None:
     assert shares["profiling"] == pytest.approx(4 / 20)
     assert shares["checkpointing"] == pytest.approx(2 / 40)
     assert shares["waiting"] == pytest.approx(2 / 40), "w0, while only B is at work"
+
+
+@pytest.mark.parametrize(
+    ("within", "measures"),
+    [
+        (lambda memory: [memory, None], True),
+        (lambda memory: {"follows": "b", "inner": {"a": 0, "b": [memory, 1]}}, True),
+        (lambda memory: {"follows": "a", "inner": {"a": 0, "b": memory}}, False),
+    ],
+)
+def test_profiling_of_flotillas_within_another_policy(
+    within: Callable[[Any], Any], measures: bool
+) -> None:
+    shares = reporting.account(study("auto", within)).shares
+    if measures:
+        assert shares["profiling"] == pytest.approx(4 / 20)
+    else:
+        assert "profiling" not in shares
 
 
 def test_flotillas_and_how_long_their_trials_ran() -> None:

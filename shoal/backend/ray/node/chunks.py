@@ -1,11 +1,13 @@
-"""The chunks that a window holds, within its memory."""
+"""The chunks that a window holds, within its memory, and those that are waited for."""
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.backend.ray.node.feeder import Key
+from shoal.core.trial import Samples
 
 
 @dataclass(eq=False, slots=True)
@@ -33,10 +35,17 @@ class HeldChunks:
         """The chunk; None if it is not held."""
         return self._held.get(key)
 
-    def put(self, key: Key, chunk: HeldChunk) -> None:
-        """Hold one more, before there is room for it: see `clear`."""
+    def put(self, key: Key, chunk: HeldChunk, others: int) -> tuple[int, Samples]:
+        """Hold one more, and drop some if there is no room for it.
+
+        Returns the bytes of all chunks before some are dropped, with so many `others` that are
+        being made, and the samples that no slot asked for yet.
+        """
         self._held[key] = chunk
         self.largest = max(self.largest, chunk.bytes)
+        most = self.bytes() + others * self.largest
+        self.clear(0)
+        return most, sum(chunk.rows for chunk in self.unasked())
 
     def want(self, keys: Iterable[Key]) -> None:
         """These are wanted now, so that others are dropped before them; the last one last."""
@@ -74,3 +83,26 @@ class HeldChunks:
         while len(self._held) > fewest and total > self.room:
             _, dropped = self._held.popitem(last=False)
             total -= dropped.bytes
+
+
+class AwaitedChunks:
+    """Chunks that somebody waits for; who asked first comes first."""
+
+    def __init__(self) -> None:
+        self._futures: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = (
+            OrderedDict()
+        )
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._futures)
+
+    def coming(self, key: Key) -> asyncio.Future[HeldChunk | None]:
+        """The chunk, once it is there; None if it does not come."""
+        loop = asyncio.get_running_loop()
+        return asyncio.shield(self._futures.setdefault(key, loop.create_future()))
+
+    def answer(self, key: Key, held: HeldChunk | None) -> None:
+        """Tell those who wait for the chunk."""
+        waiting = self._futures.pop(key, None)
+        if waiting is not None:
+            waiting.set_result(held)

@@ -8,12 +8,14 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal.backend.ray.cluster import only_at
 from shoal.backend.ray.node.feeder import Key
 from shoal.backend.ray.node.process import fetched
-from shoal.backend.ray.node.setup import Feeders, FeederSetup
-from shoal.backend.ray.node.window import COUNTED, MOST, Window
+from shoal.backend.ray.node.setup import Feeders, FeederSetup, window_name
+from shoal.backend.ray.node.sharing.counts import COUNTED, MOST
+from shoal.backend.ray.node.sharing.directory import ChunkDirectory
+from shoal.backend.ray.node.window import Window
 from shoal.core.event import Event, Fed
 from shoal.core.trial import Samples, Seconds
 from shoal.train.data import columns as cols
@@ -87,8 +89,8 @@ def start(setup: FeederSetup, node: str) -> Any:
     options = {
         "num_cpus": 0,
         "max_restarts": -1,
-        "scheduling_strategy": only_at(node),
-        "name": _name(setup.token, node),
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "name": window_name(setup.token, node),
     }
     return ray.remote(Window).options(**options).remote(*setup.sent())
 
@@ -97,7 +99,7 @@ def find(token: str, node: str, count: Feeders, ahead: Samples) -> FeederFeed | 
     """A slot's way to the window of its node, if that has one."""
     if not count:
         return None
-    window = ray.get_actor(_name(token, node))
+    window = ray.get_actor(window_name(token, node))
     return FeederFeed(window, ahead, waits=count != "auto")
 
 
@@ -131,6 +133,7 @@ class Windows:
         self.by_node: dict[str, Any] = {}
         self._setup = setup
         self._follow = follow
+        self._directory: Any = None  # where they meet, if there are several
         self._totals = Totals()
         self._said: list[Fed] = []  # by `fed`, last
 
@@ -138,7 +141,19 @@ class Windows:
         """Start the node's window, before its first slot asks for it."""
         if self._setup.count and node not in self.by_node:
             self.by_node[node] = start(self._setup, node)
+            self._introduce(node)
             self._hear(node)
+
+    def _introduce(self, node: str) -> None:
+        """Let the node's window share chunks with the others, if there are any."""
+        nodes = [node]
+        if self._directory is None and len(self.by_node) > 1:
+            options = {"num_cpus": 0, "max_restarts": -1}
+            self._directory = ray.remote(ChunkDirectory).options(**options).remote()
+            nodes = list(self.by_node)
+        if self._directory is not None:
+            for each in nodes:
+                self.by_node[each].join.remote(self._directory)
 
     def _hear(self, node: str) -> None:
         """Ask the window for news."""
@@ -150,6 +165,7 @@ class Windows:
         if not gone(error):
             self._hear(node)
         if error is not None:
+            self._introduce(node)  # if it comes back, it knows nobody
             return []
         return [self._totals.take(*future.result())]
 
@@ -165,6 +181,8 @@ class Windows:
         """End the windows; their feeders end with them."""
         for window in self.by_node.values():
             ray.kill(window)
+        if self._directory is not None:
+            ray.kill(self._directory)
 
 
 def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
@@ -185,8 +203,3 @@ def _fed(windows: Iterable[Any]) -> list[tuple[int, Fed]]:
 def gone(error: BaseException | None) -> bool:
     """Whether a window's error means that it will not come back."""
     return error is not None and not isinstance(error, ActorUnavailableError)
-
-
-def _name(token: str, node: str) -> str:
-    """The window's, in the cluster."""
-    return f"shoal-feeders-{token}-{node}"

@@ -1,25 +1,18 @@
-"""The feeders of a node, and what the node's slots tell that decides how many there are."""
+"""The feeders of a node."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from time import monotonic
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal.backend.ray.cluster import only_at
-from shoal.backend.ray.node.feeder import Feeder, Key
+from shoal.backend.ray.node.feeder import Feeder
 from shoal.backend.ray.node.setup import FeederSetup
-from shoal.core.trial import Seconds
-from shoal.profile.fleet import feeders_wanted
+from shoal.backend.ray.node.sharing.demand import FeederDemand
 
-KNOWN = 5  # chunks to be prepared before their times count for anything
-RECENT = 15  # chunks whose median time counts
-FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not count
 RESTARTS = 10  # of a feeder: one that cannot even start would be started for ever
 TRIES = 3  # feeders that came to nothing, after which no more are started
 
@@ -35,61 +28,6 @@ class BackgroundTasks:
         task = asyncio.ensure_future(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-@dataclass(eq=False, slots=True)
-class SlotDemand:
-    """What a slot told of itself last."""
-
-    heard: float = 0.0  # when, by the monotonic clock
-    trained: Seconds | None = None  # seconds of training per sample
-    coming: Sequence[Key] = ()  # the chunks that it will ask for next
-
-
-class FeederDemand:
-    """What the slots of a node ask for, and how fast it is prepared."""
-
-    def __init__(self) -> None:
-        # Seconds per sample prepared, lately, with the feeders that there are now.
-        self.times: deque[Seconds] = deque(maxlen=RECENT)
-        self._slots: dict[str, SlotDemand] = {}
-        self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
-
-    def hear(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> None:
-        """The slot asks for the first of these chunks, and will ask for the others."""
-        demand = self._slots.setdefault(slot, SlotDemand())
-        demand.heard = monotonic()
-        demand.trained = trained or demand.trained
-        demand.coming = keys[1:]
-        self._asked.append(keys[0])
-
-    def coming(self) -> Iterator[Key]:
-        """The chunks that slots will ask for next."""
-        for slot in self._live():
-            yield from slot.coming
-
-    def feeders(self, cpus: int, threads: int) -> int:
-        """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
-
-        `threads`: CPUs that each slot takes itself.
-        """
-        if len(self.times) < KNOWN:
-            return 0
-
-        slots = self._live()
-        train = [slot.trained for slot in slots if slot.trained]
-        if len(train) < len(slots) or len(self._asked) < 2 * len(slots):
-            return 0
-
-        most = max(1, cpus - len(slots) * threads)
-        different = len(set(self._asked)) / len(self._asked)
-        prepare = max(median(self.times), 1e-9)
-        return feeders_wanted(prepare, train, different, most)
-
-    def _live(self) -> list[SlotDemand]:
-        """The slots that asked for something lately."""
-        since = monotonic() - FORGOTTEN
-        return [slot for slot in self._slots.values() if slot.heard > since]
 
 
 class FeederPool:
@@ -173,7 +111,9 @@ class FeederPool:
             "num_cpus": 0,
             "max_restarts": RESTARTS,
             "max_task_retries": 2,
-            "scheduling_strategy": only_at(self._node),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(
+                self._node, soft=False
+            ),
         }
         made = ray.remote(Feeder).options(**options)
         return made.remote(*replace(self._setup, data_memory_gb=memory).sent())

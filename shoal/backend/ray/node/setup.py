@@ -75,3 +75,8 @@ class FeederSetup:
     def received(self, pieces: Iterable[bytes]) -> "FeederSetup":
         """The setup again, from what `sent` gave."""
         return replace(self, user=b"".join(pieces))
+
+
+def window_name(token: str, node: str) -> str:
+    """The name, in the cluster, of the node's window."""
+    return f"shoal-feeders-{token}-{node}"

@@ -9,8 +9,6 @@ behind the window has its chunks made again. How many feeders: appendix B.3, see
 
 import asyncio
 import os
-import platform
-from collections import OrderedDict
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any
@@ -18,25 +16,17 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError, UnserializableException
 
-from shoal.backend.ray.node.chunks import HeldChunk, HeldChunks
+from shoal.backend.ray.node.chunks import AwaitedChunks, HeldChunk, HeldChunks
 from shoal.backend.ray.node.feeder import Key, PreparedChunk
-from shoal.backend.ray.node.pool import BackgroundTasks, FeederDemand, FeederPool
+from shoal.backend.ray.node.pool import BackgroundTasks, FeederPool
 from shoal.backend.ray.node.setup import FeederSetup
+from shoal.backend.ray.node.sharing.counts import WindowCounts
+from shoal.backend.ray.node.sharing.demand import FeederDemand
+from shoal.backend.ray.node.sharing.exchange import ChunkExchange
 from shoal.core.cluster import ShardId
 from shoal.core.event import Fed
-from shoal.core.trial import Seconds
+from shoal.core.trial import Samples, Seconds
 
-COUNTED = (  # of a window, in this run so far
-    "feeders",
-    "made",  # chunks
-    "served",  # chunks handed out
-    "waits",  # of these, not ready when they were asked for
-    "waited",  # seconds, of all slots
-    "cpu",  # seconds of the feeders' processors
-    "bytes",  # of chunks held and being made, at most
-    "ahead",  # samples prepared and not asked for yet, at most
-)
-MOST = ("bytes", "ahead")  # of these: not sums
 TELL = 30.0  # seconds between two reports, while there is something new
 SHARE = 0.3  # of the node's object store that the window may fill, lest models at rest find no room
 CHUNK_FAILED = (
@@ -61,19 +51,18 @@ class Window:
         self._demand = FeederDemand()
         self._tasks = BackgroundTasks()
         self._pool = FeederPool(setup, node, self._demand, self._tasks, self._on_pool)
+        self._counts = WindowCounts()
+        self._exchange = ChunkExchange(setup.token, node, self._counts)
 
         self._making: set[Key] = set()
         # Chunks that could not be made: slots find out by themselves why.
         self._broken: set[Key] = set()
-        self._wanted: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = OrderedDict()
+        self._wanted = AwaitedChunks()
         # By shard and number: the feeder that has what `prepare` made of that chunk.
         self._homes: dict[tuple[ShardId, int], Any] = {}
         # The feeder that was given a chunk of the shard last.
         self._readers: dict[ShardId, Any] = {}
 
-        self._cpu: dict[int, Seconds] = {}  # of each feeder, by its process
-        self._figures = dict.fromkeys(COUNTED, 0.0)
-        self._told = self._fed()
         self._news = asyncio.Event()
         if self._pool.feeders:
             self._news.set()
@@ -100,11 +89,11 @@ class Window:
         if held is None:
             held = await self._made(key)
         if held is None:
-            return self._without_chunk()
+            return [] if self._pool.feeders else None
 
         held.asked = True
         self._chunks.want(keys[::-1])
-        self._count(served=1)
+        self._counts.add(served=1)
         self._dispatch()
         return [held.ref]
 
@@ -127,23 +116,18 @@ class Window:
     def _hear(self, slot: str, keys: Sequence[Key], trained: Seconds | None) -> None:
         """Note what the slot wants, and start feeders if that takes more of them."""
         self._demand.hear(slot, keys, trained)
+        if self._pool.grows:
+            self._tasks.start(self._exchange.learn(self._demand))
         self._pool.grow(self._cpus)
 
     async def _made(self, key: Key) -> HeldChunk | None:
         """The chunk, once a feeder has made it; None if none did."""
         begin = monotonic()
-        loop = asyncio.get_running_loop()
-        coming = self._wanted.setdefault(key, loop.create_future())
+        coming = self._wanted.coming(key)
         self._dispatch()
-        held = await asyncio.shield(coming)
-        self._count(waits=1, waited=monotonic() - begin)
+        held = await coming
+        self._counts.add(waits=1, waited=monotonic() - begin)
         return held
-
-    def _without_chunk(self) -> list[Any] | None:
-        """The answer to a slot whose chunk no feeder made."""
-        if self._pool.feeders:
-            return []
-        return None
 
     def _behind(self, key: Key) -> bool:
         """Whether a slot makes a chunk sooner that nobody asked for yet.
@@ -152,10 +136,29 @@ class Window:
         """
         if key in self._wanted or key in self._making or not self._pool.grows:
             return False
-        waiting = self._wanted.keys() - self._making
+        waiting = set(self._wanted) - self._making
         return len(waiting) >= len(self._pool.feeders)
 
+    # -- what windows of other nodes ask -----------------------------------------------
+
+    async def hand(self, key: Key) -> tuple[list[Any], int, Samples] | None:
+        """A reference to the chunk as of `chunk`, its bytes and samples; None: nobody makes it."""
+        if key in self._broken or not self._pool.feeders:
+            return None
+        held = self._chunks.get(key)
+        if held is None:
+            coming = self._wanted.coming(key)
+            self._dispatch()
+            held = await coming
+        if held is None:
+            return None
+        return [held.ref], held.bytes, held.rows
+
     # -- what the driver asks ----------------------------------------------------------
+
+    async def join(self, directory: Any) -> None:
+        """There are windows at other nodes. `directory`: see `ChunkDirectory`."""
+        self._exchange.join(directory)
 
     async def fed(self) -> tuple[int, Fed]:
         """This process, and what it did so far: figures as `COUNTED`. See `Totals`."""
@@ -170,11 +173,11 @@ class Window:
             try:
                 await asyncio.wait_for(self._news.wait(), TELL)
             except TimeoutError:
-                if self._fed() == self._told:
+                if self._fed() == self._counts.told:
                     continue
             self._news.clear()
-            self._told = self._fed()
-            return os.getpid(), self._told
+            self._counts.told = self._fed()
+            return os.getpid(), self._counts.told
 
     async def pids(self) -> tuple[int, list[int]]:
         """This process, and the feeders'."""
@@ -183,8 +186,7 @@ class Window:
 
     def _fed(self) -> Fed:
         """What the feeders did so far."""
-        figures = self._figures | {"feeders": float(len(self._pool.feeders))}
-        return Fed(platform.node(), figures)
+        return self._counts.fed(len(self._pool.feeders))
 
     # -- making ------------------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class Window:
             self._readers[key[0]] = feeder
             self._making.add(key)
             self._chunks.clear(len(self._making) * self._chunks.largest)
-            self._tasks.start(self._make(feeder, key))
+            self._tasks.start(self._obtain(feeder, key))
 
     def _next(self) -> Key | None:
         """The chunk to make next; None if there is none, or no memory for one."""
@@ -227,6 +229,22 @@ class Window:
                 return key
 
         return None
+
+    async def _obtain(self, feeder: Any, key: Key) -> None:
+        """Have the feeder make the chunk, unless another node makes it: then bring it here."""
+        maker = await self._exchange.maker(key)
+        if maker is None:
+            await self._make(feeder, key)
+            return
+
+        self._pool.rest(feeder)
+        self._dispatch()
+        held = await self._exchange.brought(key, maker)
+        if held is not None:
+            self._hold(key, held)
+            self._answer(key, held)
+        self._making.discard(key)
+        self._dispatch()
 
     async def _make(self, feeder: Any, key: Key) -> None:
         """Have the feeder make the chunk, and answer the slots that wait for it."""
@@ -248,42 +266,25 @@ class Window:
         """The chunk, made by the feeder and held from now on."""
         about, ref = feeder.make.options(num_returns=2).remote(key)
         made: PreparedChunk = await about
+        self._demand.times.append(made.seconds / made.rows)
+        self._exchange.made(made)
+        self._counts.spent(made.pid, made.cpu)
+        self._counts.add(made=1)
         held = HeldChunk(ref, made.bytes, made.rows)
-        self._chunks.put(key, held)
-        self._took(made)
+        self._hold(key, held)
         return held
+
+    def _hold(self, key: Key, held: HeldChunk) -> None:
+        """Hold one chunk more."""
+        size, ahead = self._chunks.put(key, held, len(self._making) - 1)
+        self._counts.most(bytes=size, ahead=ahead)
 
     def _answer(self, key: Key, held: HeldChunk | None) -> None:
         """Tell those who wait for the chunk; if no feeder is left, all who wait for any."""
-        answered = [key]
+        self._wanted.answer(key, held)
         if not self._pool.feeders:
-            answered = list(self._wanted)
-        for each in answered:
-            waiting = self._wanted.pop(each, None)
-            if waiting is None:
-                continue
-            if each == key:
-                waiting.set_result(held)
-            else:
-                waiting.set_result(None)
-
-    def _took(self, made: PreparedChunk) -> None:
-        """Count what a chunk took, and drop others if there is no room for it."""
-        self._demand.times.append(made.seconds / made.rows)
-        self._cpu[made.pid] = made.cpu
-        others = len(self._making) - 1
-        held = self._chunks.bytes() + others * self._chunks.largest
-        self._chunks.clear(0)
-        ahead = sum(chunk.rows for chunk in self._chunks.unasked())
-        self._figures["cpu"] = sum(self._cpu.values())
-        self._figures["bytes"] = max(self._figures["bytes"], held)
-        self._figures["ahead"] = max(self._figures["ahead"], ahead)
-        self._count(made=1)
-
-    def _count(self, **more: float) -> None:
-        """Add to the figures."""
-        for name, each in more.items():
-            self._figures[name] += each
+            for each in list(self._wanted):
+                self._wanted.answer(each, None)
 
 
 def _resources(node: str) -> dict[str, float]:
