@@ -28,6 +28,12 @@ TEXT = (
     "<p>Trials of one signature (model, optimizer, batch size, precision) "
     "share these figures.</p>"
 )
+# What a share is a part of; the others are of slot time.
+OF = {"deciding": "run time", "profiling": "run time"}
+TOGETHER = (
+    "<p>The trials that the policy started at one moment, and how long they ran until they ended "
+    "or got other slots.</p>"
+)
 
 FEEDER_HEADS = (
     "run",
@@ -56,22 +62,30 @@ def overhead(account: Account) -> str:
     """What deciding, profiling, checkpointing and waiting took, and how long flotillas ran."""
     if not account.use:
         return ""
-    rows = [[name, (share(part, 1.0), part)] for name, part in account.shares.items()]
-    text = table(["what", "share"], rows) + _waiting(account)
+    rows = []
+    for name, part in account.shares.items():
+        rows.append([name, OF.get(name, "slot time"), (share(part, 1.0), part)])
+    text = table(["what", "of", "share"], rows) + _waiting(account)
     formed = []
     for each in account.overhead.formed:
+        deviation = "–"
+        if len(each.trials) > 1:
+            deviation = duration(each.deviation)
         formed.append(
             [
                 (duration(each.start), each.start),
                 (str(len(each.trials)), len(each.trials)),
                 (str(each.slots), each.slots),
                 (duration(each.mean), each.mean),
-                (duration(each.deviation), each.deviation),
+                (deviation, each.deviation),
             ]
         )
     if formed:
         heads = ["started at", "trials", "slots", "ran, mean", "deviation"]
-        text += "<h3>Started together</h3>" + table(heads, formed)
+        whole = table(heads, formed)
+        if len(formed) > SHOWN:
+            whole = details(f"all {len(formed):,} times", whole)
+        text += "<h3>Started together</h3>" + TOGETHER + whole
     return text
 
 

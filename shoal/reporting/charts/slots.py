@@ -305,7 +305,8 @@ def _use_trace(account: Account, cause: Cause) -> dict[str, Any]:
         "width": 0.72,
         "marker": {
             "color": cause.total,
-            "pattern": _pattern(cause),
+            # Fainter than beside it: text stands on it.
+            "pattern": _pattern(cause) | {"fgcolor": "rgba(255,255,255,0.3)"},
             "line": {"width": 0},
         },
         "text": texts,

@@ -111,3 +111,7 @@ def test_the_summary_and_the_page_say_it() -> None:
     assert len(found["formed"]) == 3
     page = reporting.page(study("flotilla"), "flotilla")
     assert "What the policy took" in page and "Started together" in page
+    assert ">run time<" in page and ">slot time<" in page
+    assert page.count('class=r data-k="0.0">–') == 2, (
+        "B and C, started alone, have no deviation"
+    )
