@@ -40,7 +40,7 @@ import torch
 from common import RESULTS, machine, versions, write
 from mps import serving
 from packing_nets import NETS, ON_CPU, ON_GPU, Images, configs
-from packing_page import GPU_WAYS, STEPS, WAYS
+from packing_page import GPU_WAYS, STEPS, WAYS, is_cut_short
 from packing_pairs import pairs, switching
 from packing_plain import Streams, plain
 from packing_ways import MOST_PROCESSES, Crew, Lanes, Processes, settle_down
@@ -235,7 +235,7 @@ def measure(args: argparse.Namespace) -> None:
             {
                 "pairs_slower": sum(row["pack?"] == "no" for row in two),
                 "pairs_quicker": sum(row["pack?"] == "yes" for row in two),
-                "widest_interval": max(row["high"] - row["low"] for row in two) / 2,
+                "pairs_cut_short": sum(is_cut_short(row) for row in two),
                 "pairs": len(two),
             },
         )

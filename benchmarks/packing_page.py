@@ -16,6 +16,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 STEPS = 20  # of a cell
+FEWEST = 6  # turns of a pair; fewer have no interval of 95 %
+CLOSE = 0.05  # a pair's IMPV is known once its interval reaches no further than this
 WAYS = ("sequential", "processes", "interleaved", "fused")  # and "chosen"
 GPU_WAYS = (
     "sequential",
@@ -158,6 +160,12 @@ def ms(row: dict[str, Any], how: str) -> str:
     if how == row["best"]:
         return f"**{text}**"
     return f"*{text}*" if how == "fused" and value > row["sequential"] else text
+
+
+def is_cut_short(row: dict[str, Any]) -> bool:
+    """Whether a pair's interval reaches further than was asked for: its time was over."""
+    widest = max(row["high"] - row["impv"], row["impv"] - row["low"])
+    return bool(row["turns"] < FEWEST or widest > CLOSE)
 
 
 def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:

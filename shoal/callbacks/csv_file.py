@@ -6,6 +6,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.files import replaced
+
 FIRST = ("trial", "epoch")
 
 
@@ -45,12 +47,10 @@ class CsvFile:
     def _begin(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         """Write the file anew, with these columns."""
         self._columns = columns
-        beside = self._path.with_suffix(".part")
-        with beside.open("w", newline="") as file:
+        with replaced(self._path) as beside, beside.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)
-        beside.replace(self._path)
 
     def end(self, trial: Any) -> None:
         """Nothing is to be done."""

@@ -6,13 +6,13 @@ a second. The pool writes into `shares.json` how many slots each study is to hav
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.files import replaced
 from shoal.engine.process import lives
 from shoal.pool.share import SlotClaim
 
@@ -176,9 +176,8 @@ def name_of(study: Path) -> str:
 
 def _write(place: Path, content: Any) -> None:
     """Write the file whole, or not at all."""
-    beside = place.with_suffix(f".{os.getpid()}.part")
-    beside.write_text(json.dumps(content))
-    beside.replace(place)
+    with replaced(place) as beside:
+        beside.write_text(json.dumps(content))
 
 
 def _read(place: Path) -> Any:

@@ -14,10 +14,12 @@ from shoal.profile.given import Given
 from shoal.profile.pace import (
     fused_seconds,
     lockstep,
+    new_lanes,
     only_shrinks,
     repacked,
     rescaled,
     shares_one_slot,
+    until_all_begin,
 )
 from shoal.profile.signatures import Key, Signatures
 from shoal.profile.slot_speeds import SlotSpeeds
@@ -262,20 +264,19 @@ class Belief:
         repack = 0.0
         if repacked(before, after):
             repack = max(self._figure(trial, "repack") for trial in after.trials)
-        if before is None:
-            return repack + self._dearest(after.lanes)
         if only_shrinks(before, after):
             return repack
 
-        way = rescaled(before, after)
-        first = after.lanes[0].trial
-        if way is not None and (way in self._figures(first) or way in self._mean):
-            return self._figure(first, way)
-        return repack + self._dearest(set(after.lanes) - set(before.lanes))
+        if before is not None:
+            way = rescaled(before, after)
+            first = after.lanes[0].trial
+            if way is not None and (way in self._figures(first) or way in self._mean):
+                return self._figure(first, way)
+        return repack + until_all_begin(new_lanes(before, after), self._hop)
 
-    def _dearest(self, lanes: Iterable[Lane]) -> Seconds:
-        """What it takes to begin the lane among these for which it takes longest."""
-        return max(self._figure(lane.trial, "switch") for lane in lanes)
+    def _hop(self, trial: TrialId) -> Seconds:
+        """What it takes to begin the trial where its state is not."""
+        return self._figure(trial, "switch")
 
     def _figure(self, trial: TrialId, name: str) -> float:
         """The trial's figure of this name; else the mean of those measured; else 0."""

@@ -1,6 +1,6 @@
 """How fast lanes go that share slots or a stream, and how a gang differs from the one before."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane
@@ -30,11 +30,33 @@ def lockstep(gang: Gang, alone: Callable[[Lane], float]) -> dict[TrialId, float]
     return dict.fromkeys(gang.trials, pace)
 
 
+def until_all_begin(
+    lanes: Iterable[Lane], seconds_of: Callable[[TrialId], Seconds]
+) -> Seconds:
+    """Seconds until all lanes have begun.
+
+    Those of one slot begin one after the other. `seconds_of`: what it takes to begin a trial.
+    """
+    busy: dict[SlotId, Seconds] = {}
+    for lane in lanes:
+        seconds = seconds_of(lane.trial)
+        for slot in lane.slots:
+            busy[slot] = busy.get(slot, 0.0) + seconds
+    return max(busy.values())
+
+
 def only_shrinks(before: Gang | None, after: Gang | None) -> bool:
     """Whether the change stops lanes, or takes some out, and leaves the others where they are."""
     if after is None:
         return True
     return before is not None and set(after.lanes) <= set(before.lanes)
+
+
+def new_lanes(before: Gang | None, after: Gang) -> tuple[Lane, ...]:
+    """The lanes that were not there before."""
+    if before is None:
+        return after.lanes
+    return tuple(lane for lane in after.lanes if lane not in before.lanes)
 
 
 def repacked(before: Gang | None, after: Gang) -> bool:

@@ -14,7 +14,7 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.profile import Cost
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
-from shoal.profile.pace import lockstep, only_shrinks
+from shoal.profile.pace import lockstep, new_lanes, only_shrinks, until_all_begin
 from shoal.profile.pack import Packing, together
 
 
@@ -271,7 +271,8 @@ class Table:
                 return max(repacks)
         if only_shrinks(before, after):
             return 0.0
-        return max(self.row(trial).switch for trial in after.trials)
+        fresh = new_lanes(before, after)
+        return until_all_begin(fresh, lambda trial: self.row(trial).switch)
 
     def _packing(self, trial: TrialId) -> Packing | None:
         return self.row(trial).packing

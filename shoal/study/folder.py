@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from shoal.core.event import Opened
 from shoal.core.state import State
+from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, newest, read
 from shoal.train.recipe import pickled
 
@@ -177,9 +178,7 @@ class Folder:
             ) from error
         target = self.path / "recipe.pkl"
         if not target.exists() or target.read_bytes() != blob:
-            beside = target.with_suffix(".part")
-            beside.write_bytes(blob)
-            beside.replace(target)  # so that the file is there whole or not at all
+            write_durably(target, blob)
 
     def load_recipe(self, head: Mapping[str, Any]) -> "Recipe":
         """The recipe as saved; from its file if that has changed since (with a warning).

@@ -23,6 +23,7 @@ from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
+from shoal.engine.files import write_durably
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -53,9 +54,7 @@ class Inbox:
         """Leave a note, whole or not at all; only while `writing`."""
         number = max((int(path.stem) for path in self._paths()), default=0) + 1
         place = self.folder / f"{number:06d}.json"
-        beside = place.with_suffix(".part")
-        beside.write_text(json.dumps(note))
-        beside.replace(place)
+        write_durably(place, json.dumps(note).encode())
 
     def __bool__(self) -> bool:
         return bool(self._paths())

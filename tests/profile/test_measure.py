@@ -240,7 +240,8 @@ def test_to_fuse_lanes_anew_costs_what_was_measured() -> None:
         return Gang(tuple(Lane(t, (W[0],)) for t in trials), fused=fused)
 
     switch = believe(state).switch
-    assert switch(None, gang(a, b)) == switch(gang(a), gang(a, b)) == 0.75
+    assert switch(None, gang(a, b)) == 1.25, "two states, one after the other"
+    assert switch(gang(a), gang(a, b)) == 0.75
     assert switch(gang(a, b, c), gang(a, b)) == switch(gang(a, b), gang(a)) == 0.25, (
         "who stays is where it was"
     )

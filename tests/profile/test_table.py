@@ -92,6 +92,10 @@ def test_switch() -> None:
     assert TABLE.switch(None, one) == TABLE.switch(one, other) == 0.75
     both = Gang((one.lanes[0], Lane(A, (W[1],))))
     assert TABLE.switch(None, both) == 0.75
+    pack = Gang((one.lanes[0], Lane(A, (W[0],))))
+    like = Table((Row(switch=0.75),))
+    assert like.switch(None, pack) == 1.5, "on one slot, one after the other"
+    assert like.switch(None, both) == like.switch(one, pack) == 0.75
     assert TABLE.switch(both, one) == 0.0, "lanes that stay where they are lose no time"
 
 

@@ -26,6 +26,7 @@ from ray._private.authentication.authentication_token_setup import (
     AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 GIB = 1024**3
 LONGEST_FOLDER = 36  # characters: a socket's path may have 107, and Ray adds up to 70
@@ -281,6 +282,11 @@ def node_here() -> Node:
         if node.id == own:
             return node
     raise LookupError(f"node {own} is not in the cluster")
+
+
+def only_at(node: str) -> NodeAffinitySchedulingStrategy:
+    """Ray's scheduling strategy for what runs at this node or not at all. `node`: its id."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def _room(resources: Mapping[str, float], share: Share) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal.backend.ray.cluster import Node, Share, here, nodes
+from shoal.backend.ray.cluster import Node, Share, here, nodes, only_at
 from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
@@ -317,5 +316,5 @@ def _actor(node: str, share: Share) -> Any:
     return ray.remote(concurrency_groups=GROUPS)(SlotActor).options(
         num_cpus=share.cpus,
         num_gpus=share.gpus,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        scheduling_strategy=only_at(node),
     )

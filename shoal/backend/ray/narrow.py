@@ -165,6 +165,7 @@ class OneSlotGangs:
             if isinstance(outcome, Unreadable):
                 return self._without_shard(process, run, call, outcome)
 
+        call.measure_way(here)
         events: Events = []
         failed: dict[TrialId, TrialError] = {}
         lost: list[TrialId] = []

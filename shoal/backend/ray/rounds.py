@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from shoal.backend.course import GangRun, Positions
@@ -71,12 +72,15 @@ class NextRounds:
 
         # Of many visits: ten times as fast as Ray's own pickling.
         task = pickle.dumps((call.units, run.gang.fused))
+        if not process.at_work:
+            call.begun = monotonic()
         results = 1 + len(call.units)
         report, *states = process.call(
             "train", "train", call.number, task, parcels, results=results
         )
         call.states = dict(zip(call.units, states, strict=True))
         process.begin(process.calls, call)
+        report.future().add_done_callback(call.note_end)
         self._work.fleet.follow(report, partial(self._reported, process, call))
 
     def _first(

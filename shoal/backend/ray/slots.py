@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 from shoal.backend.course import GangRun
-from shoal.backend.ray.node.outcomes import Hello
+from shoal.backend.ray.node.outcomes import Hello, Trained
 from shoal.backend.silence import Signs
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event, Joined
@@ -37,6 +37,32 @@ class Call:
     void: bool = False  # whatever comes of it does not count
     # Trials whose units came after one that failed: they come to nothing.
     dropped: set[TrialId] = field(default_factory=set)
+    # When a slot without other work was given it, and when the answer came, which is a moment
+    # before the driver turns to it.
+    begun: Seconds | None = None
+    ended: Seconds | None = None
+    # Seconds that the state of one trial was under way: see `measure_way`.
+    way: Seconds = 0.0
+
+    def note_end(self, _: object) -> None:
+        """The answer came."""
+        self.ended = monotonic()
+
+    def measure_way(self, outcomes: Mapping[TrialId, object]) -> None:
+        """Learn how long states were under way, from what came of all units of the round.
+
+        That is the time in which the slot neither trained nor did anything else that it tells of.
+        States came out of the object store and went back there, and calls went to and fro.
+        """
+        if self.begun is None:
+            return
+        told = 0.0
+        for outcome in outcomes.values():
+            if not isinstance(outcome, Trained):
+                return
+            told += sum(outcome.done.spent.values())
+        rest = (self.ended or monotonic()) - self.begun - told
+        self.way = max(0.0, rest) / max(1, len(outcomes))
 
 
 @dataclass(eq=False, slots=True)

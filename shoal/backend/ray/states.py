@@ -1,7 +1,7 @@
 """Where the newest states of trials are, and how those that are only in memory become durable."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
 from typing import Any
@@ -17,7 +17,8 @@ from shoal.backend.ray.node.outcomes import Trained
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Kept
-from shoal.core.trial import Samples, TrialId, Visit
+from shoal.core.trial import Samples, Seconds, TrialId, Visit
+from shoal.train.recipe.unit import Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,10 @@ class States:
         if call.origins.get(trial) != process.id:
             moved = outcome.fetched
         self.moved += moved
+        done = with_way(outcome.done, call.way * bool(moved))
         unit = call.units[trial]
         memory = process.known.memory
-        return self._course.done(unit, outcome.done, outcome.values, moved, memory)
+        return self._course.done(unit, done, outcome.values, moved, memory)
 
     def settle(
         self,
@@ -291,6 +293,21 @@ class States:
                 refs[trial] = self._save(trial, at, [next(turns)])
 
         return refs
+
+
+def with_way(done: Done, way: Seconds) -> Done:
+    """The report of a unit whose trial came from another slot, with the seconds of its way.
+
+    They count as part of the switch, both where the unit's seconds went and in what was measured.
+    """
+    if not way:
+        return done
+    spent = dict(done.spent)
+    spent["switch"] = spent.get("switch", 0.0) + way
+    figures = dict(done.figures)
+    if "switch" in figures:
+        figures["switch"] += way
+    return replace(done, spent=spent, figures=figures)
 
 
 def carries(run: GangRun) -> bool:

@@ -1,6 +1,7 @@
 """Gangs at work in virtual time: which units begin, which go on, and what follows their ends."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from shoal.backend.sim.timetable import Timetable
 from shoal.backend.sim.units import SimulatedUnits
@@ -89,8 +90,7 @@ class SimulatedGangs:
 
     def _start_afresh(self, run: SimulatedGang) -> None:
         """Each lane begins a unit, once all models are built and all states are loaded."""
-        loads = [self._loading(run.gang, lane) for lane in run.gang.lanes]
-        self._start(run, NONE, self._building(run.gang) + max(loads))
+        self._start(run, NONE, self._building(run.gang) + self._loading(run.gang))
 
     def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
         """Each lane begins a unit, or goes on with the one that it brings along."""
@@ -112,12 +112,13 @@ class SimulatedGangs:
                 times[slot] = times.get(slot, 0.0) + seconds
         return max(times.values())
 
-    def _loading(self, gang: Gang, lane: Lane) -> Seconds:
-        """Seconds to load the trial's state, if that lies elsewhere."""
-        position = self.positions[lane.trial]
-        if position.samples > 0 and not set(lane.slots) <= set(position.at):
-            return self.truth.switch(None, gang)
-        return 0.0
+    def _loading(self, gang: Gang) -> Seconds:
+        """Seconds until all states that lie elsewhere are loaded."""
+        at = self.positions
+        far = [lane for lane in gang.lanes if at[lane.trial].is_far(lane.slots)]
+        if not far:
+            return 0.0
+        return self.truth.switch(None, replace(gang, lanes=tuple(far)))
 
     def _leave(self, run: SimulatedGang, units: UnitsOfTrials) -> None:
         """These lanes stop: their visits under way are completed, all else is dropped."""

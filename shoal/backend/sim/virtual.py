@@ -3,7 +3,7 @@
 All of it changes as the simulation goes on, and is private to `Sim`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, inf
 from zlib import crc32
@@ -54,6 +54,10 @@ class SimulatedTrial:
     def is_ahead(self) -> bool:
         """Whether the trial has done more than is durable."""
         return self.kept != (len(self.visits), self.samples)
+
+    def is_far(self, slots: Collection[SlotId]) -> bool:
+        """Whether the trial has a state that some of these slots do not hold."""
+        return self.samples > 0 and not set(slots) <= set(self.at)
 
     def keep(self) -> Kept:
         """Make the newest state durable."""

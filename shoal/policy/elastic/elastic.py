@@ -22,6 +22,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.elastic.knapsack import best_counts, steady
 from shoal.policy.elastic.objective import (
     Objective,
+    check_hysteresis,
     check_objective,
     learned,
     watched,
@@ -79,10 +80,7 @@ class Elastic:
                 f"elastic must admit 1 trial or more, or None for all; got {self.admit!r}"
             )
         check_objective("elastic", self.objective)
-        if not 0 <= self.hysteresis < 1:
-            raise ValueError(
-                f"elastic's hysteresis must be 0 or more, below 1; got {self.hysteresis!r}"
-            )
+        check_hysteresis("elastic", self.hysteresis)
         if not isinstance(self.placement, Spatial) and self.placement not in PLACEMENTS:
             raise ValueError(
                 "elastic's placement is index, spatial or a Spatial; "

@@ -19,7 +19,7 @@ from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds
 from shoal.policy.elastic.elastic import Elastic, Problem, free_slots, plan_of, wanted
-from shoal.policy.elastic.objective import Objective, check_objective
+from shoal.policy.elastic.objective import Objective, check_hysteresis, check_objective
 from shoal.policy.elastic.program import Columns, Effort, Program, Solved, Terms
 from shoal.policy.elastic.settle import Claim, by_index
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains, value
@@ -35,7 +35,11 @@ class NodeMilp:
 
     Each solve ends at `nodes` branch-and-bound nodes, or within `gap` of the optimum. `limit`:
     seconds, for benchmarks only: journals are then no longer repeatable. `bigm`: "paper" for the
-    program as printed. `objective`: as of `Elastic`.
+    program as printed. `objective`, `hysteresis`: as of `Elastic`. The program as printed charges
+    `down` alone for shrinking: that is hysteresis=0, but for a thousandth of the horizon.
+
+    Raises:
+        ValueError: an objective or hysteresis that cannot be.
     """
 
     horizon: Seconds = 120.0
@@ -47,9 +51,11 @@ class NodeMilp:
     limit: Seconds | None = None
     bigm: BigM = "repaired"
     objective: Objective = "throughput"
+    hysteresis: float = 0.01
 
     def __post_init__(self) -> None:
         check_objective("milp", self.objective)
+        check_hysteresis("milp", self.hysteresis)
 
     def start(self) -> None:
         return None
@@ -63,7 +69,14 @@ class NodeMilp:
 
     def _claims(self, view: View) -> list[Claim]:
         """How many slots each trial should have by the program; nothing where none changes."""
-        rule = Elastic(self.horizon, self.up, self.down, self.admit, self.objective)
+        rule = Elastic(
+            self.horizon,
+            self.up,
+            self.down,
+            self.admit,
+            self.objective,
+            hysteresis=self.hysteresis,
+        )
         return wanted(rule, view, self.horizon, self._counts)
 
     def _counts(self, asked: Problem) -> Counts:

@@ -10,12 +10,13 @@ barrier between epochs, and any live slot that holds a shard may serve it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan, solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import TrialId
+from shoal.policy.choice import check_one_of
 from shoal.policy.hop.choose import Choice, by_lot, by_work
 from shoal.policy.hop.early import by_slack
 from shoal.policy.hop.planned import by_plan, noted, order_all, planned_shards
@@ -63,10 +64,7 @@ class Hop:
     barrier: bool = False
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise ValueError(
-                f"hop's rule is one of {', '.join(get_args(Rule))}; got {self.rule!r}"
-            )
+        check_one_of("hop's rule", Rule, self.rule)
 
     def start(self) -> Memory:
         return {}

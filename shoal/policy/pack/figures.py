@@ -36,6 +36,9 @@ class Figures:
     _rate: dict[TrialId, float] = field(default_factory=dict)
     _speeds: dict[Company, float] = field(default_factory=dict)
     _spans: dict[Company, Seconds] = field(default_factory=dict)
+    _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(
+        default_factory=dict
+    )
 
     def gang(self, slot: Slot, trials: Trials) -> Gang:
         """The trials as a new gang on this slot."""
@@ -125,20 +128,46 @@ class Figures:
 
         What it costs to go on without the lane counts as well.
         """
-        profile = self.view.profile
-        gang = self.gang(slot, trials)
         left: Left = {trial: self.left(trial) for trial in trials}
+        now = self._stretch(slot, tuple(left))
         spent = 0.0
         while True:
-            rates = profile.rates(gang)
-            first = _seconds_to_first(left, rates)
+            first = _seconds_to_first(left, now.rates)
             spent += first
-            left = _after(first, left, rates)
+            left = _after(first, left, now.rates)
             if not left:
                 return spent
-            rest = self.gang(slot, list(left))
-            spent += profile.switch(gang, rest)
-            gang = rest
+            rest = tuple(left)
+            after = self._stretch(slot, rest)
+            if rest not in now.switches:
+                switch = self.view.profile.switch(now.gang, after.gang)
+                now.switches[rest] = switch
+            spent += now.switches[rest]
+            now = after
+
+    def _stretch(self, slot: Slot, trials: tuple[TrialId, ...]) -> "_Stretch":
+        """These trials together.
+
+        Packs that are compared have most stretches in common: whoever is through first leaves the
+        same others.
+        """
+        key = slot.id, trials
+        if key not in self._parts:
+            gang = self.gang(slot, trials)
+            self._parts[key] = _Stretch(gang, self.view.profile.rates(gang))
+        return self._parts[key]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Trials that share a slot until the first of them is through.
+
+    `rates`: samples/s of each. `switches`: seconds that it takes to go on with some of them.
+    """
+
+    gang: Gang
+    rates: Rates
+    switches: dict[tuple[TrialId, ...], Seconds] = field(default_factory=dict)
 
 
 def _seconds_to_first(left: Left, rates: Rates) -> Seconds:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil, inf
-from typing import Literal, get_args
+from typing import Literal
 
 from shoal.core.cluster import GiB, Slot
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
+from shoal.policy.choice import check_one_of
 from shoal.policy.idle import fits, idle_slots, idle_trials
 from shoal.policy.pack.company import GAIN
 from shoal.policy.pack.division import SOME, CostOf, cheapest
@@ -64,11 +65,7 @@ class Pack:
     within: float | None = None
 
     def __post_init__(self) -> None:
-        known = get_args(Grouping)
-        if self.grouping not in known:
-            raise ValueError(
-                f"a pack's grouping is one of {', '.join(known)}; got {self.grouping!r}"
-            )
+        check_one_of("a pack's grouping", Grouping, self.grouping)
         self._check_numbers()
         object.__setattr__(self, "same", tuple(self.same))
 

@@ -10,13 +10,14 @@ Optimus' greedy +1, which stops where one slot more does not help though several
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
+from shoal.policy.choice import check_one_of
 from shoal.policy.width.ask import (
     Ask,
     Rungs,
@@ -116,9 +117,7 @@ class Doubling:
     foretell: str | None = None
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            listed = ", ".join(get_args(Rule))
-            raise ValueError(f"doubling's rule is one of {listed}; got {self.rule!r}")
+        check_one_of("doubling's rule", Rule, self.rule)
         check_interval(self.every)
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ Each trial has as many slots as even out the paces. Guan et al., "FLEET", MLSys 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import TrialId
+from shoal.policy.choice import check_one_of
 from shoal.policy.width.ask import Ask, Widths, all_widths, asks, room
 from shoal.policy.width.place import (
     Seats,
@@ -164,8 +165,8 @@ class Flotilla:
     together: bool = False
 
     def __post_init__(self) -> None:
-        _check_one_of("scope", self.scope, get_args(Scope))
-        _check_one_of("profile", self.profile, get_args(Measures))
+        check_one_of("a flotilla's scope", Scope, self.scope)
+        check_one_of("a flotilla's profile", Measures, self.profile)
         if not 0 < self.alpha <= 1 or (self.delta is not None and not self.delta >= 0):
             given = f"{self.alpha!r}, {self.delta!r}"
             raise ValueError(f"alpha must lie in 0..1 and delta be >= 0; got {given}")
@@ -278,13 +279,6 @@ def _tried(view: View, memory: Memory) -> Tried:
     """
     tried: Tried = memory.get("tried") or {}
     return {trial: stamps for trial, stamps in tried.items() if trial in view.trials}
-
-
-def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise ValueError if an argument has a value that is not known."""
-    if value not in known:
-        listed = ", ".join(known)
-        raise ValueError(f"a flotilla's {name} is one of {listed}; got {value!r}")
 
 
 def _paces(view: View, gangs: Iterable[Gang]) -> dict[TrialId, float]:

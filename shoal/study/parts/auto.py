@@ -193,9 +193,9 @@ def hops(policy: Any) -> bool:
 def needs_hops(data: "Data", given: bool) -> bool | None:
     """Whether models must go to the data: True where some node lacks some of it.
 
-    False where each slot has all data at hand anyway. There a hop costs more than is measured of
-    it. None where that depends: data is read from files, and may be more than a machine's memory
-    holds; or a profile is `given`, which says what a hop costs.
+    False where each slot has all data at hand anyway, so that hops are needless. None where that
+    depends: data is read from files, and may be more than a machine's memory holds; or a profile
+    is `given`, which says what a hop costs.
     """
     if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
         return True

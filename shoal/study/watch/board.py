@@ -10,6 +10,7 @@ from typing import Any
 from shoal.core.event import Entry
 from shoal.core.state import State
 from shoal.core.trial import Seconds
+from shoal.engine.files import replaced
 
 # Between two writings. The journal says nothing of slots that wait, or that fall silent.
 EVERY: Seconds = 3.0
@@ -55,10 +56,9 @@ class SlotBoard:
             self._over.wait(EVERY)
 
     def _write(self) -> None:
-        beside = self._path.with_suffix(".part")
         found = {"written": time.time(), "slots": self._slots()}
-        beside.write_text(json.dumps(found))
-        beside.replace(self._path)
+        with replaced(self._path) as beside:
+            beside.write_text(json.dumps(found))
 
     def _slots(self) -> list[dict[str, Any]]:
         """The slots, in the order in which they came."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.cluster import ShardId
+from shoal.engine.files import write_durably
 from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
@@ -69,9 +70,7 @@ def register(
             catalogue = catalogue.with_place(part, node, place, validation)
     assert catalogue is not None, "a command has a path"
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f"{file.name}.part")
-    beside.write_text(catalogue.text(), encoding="utf-8")
-    beside.replace(file)
+    write_durably(file, catalogue.text().encode())
     return listed(file, None, check=False)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
+from time import perf_counter
 
 from shoal.core.trial import Seconds, Trial, TrialId, Visit
 from shoal.train.lane.blame import Spent, blaming
@@ -18,6 +20,7 @@ from shoal.train.recipe.unit import (
     Unit,
     named_apart,
 )
+from shoal.train.slot.build import state_of
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.held import HeldLane, HeldLanes
 from shoal.train.slot.together import PackRun
@@ -25,6 +28,7 @@ from shoal.train.slot.workplace import Workplace
 
 Scores = Mapping[str, float]
 Probed = tuple[str, dict[str, float]]  # a signature, and its figures
+HOPS = 2  # states that a probe packs and loads: the first one takes longer
 
 
 def first_unit(at: Workplace, trial: Trial) -> Unit:
@@ -204,7 +208,7 @@ class Probing:
         return lane.signature, self._meter.news(lane.signature)
 
     def _measure(self, trial: TrialId, lane: TrainingLane, spent: Spent) -> None:
-        """Time the lane's steps, its validation, and the saving of its state."""
+        """Time the lane's steps, its validation, a hop, and the saving of its state."""
         steps = islice(self._endless(lane), STEPS)
         with blaming(), lane.rng:
             deque(self._meter.timed(lane, steps), maxlen=0)
@@ -212,10 +216,20 @@ class Probing:
 
         if self._evaluation.possible:
             self._evaluation.of(lane, spent)
+        self._hop(lane)
         vault = self._at.vault
         if vault is not None:
             name = self._lanes.saved.save(trial, lane, spent)
             vault.delete(name)
+
+    def _hop(self, lane: TrainingLane) -> None:
+        """Time what the lane's state takes to leave, in bytes, and to be loaded again."""
+        for _ in range(HOPS):
+            begin = perf_counter()
+            state = pickle.loads(pickle.dumps(state_of(lane), protocol=5))
+            with blaming():
+                lane.load(state)
+            self._meter.record(lane.signature, "switch", perf_counter() - begin)
 
     def pack(self, trials: Sequence[Trial]) -> dict[TrialId, Probed]:
         """What fused steps of these trials cost; of as many trials as there is room for.

@@ -20,8 +20,9 @@ from shoal.backend.course import Positions
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
+from shoal.backend.ray.slots import Call
 from shoal.core.cluster import ShardId, SlotId
-from shoal.core.event import Advanced, Decided, Fell, Joined, Kept, Left
+from shoal.core.event import Advanced, Decided, Fell, Joined, Kept, Left, Measured
 from shoal.core.plan import solo
 from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
@@ -35,6 +36,7 @@ from shoal.train.recipe.pickled import dumps
 INLINE = (
     100 * 1024
 )  # bytes: smaller results Ray returns to the driver instead of leaving them in the object store
+LONG = 1000.0  # seconds: nothing here takes so long
 SLOT0, SLOT1 = SlotId("slot0"), SlotId("slot1")
 
 
@@ -46,7 +48,12 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_hop(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_hop(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ways = noted_ways(monkeypatch)
     (marks := tmp_path / "marks").mkdir()
     recipe = Tiny(marks=marks, columns=2000)
     bench = Bench(tmp_path, recipe)
@@ -93,6 +100,15 @@ def test_hop(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         0.9 < size / (3 * 4 * 2000 * int(trial[1:])) < 1.3 for trial, size in moved
     )
     assert backend.moved == sum(size for _, size in moved)
+
+    # What a hop costs is measured with its way, not only with the loading of the state.
+    assert min(ways) > 0.0
+    for entry in bench.events(Advanced):
+        for spent in entry.spent.values():
+            assert (spent.get("switch", 0.0) > LONG) == bool(entry.moved)
+    switches = [entry.figures.get("switch", LONG) for entry in bench.events(Measured)]
+    assert max(switches) > LONG
+    assert min(switches) >= LONG
     assert located
     assert min(at["object_size"] for at in located) > INLINE
     # The data did not: not with what slots were told, nor was it built again, but by this
@@ -103,6 +119,20 @@ def test_hop(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ]
     log = (tmp_path / "trials" / "t5" / "log.txt").read_text()
     assert set(log.splitlines()) == {"a step at width 5 with 1 threads"}
+
+
+def noted_ways(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that states were under way, as they are measured; then each way is `LONG`er."""
+    ways: list[float] = []
+    measure = Call.measure_way
+
+    def measure_longer(call: Call, outcomes: Any) -> None:
+        measure(call, outcomes)
+        ways.append(call.way)
+        call.way += LONG
+
+    monkeypatch.setattr(Call, "measure_way", measure_longer)
+    return ways
 
 
 def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:

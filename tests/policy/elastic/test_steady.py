@@ -99,6 +99,22 @@ def test_a_trial_of_one_width_only_is_decided_upon():
     assert value(table_of, counts) == value(table_of, best_counts_dp(table_of, 11))
 
 
+@pytest.mark.parametrize("policy", [Elastic, NodeMilp])
+def test_a_gain_of_half_a_percent_moves_slots_only_without_hysteresis(policy):
+    known = state([trial(0, 1e6), trial(1, 1e6)], nodes(3))
+    equal = seen(known, table((10.0, 19.0), (10.0, 19.0)))
+    known = follow(known, Elastic().decide(equal, {})[0])
+    second_faster = seen(known, table((10.0, 19.0), (10.1, 19.2)))
+    widths = {gang.trials[0]: len(gang.slots) for gang in second_faster.plan.gangs}
+    assert widths == {"t0": 2, "t1": 1}
+    for hysteresis, stays in ((0.01, True), (0.0, False)):
+        rule = policy(up=0.0, down=0.0, hysteresis=hysteresis)
+        plan, _ = rule.decide(second_faster, rule.start())
+        assert (plan == second_faster.plan) is stays
+    with pytest.raises(ValueError, match="hysteresis must be 0 or more, below 1"):
+        policy(hysteresis=1.0)
+
+
 # -- the objective, and the time that a decision is to hold
 
 

@@ -586,7 +586,9 @@ def test_a_pace_replaces_the_clock(tmp_path: Path) -> None:
 def test_probing_leaves_nothing_behind(tmp_path: Path) -> None:
     held = station(Small(), blobs(), Checkpoints(tmp_path, 1))
     signature, figures = held.probe(trial())
-    assert {"rate", "step", "memory", "build", "evaluate", "save"} <= set(figures)
+    assert {"rate", "step", "memory", "build", "evaluate", "save", "switch"} <= set(
+        figures
+    )
     assert not held.holds(ID, 0) and Checkpoints(tmp_path, 1).names() == ()
     go(held, trial(), planned(blobs(), 1))
     alone = station(Small(), blobs())

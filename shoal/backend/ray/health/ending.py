@@ -1,9 +1,8 @@
 """Ending a process that hangs, on whatever node it is."""
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal.backend.ray.cluster import here
+from shoal.backend.ray.cluster import here, only_at
 from shoal.backend.ray.node.process import end
 
 
@@ -15,6 +14,5 @@ def end_at(node: str, pid: int, born: str) -> None:
     if node == here():
         end(pid, born)
         return
-    place = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(end)
-    task.options(scheduling_strategy=place).remote(pid, born)
+    task.options(scheduling_strategy=only_at(node)).remote(pid, born)

@@ -20,6 +20,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from shoal.backend.ray.cluster import node_here, own_folder
+from shoal.engine.files import replaced
 from shoal.engine.process import lives
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -126,11 +127,9 @@ def shelve(data: Data, folder: Path, recipe: Any = None) -> None:
         return
 
     spans = _write_arrays(folder / "arrays.bin", buffers)
-    part = folder / "data.part"
-    with _created(part) as file:
+    # Once this file is there, the arrays are known to be whole.
+    with replaced(folder / "data.pkl") as part, _created(part) as file:
         file.write(pickle.dumps((rest, spans)))
-
-    part.replace(folder / "data.pkl")  # from here on the arrays are known to be whole
 
 
 def _write_arrays(

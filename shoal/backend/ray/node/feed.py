@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from shoal.backend.ray.cluster import only_at
 from shoal.backend.ray.node.feeder import Key
 from shoal.backend.ray.node.process import fetched
 from shoal.backend.ray.node.setup import Feeders, FeederSetup, window_name
@@ -89,7 +89,7 @@ def start(setup: FeederSetup, node: str) -> Any:
     options = {
         "num_cpus": 0,
         "max_restarts": -1,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "scheduling_strategy": only_at(node),
         "name": window_name(setup.token, node),
     }
     return ray.remote(Window).options(**options).remote(*setup.sent())

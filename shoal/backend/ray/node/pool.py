@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from shoal.backend.ray.cluster import only_at
 from shoal.backend.ray.node.feeder import Feeder
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.sharing.demand import FeederDemand
@@ -111,9 +111,7 @@ class FeederPool:
             "num_cpus": 0,
             "max_restarts": RESTARTS,
             "max_task_retries": 2,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(
-                self._node, soft=False
-            ),
+            "scheduling_strategy": only_at(self._node),
         }
         made = ray.remote(Feeder).options(**options)
         return made.remote(*replace(self._setup, data_memory_gb=memory).sent())

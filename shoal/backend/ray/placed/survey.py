@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.ray import cluster
 from shoal.train.data.columns import DataError
@@ -105,7 +104,7 @@ def _check_away(
 def _looked(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
     """A reference to what the node finds."""
     remote = ray.remote(num_cpus=0, max_retries=1)(_look).options(
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        scheduling_strategy=cluster.only_at(node)
     )
     return remote.remote(task, asked.cache, recipe)
 

@@ -16,9 +16,8 @@ import fsspec
 from filelock import FileLock
 
 from shoal.core.cluster import GiB
+from shoal.engine.files import PARTIAL, replaced
 from shoal.train.data.columns import DataError
-
-PARTIAL = ".part"  # ends the name of a file that is being fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,9 @@ class UrlCache:
         size = files.info(path).get("size")
         if size is not None:
             self._check(url, size)
-        part = place.with_name(place.name + PARTIAL)
-        files.get_file(path, str(part))
-        self._check(url, part.stat().st_size)
-        part.replace(place)
+        with replaced(place) as part:
+            files.get_file(path, str(part))
+            self._check(url, part.stat().st_size)
         self._make_room(place)
 
     def _check(self, url: str, size: int) -> None:

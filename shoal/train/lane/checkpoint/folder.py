@@ -6,11 +6,13 @@ import io
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from shoal.engine.files import sync_folder
 
 
 class CheckpointFolder:
@@ -68,7 +70,8 @@ class CheckpointFolder:
                     os.fsync(file.fileno())
             check()
             if self._local:
-                _replace(beside, path)
+                os.replace(beside, path)
+                sync_folder(Path(path).parent)
             else:
                 self._files.mv(beside, path)
         except BaseException:
@@ -84,15 +87,3 @@ class CheckpointFolder:
                 f"a checkpoint's name must stay within its study; got {name!r}"
             )
         return f"{self._root.rstrip('/')}/{name}"
-
-
-def _replace(beside: str, path: str) -> None:
-    """Rename a local file, durably."""
-    os.replace(beside, path)
-    if os.name != "posix":  # a directory cannot be opened
-        return
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name must survive a crash, too
-    finally:
-        os.close(directory)

@@ -15,11 +15,11 @@ from typing import Any
 import ray
 from filelock import FileLock
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.core.cluster import ShardId
+from shoal.engine.files import replaced
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
@@ -77,13 +77,11 @@ class NodeDeals:
         asked = {piece.home: self._ask(piece, ()) for piece in away}
         found = [self._piece(piece, asked) for piece in pieces]
         form = RowForm.of(found[0])
-        part = path.with_suffix(".part")
-        with NpzWriter(part) as file:
+        with replaced(path) as part, NpzWriter(part) as file:
             for place, name in enumerate(form.files):
                 shape = (deal.sizes[shard], *form.shapes[place])
                 columns = [cols.parts(each)[place] for each in found]
                 file.write(name, form.dtypes[place], shape, columns)
-        part.replace(path)
 
     def _remove_before(self, epoch: int) -> None:
         """Remove the deals of epochs before this one."""
@@ -121,9 +119,8 @@ class NodeDeals:
         assert catalogue is not None, "its shards lie at nodes"
         for node in cluster.live_nodes():
             if node.id not in lost and piece.home in catalogue.at(node.names):
-                where = NodeAffinitySchedulingStrategy(node.id, soft=False)
                 task = ray.remote(num_cpus=0, max_retries=0)(_read)
-                made = task.options(scheduling_strategy=where)
+                made = task.options(scheduling_strategy=cluster.only_at(node.id))
                 return node.id, made.remote(self.user, piece.home, piece.rows)
         raise DataError(
             f"samples of {piece.home} are dealt to other shards in this epoch, and none of its "

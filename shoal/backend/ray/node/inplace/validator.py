@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
@@ -144,7 +143,7 @@ def _validator(setup: SlotSetup, node: str) -> Any:
     """The node's validator; whoever needs it first starts it."""
     options = {
         "num_cpus": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "scheduling_strategy": cluster.only_at(node),
         "name": f"shoal-validator-{setup.token}-{node}",
         "get_if_exists": True,
     }
