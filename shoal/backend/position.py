@@ -30,7 +30,7 @@ class Position:
     reported: Samples = 0.0
     # How many of its evaluations were told already.
     told: int = 0
-    # The rates measured in it that were told already.
+    # The figures measured in it that were told already.
     rates: Mapping[str, float] = field(default_factory=dict)
     # The newest durable state, and the seconds of training since it was written.
     kept: Kept | None = None
@@ -58,12 +58,13 @@ class Position:
         """The unit under way went on to there: what is new."""
         events: list[Event] = []
         if reached.samples > self.reported:
-            fresh = reached.samples - self.reported
-            events.append(Advanced({self.trial.id: fresh}))
+            more = reached.samples - self.reported
+            events.append(Advanced({self.trial.id: more}))
             self.reported = reached.samples
         if reached.rates != self.rates:
+            fresh = dict(reached.rates.items() - self.rates.items())
             self.rates = reached.rates
-            events.append(Measured(self.trial.id, reached.signature, self.rates))
+            events.append(Measured(self.trial.id, reached.signature, fresh))
         for scored in self.untold(reached.within):
             events.append(scored.event(self.trial.id, len(self.visits), shards))
         return events

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from shoal.reporting.facts.metrics import account as account
     from shoal.reporting.facts.standing import standing as standing
     from shoal.reporting.html import page as page
+    from shoal.reporting.html import save as save
     from shoal.reporting.html import write as write
+    from shoal.reporting.lines import rescales_line as rescales_line
     from shoal.reporting.lines import status_lines as status_lines
     from shoal.reporting.progress import Progress as Progress
     from shoal.reporting.text import summary as summary
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
 _HOME = {
     "chart": "facts.gantt",
     "page": "html",
+    "save": "html",
     "write": "html",
     "account": "facts.metrics",
     "Progress": "progress",
     "standing": "facts.standing",
+    "rescales_line": "lines",
     "status_lines": "lines",
     "summary": "text",
     "table": "text",
@@ -33,6 +37,8 @@ __all__ = [
     "account",
     "chart",
     "page",
+    "rescales_line",
+    "save",
     "standing",
     "status_lines",
     "summary",

@@ -38,8 +38,19 @@ def write(
         OSError: the file cannot be written.
     """
     source = Path(journal_path)
+    return save(account(read(source)), html_path, title, str(source.parent))
+
+
+def save(
+    facts: Account, html_path: Path | str, title: str | None, folder: str | None
+) -> Path:
+    """Write the report with these figures; returns the file's path.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     target = Path(html_path)
-    text = page(read(source), title, str(source.parent))
+    text = page_of(facts, title, folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
     return target
@@ -52,7 +63,11 @@ def page(
 
     `folder`: the study's, for the command lines at the end; None: there is none (a simulation).
     """
-    facts = account(lines)
+    return page_of(account(lines), title, folder)
+
+
+def page_of(facts: Account, title: str | None, folder: str | None) -> str:
+    """The whole page with these figures; for the rest see `page`."""
     name = title or str(facts.head.get("study") or "study")
     varying, same = parameters(facts)
     chart = gantt(facts)

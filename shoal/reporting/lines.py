@@ -1,9 +1,10 @@
 """How a study stands, as lines for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.reporting.facts.bars import KINDS
+from shoal.reporting.facts.cost.rescales import WidthChange
 from shoal.reporting.facts.folds import fold_lines
 from shoal.reporting.facts.format import (
     config,
@@ -32,6 +33,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *_feeder_lines(found),
         *_given_lines(found),
         *_policy_lines(found),
+        *_rescale_lines(found),
         *_sample_lines(found),
         *_repeated_lines(found),
         *_split_lines(found),
@@ -155,6 +157,31 @@ def _policy_lines(found: Mapping[str, Any]) -> list[str]:
     if not choice:
         return []
     return [f"policy   auto: {choice['follows']}, because {choice['why']}"]
+
+
+def _rescale_lines(found: Mapping[str, Any]) -> list[str]:
+    """What changes of width cost and gained."""
+    changes = [WidthChange(**change) for change in found.get("rescales", ())]
+    if not changes:
+        return []
+    return [f"rescaled {rescales_line(changes)}"]
+
+
+def rescales_line(changes: Sequence[WidthChange]) -> str:
+    """How often running trials got more or fewer slots, and what that cost and gained in all."""
+    stood = sum(change.stood or 0.0 for change in changes)
+    line = (
+        f"{plural(len(changes), 'change')} of width, {duration(stood)} without training"
+    )
+    known = [change.saved for change in changes if change.saved is not None]
+    if known:
+        saved = sum(known)
+        word = "saved" if saved >= 0 else "lost"
+        those = "in all"
+        if len(known) < len(changes):
+            those = f"by {len(known)} of them"
+        line += f", {duration(abs(saved))} {word} {those}"
+    return line
 
 
 def _sample_lines(found: Mapping[str, Any]) -> list[str]:

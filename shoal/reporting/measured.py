@@ -5,10 +5,20 @@ from html import escape
 from typing import Any
 
 from shoal.reporting.facts.bars import waiting
-from shoal.reporting.facts.format import DASH, config, count, duration, share, size
+from shoal.reporting.facts.format import (
+    DASH,
+    config,
+    count,
+    duration,
+    plural,
+    share,
+    signed,
+    size,
+)
 from shoal.reporting.facts.metrics import Account, given_rows
+from shoal.reporting.lines import rescales_line
 from shoal.reporting.packing import FUSED
-from shoal.reporting.tables import SHOWN, details, table
+from shoal.reporting.tables import SHOWN, details, folded, table
 
 GIB = 2**30
 UNITS = {"rate": "samples/s"}  # of figures that are no seconds
@@ -23,6 +33,16 @@ THEN = (
     "save",
     "switch",
     "repack",
+)
+CHANGES = 200  # of width that the page lists
+CHANGE_HEADS = (
+    "at",
+    "trial",
+    "slots",
+    "stood still",
+    "samples/s before",
+    "samples/s after",
+    "saved",
 )
 TEXT = (
     "<p>Trials of one signature (model, optimizer, batch size, precision) "
@@ -59,7 +79,10 @@ FEEDER_TEXT = (
 
 
 def overhead(account: Account) -> str:
-    """What deciding, profiling, checkpointing and waiting took, and how long flotillas ran."""
+    """What deciding, profiling, checkpointing, waiting and changes of width took.
+
+    For flotillas also how long they ran.
+    """
     if not account.use:
         return ""
     rows = []
@@ -86,7 +109,32 @@ def overhead(account: Account) -> str:
         if len(formed) > SHOWN:
             whole = details(f"all {len(formed):,} times", whole)
         text += "<h3>Started together</h3>" + TOGETHER + whole
-    return text
+    return text + _rescales(account)
+
+
+def _rescales(account: Account) -> str:
+    """What each change of a running trial's width cost and gained; nothing if there was none."""
+    changes = account.rescales
+    if not changes:
+        return ""
+    rows = []
+    for each in sorted(changes, key=lambda each: -abs(each.saved or 0.0))[:CHANGES]:
+        rows.append(
+            [
+                (duration(each.time), each.time),
+                each.trial,
+                (f"{each.before} → {each.after}", each.after - each.before),
+                (duration(each.stood), each.stood),
+                (count(each.old_rate), each.old_rate),
+                (count(each.new_rate), each.new_rate),
+                (signed(each.saved), each.saved),
+            ]
+        )
+    text = f"<h3>Changes of width</h3><p>{rescales_line(changes)}.</p>"
+    title = plural(len(changes), "change")
+    if len(rows) < len(changes):
+        title = f"the {len(rows)} of {title} that saved or lost most"
+    return text + folded(title, table(CHANGE_HEADS, rows, sortable=True), len(rows))
 
 
 def _waiting(account: Account) -> str:

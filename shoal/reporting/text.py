@@ -44,6 +44,7 @@ def summary(
     - training: the share of slot time that went to it;
     - shares: as of `Account.shares`; waiting: seconds that each slot waited; formed: what the
       policy started at one time, and how long that ran, for `flotilla` and `rounds`;
+    - rescales: what each change of a running trial's width cost and gained, in seconds;
     - samples; throughput: samples/s;
     - repeated: falls, visits, samples, seconds, and the same by trial;
     - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
@@ -117,6 +118,7 @@ def _work(facts: Account) -> dict[str, Any]:
         "shares": facts.shares,
         "waiting": waiting(facts.use),
         "formed": [formed._asdict() for formed in facts.overhead.formed],
+        "rescales": [change._asdict() for change in facts.rescales],
         "samples": facts.trained,
         "throughput": facts.throughput,
         "repeated": _repeated(facts),

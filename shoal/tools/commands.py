@@ -304,8 +304,12 @@ def report(directory: Path, out: Path | None, as_json: bool) -> None:
     _collect_rarely()
     folder = Folder(directory)
     folder.check_begun()
-    path = reporting.write(folder.journal, out or folder.report)
-    show({"report": str(path)}, as_json, lambda found: [f"report: {found['report']}"])
+    facts = reporting.account(folder.lines())
+    path = reporting.save(facts, out or folder.report, None, str(folder.path))
+    lines = [f"report: {path}"]
+    if facts.rescales:
+        lines.append(reporting.rescales_line(facts.rescales))
+    show({"report": str(path)}, as_json, lambda _: lines)
 
 
 @errors()

@@ -100,6 +100,14 @@ def duration(value: Seconds | None) -> str:
     return _long(round(value))
 
 
+def signed(value: Seconds | None) -> str:
+    """A length of time with its sign: +4.2 s, -12 ms."""
+    if value is None:
+        return DASH
+    sign = "-" if value < 0 else "+"
+    return f"{sign}{duration(abs(value))}"
+
+
 def _short(seconds: Seconds) -> str:
     """Milliseconds or seconds."""
     if seconds < 0.9995:

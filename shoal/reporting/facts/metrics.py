@@ -10,9 +10,10 @@ from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, Value
 from shoal.engine.journal import Line
 from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
+from shoal.reporting.facts.cost.overhead import Overhead, OverheadTally
+from shoal.reporting.facts.cost.rescales import WidthChange, WidthTally
 from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
-from shoal.reporting.facts.overhead import Overhead, OverheadTally
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -47,6 +48,7 @@ class Account:
     splits: tuple[Split, ...] = ()  # packs that had no room
     feeders: Feeders = field(default_factory=dict)
     overhead: Overhead = Overhead()
+    rescales: tuple[WidthChange, ...] = ()  # of running trials
 
     @property
     def seconds(self) -> Seconds:
@@ -194,6 +196,7 @@ class Accounting:
         self._clock = SteadyClock()
         self._tally = Tally()
         self._overhead = OverheadTally()
+        self._rescales = WidthTally()
         self._drawing = Drawing()
         self._state = State()
         self._entries = 0
@@ -204,6 +207,7 @@ class Accounting:
         for time, entry in new:
             self._tally.take(time, entry)
             self._overhead.take(time, entry)
+            self._rescales.take(time, entry)
             self._drawing.take(time, entry)
         self._state = fold(self._state, (line.entry for line in new))
         self._entries += len(new)
@@ -238,6 +242,7 @@ class Accounting:
             splits=tuple(tally.splits),
             feeders={**tally.feeders},
             overhead=self._overhead.so_far(),
+            rescales=self._rescales.so_far(),
         )
 
 

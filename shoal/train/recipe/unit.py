@@ -67,7 +67,8 @@ class Reached:
     samples: Samples
     # its evaluations so far
     within: tuple[Scored, ...] = ()
-    # the trial's signature, and the rates that were measured in the unit so far
+    # the trial's signature, and what was measured in the unit so far: rates, and the seconds that
+    # the last changes of width took
     signature: str = ""
     rates: Mapping[str, float] = field(default_factory=dict)
 

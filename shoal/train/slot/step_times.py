@@ -46,8 +46,11 @@ class StepTimes:
         """
         rates: dict[str, float] = {}  # that became known in the pass
         last = self._first_step(wide, steps, on)
+        before = len(wide.changes.made)
         while True:
             count = next(steps)
+            if self._clocked:
+                rates |= _seconds(wide.changes.made[before:])
             if self._wants(wide):  # to ask for the time is to wait for a GPU
                 now = self._meter.now()
                 if last is not None and last[0] == wide.seat:
@@ -114,12 +117,9 @@ class StepTimes:
 
     def _report_changes(self, signature: str, changes: Sequence[Rescale]) -> None:
         """Report the mean seconds of changes to greater widths, and of those to smaller ones."""
-        wider = [each.seconds for each in changes if each.after > each.before]
-        narrower = [each.seconds for each in changes if each.after < each.before]
-        if wider:
-            self._meter.tell(signature, up=mean(wider))
-        if narrower:
-            self._meter.tell(signature, down=mean(narrower))
+        figures = _seconds(changes)
+        if figures:
+            self._meter.tell(signature, **figures)
 
     def _report_rate(self, lane: TrainingLane, width: int) -> None:
         """Report the samples per second at this width, if there are new steps."""
@@ -131,6 +131,16 @@ class StepTimes:
         self._reported[key] = len(steps)
         rate = _rate(steps[-COUNTED:], lane.size)
         self._meter.tell(signature, **{_rate_name(width): rate})
+
+
+def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:
+    """The mean seconds of changes to greater widths ("up"), and of those to smaller ones."""
+    by_name: dict[str, list[Seconds]] = {}
+    for change in changes:
+        if change.after != change.before:
+            name = "up" if change.after > change.before else "down"
+            by_name.setdefault(name, []).append(change.seconds)
+    return {name: mean(seconds) for name, seconds in by_name.items()}
 
 
 def _say(wide: Wide, on: OnStep | None, rates: Mapping[str, float]) -> None:

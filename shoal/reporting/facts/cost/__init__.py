@@ -1,0 +1,1 @@
+"""What a study spends beside its training on its policy, and what that gained."""

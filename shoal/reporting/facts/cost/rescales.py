@@ -1,0 +1,306 @@
+"""What it cost and gained that running trials got more or fewer slots.
+
+Capes et al. 2019: a wider trial is worth its restart only if it then ends earlier.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shoal.core.cluster import SlotId
+from shoal.core.event import (
+    Advanced,
+    Ended,
+    Entry,
+    Failed,
+    Fell,
+    Finished,
+    Left,
+    Measured,
+    Opened,
+    Planned,
+    Retired,
+)
+from shoal.core.plan import Gang
+from shoal.core.trial import Samples, Seconds, TrialId
+
+BESIDE = ("evaluate", "save")  # seconds that are spent at any width
+Slots = frozenset[SlotId]
+
+
+class WidthChange(NamedTuple):
+    """A running trial went on with more or fewer slots.
+
+    `stood`: seconds without training. `old_rate`, `new_rate`: samples/s before and after, without
+    the time in which it evaluated, saved or stood still. `saved`: by how many seconds it made what
+    it made at the new width sooner than it would have made it at the old one; below 0: later. What
+    nobody measured is None.
+    """
+
+    trial: TrialId
+    time: Seconds
+    before: int
+    after: int
+    stood: Seconds | None
+    old_rate: float | None
+    new_rate: float | None
+    saved: Seconds | None
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What a trial does at one width.
+
+    It counts from `since`, when the trial had made `first` samples. Up to `last` it has made `done`
+    samples, and spent `beside` seconds on what takes as long at any width. None: it has not
+    reported yet.
+    """
+
+    width: int
+    since: Seconds | None = None
+    first: Samples = 0.0
+    last: Seconds = 0.0
+    done: Samples = 0.0
+    beside: Seconds = 0.0
+
+    def take(self, time: Seconds, done: Samples, beside: Seconds) -> None:
+        """The trial reports: it has made so many samples.
+
+        A stretch that is not part of a change counts from its first report on. What comes before
+        is the time to build the model.
+        """
+        if self.since is None:
+            self.since, self.first = time, done
+        else:
+            self.beside += beside
+        self.last, self.done = time, done
+
+    def stand(self, begin: Seconds, seconds: Seconds) -> None:
+        """The trial stood still for so long; what lies before its last report does not count."""
+        self.beside += min(max(0.0, self.last - begin), seconds)
+
+    @property
+    def made(self) -> Samples:
+        """Samples that count."""
+        return self.done - self.first
+
+    @property
+    def seconds(self) -> Seconds:
+        """The seconds in which they were made."""
+        if self.since is None:
+            return 0.0
+        return self.last - self.since - self.beside
+
+    @property
+    def rate(self) -> float | None:
+        """Samples/s."""
+        if self.seconds <= 0 or self.made <= 0:
+            return None
+        return self.made / self.seconds
+
+
+@dataclass(slots=True)
+class _Rescale:
+    """A change of width, from the plan that wants it.
+
+    Nobody writes down when the trial makes it. So until a time without training is measured, the
+    trial goes on in the old stretch as well (`going_on`); and `new` counts from the plan on.
+    `believed`: the rate measured at the old width, if any was. `stood`: seconds without training,
+    as measured. `reported`: when the trial last reported what its seconds went to; `switched`: how
+    many of them went to switching, the first time.
+    """
+
+    trial: TrialId
+    time: Seconds
+    old: _Stretch
+    new: _Stretch
+    going_on: _Stretch
+    believed: float | None
+    stood: Seconds | None = None
+    made: bool = False
+    reported: Seconds | None = None
+    switched: Seconds | None = None
+
+    @property
+    def figure(self) -> str:
+        """The name of the figure that is the time of such a change."""
+        if self.new.width > self.old.width:
+            return "up"
+        return "down"
+
+    def spent(self, time: Seconds, spent: Mapping[str, Seconds]) -> None:
+        """The trial reports what its seconds went to."""
+        self.reported = time
+        if self.switched is None:
+            self.switched = spent.get("switch", 0.0)
+
+    def measured(self, time: Seconds, stood: Seconds) -> None:
+        """The time without training is known: the change was made by now.
+
+        If the trial reports a whole unit at this moment, it was made at some time within the unit.
+        """
+        self.stood = stood
+        if self.reported == time:
+            return
+        self.made = True
+        self.time = time - stood
+        self.old = self.going_on
+        self.old.stand(self.time, stood)
+        done = self.old.done
+        self.new.since, self.new.first, self.new.beside = time, done, 0.0
+
+    def told(self) -> WidthChange:
+        """What it cost and gained, as far as the trial is."""
+        stood = self.stood
+        if stood is None:
+            stood = self.switched
+        training = total = self.new.seconds
+        if self.made:
+            total += stood or 0.0
+        else:
+            training -= stood or 0.0
+
+        old_rate = self.old.rate or self.believed
+        made = self.new.made
+        new_rate = saved = None
+        if made > 0 and training > 0:
+            new_rate = made / training
+        if made > 0 and old_rate:
+            saved = made / old_rate - total
+        widths = self.old.width, self.new.width
+        return WidthChange(
+            self.trial, self.time, *widths, stood, old_rate, new_rate, saved
+        )
+
+
+class WidthTally:
+    """Finds the changes of width along a journal."""
+
+    def __init__(self) -> None:
+        self._changes: list[_Rescale] = []
+        self._held: dict[TrialId, Slots] = {}  # of the trials that run
+        self._done: dict[TrialId, Samples] = {}
+        self._at: dict[TrialId, _Stretch] = {}  # the newest of each trial
+        self._last: dict[TrialId, _Rescale] = {}  # the change that began it
+        self._signature: dict[TrialId, str] = {}
+        self._figures: dict[str, dict[str, float]] = {}
+
+    def so_far(self) -> tuple[WidthChange, ...]:
+        """The changes, in order of time."""
+        return tuple(change.told() for change in self._changes)
+
+    def take(self, time: Seconds, entry: Entry) -> None:
+        """Count one line."""
+        match entry:
+            case Opened():
+                self._held.clear()
+            case Planned(stop, start):
+                self._plan(time, stop, start)
+            case Left(slots):
+                self._leave(time, slots)
+            case Ended(gang):
+                self._stop((gang,))
+            case Finished(trial) | Failed(trial) | Retired(trial):
+                self._held.pop(trial, None)
+            case Advanced():
+                self._advance(time, entry)
+            case Fell(trial, _, samples):
+                self._done[trial] = samples
+            case Measured():
+                self._measure(time, entry)
+
+    # -- who has which slots -----------------------------------------------------------------------
+
+    def _plan(self, time: Seconds, stop: Iterable[Gang], start: Iterable[Gang]) -> None:
+        """Gangs stop and start. Trials that do both go on."""
+        before = self._stop(stop)
+        for trial, slots in _lanes(start):
+            self._held[trial] = slots
+            held = before.get(trial)
+            if held is None:
+                self._at[trial] = _Stretch(len(slots))
+                self._last.pop(trial, None)
+            elif len(held) != len(slots):
+                self._change(time, trial, len(slots))
+
+    def _stop(self, gangs: Iterable[Gang]) -> dict[TrialId, Slots]:
+        """Gangs stop; returns which slots their trials had."""
+        before = {}
+        for trial, _ in _lanes(gangs):
+            if trial in self._held:
+                before[trial] = self._held.pop(trial)
+        return before
+
+    def _leave(self, time: Seconds, slots: Slots) -> None:
+        """Slots left: trials that had others too go on with these."""
+        for trial, held in [*self._held.items()]:
+            rest = held - slots
+            self._held[trial] = rest
+            if not rest:
+                del self._held[trial]
+            elif rest != held:
+                self._change(time, trial, len(rest))
+
+    def _change(self, time: Seconds, trial: TrialId, width: int) -> None:
+        """The trial is to go on with so many slots."""
+        old = self._at[trial]
+        done = self._done.get(trial, 0.0)
+        new = _Stretch(width, time, done, time, done)
+        believed = self._rate(trial, old.width)
+        change = _Rescale(trial, time, replace(old), new, old, believed)
+        self._at[trial] = new
+        self._last[trial] = change
+        self._changes.append(change)
+
+    def _rate(self, trial: TrialId, width: int) -> float | None:
+        """Samples/s that were measured at this width; None: none were."""
+        name = "rate"
+        if width > 1:
+            name = f"rate@{width}"
+        figures = self._figures.get(self._signature.get(trial, ""), {})
+        return figures.get(name)
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _advance(self, time: Seconds, entry: Advanced) -> None:
+        """Trials report what they trained."""
+        for trial, samples in entry.samples.items():
+            done = self._done.get(trial, 0.0) + samples
+            self._done[trial] = done
+            spent = entry.spent.get(trial)
+            beside = _beside(spent)
+            stretch = self._at.get(trial)
+            if stretch is not None:
+                stretch.take(time, done, beside)
+            change = self._last.get(trial)
+            if change is None:
+                continue
+            if not change.made:
+                change.going_on.take(time, done, beside)
+            if spent:
+                change.spent(time, spent)
+
+    def _measure(self, time: Seconds, entry: Measured) -> None:
+        """Rates, and times without training, are known."""
+        trial = entry.trial
+        self._signature[trial] = entry.signature
+        self._figures.setdefault(entry.signature, {}).update(entry.figures)
+        change = self._last.get(trial)
+        if change is not None and change.stood is None:
+            stood = entry.figures.get(change.figure)
+            if stood is not None:
+                change.measured(time, stood)
+
+
+def _lanes(gangs: Iterable[Gang]) -> Iterator[tuple[TrialId, Slots]]:
+    """The trials of these gangs, each with its slots."""
+    for gang in gangs:
+        for lane in gang.lanes:
+            yield lane.trial, frozenset(lane.slots)
+
+
+def _beside(spent: Mapping[str, Seconds] | None) -> Seconds:
+    """The seconds of a report that were spent on what takes as long at any width."""
+    if not spent:
+        return 0.0
+    return sum(spent.get(name, 0.0) for name in BESIDE)

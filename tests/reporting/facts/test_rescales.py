@@ -1,0 +1,139 @@
+"""What changes of a running trial's width cost and gained, by hand-made journals."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from shoal import reporting
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import (
+    Advanced,
+    Entry,
+    Finished,
+    Joined,
+    Left,
+    Measured,
+    Opened,
+    Planned,
+    Submitted,
+)
+from shoal.core.plan import Gang, Lane
+from shoal.core.trial import Trial, TrialId
+from shoal.engine.journal import Line
+from shoal.reporting.facts.cost.rescales import WidthChange
+
+A = TrialId("a")
+W = tuple(SlotId(f"w{i}") for i in range(2))
+NARROW = Gang((Lane(A, W[:1]),))
+WIDE = Gang((Lane(A, W),), since=1)
+
+
+def journal(*entries: tuple[float, Entry]) -> list[Line]:
+    begin: list[tuple[float, Entry]] = [
+        (0.0, Opened(1, {}, {})),
+        (0.0, Joined(tuple(Slot(slot, "n") for slot in W))),
+        (0.0, Submitted(Trial(A, 1000.0, {}, widths=(1, 2)))),
+    ]
+    return [Line(time, entry) for time, entry in (*begin, *entries)]
+
+
+def made(samples: float, **spent: float) -> Advanced:
+    return Advanced({A: samples}, spent={A: spent} if spent else {})
+
+
+def changes(*entries: tuple[float, Entry]) -> Sequence[WidthChange]:
+    return reporting.account(journal(*entries)).rescales
+
+
+# 10 samples/s until 10 s; then the new slot prepares itself for 3 s, and the trial stands for 1 s.
+ALONE: list[tuple[float, Entry]] = [
+    (0.0, Planned((), (NARROW,))),
+    (4.0, made(20.0)),  # 2 s to build the model
+    (10.0, made(60.0)),
+    (10.0, Planned((NARROW,), (WIDE,))),
+    (13.0, made(30.0)),
+    (14.0, made(0.0)),
+    (14.0, Measured(A, "s", {"up": 1.0, "rate@2": 99.0})),
+]
+
+
+def test_a_change_that_pays() -> None:
+    (found,) = changes(*ALONE, (24.0, made(200.0)), (24.0, Finished(A)))
+    assert found.trial == A
+    assert (found.before, found.after) == (1, 2)
+    assert found.time == 13.0, "when it stopped, not when it was planned"
+    assert found.stood == 1.0
+    assert found.old_rate == pytest.approx(10.0)
+    assert found.new_rate == pytest.approx(20.0)
+    assert found.saved == pytest.approx(200 / 10 - 10 - 1)
+
+
+def test_evaluating_and_saving_take_as_long_at_any_width() -> None:
+    after = made(200.0, evaluate=3.0, save=2.0, train=10.0, switch=7.0)
+    (found,) = changes(*ALONE, (29.0, after), (29.0, Finished(A)))
+    assert found.new_rate == pytest.approx(20.0)
+    assert found.stood == 1.0
+
+
+def test_a_change_that_does_not_pay() -> None:
+    (found,) = changes(*ALONE, (44.0, made(200.0)), (44.0, Finished(A)))
+    assert found.saved is not None and found.saved < 0
+    assert "lost in all" in reporting.rescales_line([found])
+    page = reporting.page(journal(*ALONE, (44.0, made(200.0))), "study")
+    assert "Changes of width" in page and "1 → 2" in page
+
+
+def test_without_a_time_that_was_measured_the_plan_counts() -> None:
+    (found,) = changes(
+        *ALONE[:4],
+        (10.0, Planned((NARROW,), (WIDE,))),
+        (22.0, made(200.0, switch=2.0, train=10.0)),
+    )
+    assert (found.time, found.stood) == (10.0, 2.0)
+    assert found.old_rate == pytest.approx(10.0)
+    assert found.new_rate == pytest.approx(20.0)
+    assert found.saved == pytest.approx(20.0 - 12.0)
+
+
+def test_a_trial_that_was_not_seen_before_goes_by_its_measured_rate() -> None:
+    (found,) = changes(
+        (0.0, Planned((), (NARROW,))),
+        (4.0, made(20.0)),
+        (4.0, Measured(A, "s", {"rate": 8.0})),
+        (4.0, Planned((NARROW,), (WIDE,))),
+        (14.0, made(160.0)),
+    )
+    assert found.old_rate == 8.0
+    assert found.saved == pytest.approx(160 / 8 - 10)
+
+
+def test_a_slot_that_dies_narrows_a_trial() -> None:
+    (found,) = changes(
+        (0.0, Planned((), (WIDE,))),
+        (2.0, made(20.0)),
+        (12.0, made(200.0)),
+        (12.0, Left(frozenset(W[1:]), died=True)),
+        (14.0, Measured(A, "s", {"down": 2.0})),
+        (24.0, made(100.0)),
+    )
+    assert (found.before, found.after, found.stood) == (2, 1, 2.0)
+    assert found.saved == pytest.approx(100 / 20 - 12)
+
+
+def test_who_was_stopped_between_or_keeps_as_many_slots_was_not_rescaled() -> None:
+    other = Gang((Lane(A, W[1:]),), since=1)
+    assert not changes(*ALONE[:3], (10.0, Planned((NARROW,), (other,))))
+    assert not changes(
+        *ALONE[:3],
+        (10.0, Planned((NARROW,), ())),
+        (11.0, Planned((), (WIDE,))),
+    )
+    assert "Changes of width" not in reporting.page(journal(*ALONE[:3]), "study")
+
+
+def test_the_summary_has_them() -> None:
+    lines = journal(*ALONE, (24.0, made(200.0)))
+    found = reporting.summary(lines)
+    assert found["rescales"][0]["after"] == 2
+    (said,) = [x for x in reporting.status_lines(found) if x.startswith("rescaled")]
+    assert said == "rescaled 1 change of width, 1 s without training, 9 s saved in all"
