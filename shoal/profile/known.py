@@ -1,6 +1,7 @@
-"""Which rates were measured, and which are only believed."""
+"""Which rates were measured, and which are only believed; which widths are worth having by them."""
 
-from collections.abc import Hashable, Set
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence, Set
 
 from shoal.core.profile import Profile
 from shoal.core.state import Figures
@@ -9,6 +10,9 @@ from shoal.profile.measure import Belief
 from shoal.profile.signatures import Key
 from shoal.profile.slot_speeds import Links
 from shoal.profile.widths import wide_rates
+
+# A wider lane pays if it gains this part of what as many slots more would gain at best.
+WORTH = 0.1
 
 
 def known_widths(profile: Profile, trial: TrialId) -> Set[int] | None:
@@ -22,6 +26,45 @@ def known_widths(profile: Profile, trial: TrialId) -> Set[int] | None:
     for name in profile.signatures.kinds.get(_kind(profile, trial), set()):
         found |= _widths(profile.figures.get(name, {}))
     return found
+
+
+def widest(profile: Profile, trial: TrialId, fewest: int, most: int) -> int:
+    """The most slots within these limits that pay, or may pay, as far as was measured."""
+    if fewest >= most or known_widths(profile, trial) is None:
+        return most
+    widths = range(fewest, most + 1)
+    rates = profile.curve(trial, most)[fewest - 1 :]
+    return widths[paying_count(profile, trial, widths, rates) - 1]
+
+
+def paying_count(
+    profile: Profile, trial: TrialId, widths: Sequence[int], rates: Sequence[float]
+) -> int:
+    """How many of the widths, rising, pay or may pay: at least one.
+
+    A trial is measured at its fewest slots before it gets more, and at a width before it gets more
+    than twice as many. A width that was measured and does not pay ends the climb. `rates`:
+    samples/s at the widths, as believed.
+    """
+    known = known_widths(profile, trial)
+    if known is None:
+        return len(widths)
+    if widths[0] not in known:
+        return 1
+    paid = 0  # the last place that is known to pay
+    for place in range(1, len(widths)):
+        if widths[place] not in known:
+            continue
+        more = widths[place] / widths[paid] - 1
+        if rates[place] < rates[paid] * (1 + WORTH * more):
+            return min(place, _twice(widths, paid))
+        paid = place
+    return _twice(widths, paid)
+
+
+def _twice(widths: Sequence[int], place: int) -> int:
+    """How many of the widths are at most twice the one at this place."""
+    return bisect_right(widths, 2 * widths[place])
 
 
 def kind_of(profile: Profile, trial: TrialId) -> Hashable:

@@ -31,6 +31,7 @@ from shoal.policy.elastic.objective import (
 from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack
 from shoal.policy.elastic.spatial import Spatial
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains
+from shoal.profile.known import widest
 
 Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
 Widths = tuple[int, int]  # the fewest and the most slots that a trial can have
@@ -221,7 +222,10 @@ def _needs(view: View, trials: Iterable[TrialId]) -> dict[TrialId, GiB]:
 def _widths(
     view: View, needs: Mapping[TrialId, GiB], room: int
 ) -> dict[TrialId, Widths]:
-    """How many of `room` slots each trial can have: as it may, on slots with memory enough."""
+    """How many of `room` slots each trial can have, on slots with memory enough.
+
+    None has more than pay, as far as was measured.
+    """
     least = _least_memory(view)
     widths = {}
     for name, need in needs.items():
@@ -229,7 +233,8 @@ def _widths(
         fitting = room
         if need > least:
             fitting = sum(slot.memory >= need for slot in view.slots.values())
-        widths[name] = (fewest, min(most, room, fitting))
+        most = min(most, room, fitting)
+        widths[name] = (fewest, widest(view.profile, name, fewest, most))
     return widths
 
 

@@ -17,6 +17,7 @@ from shoal.policy.hop.early import samples_in
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.openshop import groups
 from shoal.policy.idle import has_room, queue, with_more
+from shoal.profile.known import widest
 
 NEVER = 1e-9  # efficiency of a width that some trial may not have
 Trials = Sequence[TrialId]
@@ -145,11 +146,20 @@ def _efficiency(view: View, trial: TrialId, most: int) -> Callable[[int], float]
 
 
 def _common_widths(view: View, trials: Trials) -> tuple[int, int]:
-    """The fewest and the most slots that suit all of these trials; none do if fewest > most."""
-    widths = [view.trials[t].widths for t in trials]
-    fewest = max(low for low, _ in widths)
-    most = min(high for _, high in widths)
+    """The fewest and the most slots that suit all of these trials; none do if fewest > most.
+
+    No trial has more than pay, as far as was measured.
+    """
+    slots = len(view.slots)
+    fewest = max(view.trials[t].widths[0] for t in trials)
+    most = min(widest(view.profile, t, *_widths(view, t, slots)) for t in trials)
     return fewest, most
+
+
+def _widths(view: View, trial: TrialId, slots: int) -> tuple[int, int]:
+    """The fewest and the most slots that the trial may have of so many."""
+    fewest, most = view.trials[trial].widths
+    return fewest, min(most, slots)
 
 
 # -- who has which place in the round

@@ -4,7 +4,7 @@ The widths they may have, how fast they would go at each, and how much they have
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -14,10 +14,8 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.idle import queue
-from shoal.profile.known import known_widths
+from shoal.profile.known import paying_count
 
-# A wider lane pays if it gains this part of what as many slots more would gain at best.
-WORTH = 0.1
 Widths = Mapping[TrialId, int]
 Rung = dict[TrialId, int]  # for each trial, the place of its width among its rungs
 A_LITTLE: Samples = 1e-9  # left of a trial that should have ended
@@ -168,10 +166,7 @@ def _worth_having(view: View, ask: Ask) -> Ask:
     """The ask at those of its widths that may pay."""
     if len(ask.widths) == 1:
         return ask
-    known = known_widths(view.profile, ask.trial)
-    if known is None:
-        return ask
-    return ask.upto(_may_pay(ask.widths, ask.rates, known))
+    return ask.upto(paying_count(view.profile, ask.trial, ask.widths, ask.rates))
 
 
 def _worth_changing(view: View, ask: Ask) -> Ask:
@@ -184,27 +179,6 @@ def _worth_changing(view: View, ask: Ask) -> Ask:
     if soonest + stands < ask.seconds_at(ask.held):
         return ask
     return ask.upto(count)
-
-
-def _may_pay(widths: tuple[int, ...], rates: tuple[float, ...], known: Set[int]) -> int:
-    """How many of the widths, rising, are known to pay, or may pay.
-
-    A trial is measured at its fewest slots before it gets more, and at a width before it gets more
-    than twice as many. A width that was measured and does not pay ends the climb.
-    """
-    if widths[0] not in known:
-        return 1
-    paid = 0  # the last rung that is known to pay
-    for rung in range(1, len(widths)):
-        more = widths[rung] / widths[paid] - 1
-        if more > 1:
-            return rung
-        if widths[rung] not in known:
-            continue
-        if rates[rung] < rates[paid] * (1 + WORTH * more):
-            return rung
-        paid = rung
-    return len(widths)
 
 
 def change_seconds(view: View, trial: TrialId, width: int) -> Seconds:

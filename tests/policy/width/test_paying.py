@@ -1,13 +1,20 @@
 """A trial gets more slots only where that pays, as far as was measured."""
 
+from dataclasses import replace
+
 import pytest
 from small_studies import follow, nodes, state, trial
 
-from shoal.core.event import Advanced, Measured
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Advanced, Joined, Measured, Opened, Submitted
+from shoal.core.fold import fold
 from shoal.core.plan import Plan
 from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
 from shoal.core.trial import TrialId
+from shoal.policy.elastic.elastic import Elastic
+from shoal.policy.elastic.milp import NodeMilp
+from shoal.policy.hop.hybrid import Hybrid
 from shoal.policy.width.ask import all_widths, paying
 from shoal.policy.width.doubling import Doubling
 from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
@@ -24,6 +31,8 @@ POLICIES = [
     HeSrpt(),
     SrptK(),
     WaterFill(),
+    Elastic(),
+    NodeMilp(),
 ]
 T0 = TrialId("t0")
 
@@ -78,6 +87,38 @@ def test_a_little_more_for_many_more_slots_does_not_pay() -> None:
     assert ask.widths == (1, 2)
     (ask,) = paying(seen(known), all_widths)
     assert ask.widths == (1, 2, 3)
+
+
+def test_a_width_that_was_measured_need_not_be_reached_step_by_step() -> None:
+    known = state([trial(0, 1e6)], nodes(8))
+    wide = follow(known, Plan(), measured(rate=100.0, rate_4=300.0))
+    (ask,) = paying(seen(wide))
+    assert ask.widths == (1, 2, 4, 8)
+    slow = follow(known, Plan(), measured(rate=100.0, rate_8=90.0))
+    (ask,) = paying(seen(slow))
+    assert ask.widths == (1, 2), "four slots may pay, once two do"
+
+
+def hop_widths(*figures: Measured) -> set[int]:
+    """The widths with which hybrid begins two trials on four slots, a shard at each."""
+    shards = {ShardId(f"s{i}"): 10 for i in range(4)}
+    here = [Slot(SlotId(f"w{i}"), shards=frozenset([s])) for i, s in enumerate(shards)]
+    trials = [replace(trial(i, 400.0), shards=frozenset(shards)) for i in range(2)]
+    events = [Opened(1, shards), Joined(tuple(here)), *map(Submitted, trials), *figures]
+    known = fold(State(), events)
+    policy = Hybrid()
+    plan, _ = policy.decide(seen(known), policy.start())
+    return {len(gang.slots) for gang in plan.gangs}
+
+
+def test_hopping_trials_get_groups_of_slots_only_where_these_pay() -> None:
+    assert hop_widths() == {1}, "nothing was measured"
+    alone = measured(rate=100.0)
+    assert hop_widths(alone) == {1}, "the other trial may be another kind"
+    both = alone, replace(alone, trial=TrialId("t1"))
+    assert hop_widths(*both) == {2}, "twice as many may pay"
+    assert hop_widths(*both, measured(rate_2=90.0)) == {1}
+    assert hop_widths(*both, measured(rate_2=190.0)) == {2}
 
 
 def test_near_its_end_a_trial_does_not_change() -> None:
