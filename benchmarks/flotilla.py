@@ -114,7 +114,7 @@ def policy(way: str) -> Any:
 def run(way: str, folder: Path, quick: bool, keep: Path | None) -> Found:
     import shoal
     from shoal import reporting
-    from shoal.reporting.facts.overhead import OverheadTally
+    from shoal.reporting.facts.cost.overhead import OverheadTally
 
     searcher, rule = ensemble(quick), Timed(policy(way))
     study = shoal.create_study(Converging(prepare_ms=0.5), storage=folder / "study")

@@ -48,7 +48,7 @@ class WidthChange(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _AtWidth:
     """What a trial does at one width.
 
     It counts from `since`, when the trial had made `first` samples. Up to `last` it has made `done`
@@ -112,9 +112,9 @@ class _Rescale:
 
     trial: TrialId
     time: Seconds
-    old: _Stretch
-    new: _Stretch
-    going_on: _Stretch
+    old: _AtWidth
+    new: _AtWidth
+    going_on: _AtWidth
     believed: float | None
     stood: Seconds | None = None
     made: bool = False
@@ -180,7 +180,7 @@ class WidthTally:
         self._changes: list[_Rescale] = []
         self._held: dict[TrialId, Slots] = {}  # of the trials that run
         self._done: dict[TrialId, Samples] = {}
-        self._at: dict[TrialId, _Stretch] = {}  # the newest of each trial
+        self._at: dict[TrialId, _AtWidth] = {}  # the newest of each trial
         self._last: dict[TrialId, _Rescale] = {}  # the change that began it
         self._signature: dict[TrialId, str] = {}
         self._figures: dict[str, dict[str, float]] = {}
@@ -218,7 +218,7 @@ class WidthTally:
             self._held[trial] = slots
             held = before.get(trial)
             if held is None:
-                self._at[trial] = _Stretch(len(slots))
+                self._at[trial] = _AtWidth(len(slots))
                 self._last.pop(trial, None)
             elif len(held) != len(slots):
                 self._change(time, trial, len(slots))
@@ -245,7 +245,7 @@ class WidthTally:
         """The trial is to go on with so many slots."""
         old = self._at[trial]
         done = self._done.get(trial, 0.0)
-        new = _Stretch(width, time, done, time, done)
+        new = _AtWidth(width, time, done, time, done)
         believed = self._rate(trial, old.width)
         change = _Rescale(trial, time, replace(old), new, old, believed)
         self._at[trial] = new
