@@ -232,6 +232,13 @@ class Driver:
         self.process.wait()
         self.vanish()
 
+    def pause(self) -> None:
+        """Have the driver wait, however slow this machine is now."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def vanish(self) -> None:
         deadline = time.monotonic() + 20
         while left := self.pids():
@@ -290,6 +297,7 @@ def endure(
                 ),
                 f"{wanted} visits",
             )
+            driver.pause()  # slots go on with what they were given, and no further
             time.sleep(rng.uniform(0, 0.2))
             assert driver.process.poll() is None, (
                 "killed too late: the test did not test"
@@ -298,6 +306,8 @@ def endure(
                 kill(rng.choice(driver.slots()))
             if kind in ("driver", "both"):
                 driver.kill()
+            else:
+                driver.go_on()
                 again = (
                     given if rng.random() < 0.5 or "profile" in options else None
                 )  # which resume cannot know
@@ -349,8 +359,8 @@ def check_repeated(lines: Sequence[Line]) -> None:
             for trial in entry.samples:
                 spent = entry.spent.get(trial, {})
                 part[trial] += spent.get("train", 0.0) + spent.get("data", 0.0)
+                longest = max(longest, part[trial])
                 if entry.visits.get(trial):
-                    longest = max(longest, part[trial])
                     since[trial].append(part.pop(trial))
         elif isinstance(entry, Kept):
             del since[entry.trial][: entry.visits - kept[entry.trial]]

@@ -68,14 +68,13 @@ def test_kill_9_on_ray(
 ) -> None:
     endure(tmp_path / "s", policy, kills, seed=len(policy), **RAY)
     study = check_whole(tmp_path / "s", undisturbed.get(policy))
-    died = [
-        line
-        for line in study.lines()
-        if isinstance(line.entry, Left) and line.entry.died
-    ]
-    assert len(died) == kills.count("slot") and runs(study) == 1 + len(
-        kills
-    ) - kills.count("slot")
+    died = sum(
+        isinstance(line.entry, Left) and line.entry.died for line in study.lines()
+    )
+    slots = kills.count("slot")
+    # Where both are killed, the driver may still have noted that the slot was.
+    assert slots <= died <= slots + kills.count("both")
+    assert runs(study) == 1 + len(kills) - slots
 
 
 @needs_ray

@@ -5,7 +5,6 @@ Each slot is a process, and states go from slot to slot.
 
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
@@ -20,6 +19,7 @@ from shoal.backend.deciding import DecidingTime
 from shoal.backend.ray import cluster
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.hangs import Hangs
+from shoal.backend.ray.health.waiting import NodeWait
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.setup import RaySetup
@@ -170,7 +170,8 @@ class Ray:
         self._deciding = DecidingTime()
         self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
         self.silent = self._hangs.silent
-        self._states = States(self.course, self._fleet, setup.resting_gb())
+        self._waiting = NodeWait(self._fleet.shards)
+        self._states = States(self.course, self._fleet, setup)
         self.forget = self._states.release
         self._work = Work(
             self.course, self._fleet, self._states, self._depart, self._settled
@@ -312,7 +313,7 @@ class Ray:
             return True
         waits = self._fleet.coming and self._waking.awaits
         if waits and self._waking.idle and not self._fleet.opening:
-            _warn_of_waiting(len(self._fleet.ready))
+            return self._waiting.goes_on(self._fleet.ready)
         return waits
 
     def _begin(self) -> None:
@@ -363,7 +364,6 @@ class Ray:
             self._wides.release(process)
             if not process.at_work:
                 events += self._depart(process)
-
         return events
 
     def _depart(self, process: SlotProcess) -> Events:
@@ -373,11 +373,3 @@ class Ray:
         except RayError as error:
             return self._fleet.died(process, error)
         return events + self._fleet.part(process)
-
-
-def _warn_of_waiting(slots: int) -> None:
-    """Say that only other nodes can help."""
-    warnings.warn(
-        f"no trial can run on the {slots} slots there are: waiting for nodes; Ctrl-C ends the run",
-        stacklevel=1,
-    )

@@ -1,5 +1,6 @@
 """The slots' processes: started, followed, replaced when they die, and their shards registered."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -130,12 +131,8 @@ class Fleet:
         self.look_at = monotonic() + POLL
         known = self._nodes
         seen = _suited(self.shards, self._share)
-        fresh = [
-            node
-            for name, node in seen.items()
-            if name not in known and not self.at(name)
-        ]
-        self._fill(fresh)
+        served = known.keys() | {each.node for each in self.processes.values()}
+        self._fill([node for name, node in seen.items() if name not in served])
         # Nodes without slots are looked at again: they may be of use later.
         self._nodes = {
             name: node for name, node in seen.items() if name in known or self.at(name)
@@ -240,15 +237,18 @@ class Fleet:
             # It may only be out of reach, and holds what the next one needs.
             ray.kill(process.actor)
 
-        gone = isinstance(error, ActorUnschedulableError)
-        there = not gone and process.node in nodes(self._share)
+        there = not _never_ran(error) and process.node in nodes(self._share)
+        if not there:
+            self._nodes.pop(
+                process.node, None
+            )  # should it be there after all, it is new
         events = self._without(process, died=True, why=_why(error))
         tries = 1
         if process.slot is None:
             tries = process.tries + 1
         if tries > TRIES:
-            raise OSError(f"{process.id} died {TRIES} times while it started: {error}")
-        if there and not process.leaving:
+            _go_on_without(process, error, self.ready)
+        elif there and not process.leaving:
             self.start(process.node, process.id, tries)
         return events
 
@@ -281,6 +281,25 @@ class Fleet:
             ray.kill(process.actor)
 
         self._windows.close()
+
+
+def _go_on_without(
+    process: SlotProcess, error: BaseException, others: Sequence[SlotProcess]
+) -> None:
+    """Processes of this slot die while they start.
+
+    Raises:
+        OSError: there are no others to go on with.
+    """
+    why = f"{process.id} died {TRIES} times while it started at {process.node}"
+    if not others:
+        raise OSError(f"{why}: {error}")
+    warnings.warn(f"{why}: going on without it", stacklevel=2)
+
+
+def _never_ran(error: BaseException) -> bool:
+    """Whether there was no process: its node is gone, though Ray may not have noticed yet."""
+    return isinstance(error, ActorUnschedulableError) or "never ran" in str(error)
 
 
 def _why(error: BaseException) -> str:

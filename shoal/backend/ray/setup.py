@@ -35,7 +35,9 @@ class RaySetup:
     threads: int = 1  # of each slot
     cpus_per_slot: float | None = None
     gpus_per_slot: float | None = None
-    copies: int = 1  # slots that hold each shard, where every node has the data
+    # Slots that hold each shard, where every node has the data. With more than one, states become
+    # durable after every unit: the end of a slot then costs the units under way there, no more.
+    copies: int = 1
     # Of data that stays at its nodes: only nodes that hold all of it have slots.
     whole: bool = False
     since: Seconds = 0.0  # the time of the study at which this run begins
@@ -117,6 +119,12 @@ class RaySetup:
             stream_samples=self.stream_samples,
         )
 
+    def _durable_every(self) -> Seconds:
+        """Seconds of a trial's training between durable states."""
+        if self.copies > 1:
+            return 0.0
+        return self.checkpoint_every
+
     def _station(self, seed: int, gpus: float) -> StationSetup:
         """The options of each slot's station."""
         resting = self.state_memory_gb
@@ -127,7 +135,7 @@ class RaySetup:
             run=self.run,
             threads=self.threads,
             metric=self.metric,
-            checkpoint_every=self.checkpoint_every,
+            checkpoint_every=self._durable_every(),
             data_memory_gb=self.data_memory_gb,
             state_memory_gb=resting,
         )

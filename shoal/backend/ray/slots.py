@@ -192,6 +192,10 @@ class ShardRegister:
         self._barred.add((process.node, shard))
         process.slot = replace(process.known, shards=process.known.shards - {shard})
 
+    def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
+        """The shards that only other nodes have: none, each node has all of the data."""
+        return []
+
     def suits(self, names: Sequence[str]) -> bool:
         """Whether slots are of use at the node with these names: everywhere."""
         return True

@@ -1,21 +1,22 @@
 """Where the newest states of trials are, and how those that are only in memory become durable."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.course import GangRun, Positions
 from shoal.backend.position import Position
 from shoal.backend.ray.cluster import GIB, store_room
 from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.health.answers import answer
 from shoal.backend.ray.node.outcomes import Trained
+from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Call, Events, SlotProcess
-from shoal.core.cluster import GiB, SlotId
+from shoal.core.cluster import SlotId
 from shoal.core.event import Kept
 from shoal.core.trial import Samples, Seconds, TrialId, Visit
 from shoal.train.recipe.unit import Done
@@ -45,14 +46,14 @@ class Resident:
 class States:
     """Where the trials' newest states are, as `Position.carried` says.
 
-    It is `Stored`, `Resident`, or None if the newest state is durable or there is none. `room_gb`:
-    of the object store, for each slot, that states at rest may take.
+    It is `Stored`, `Resident`, or None if the newest state is durable or there is none.
     """
 
-    def __init__(self, course: Positions, fleet: Fleet, room_gb: GiB) -> None:
+    def __init__(self, course: Positions, fleet: Fleet, setup: RaySetup) -> None:
         self._course = course
         self._fleet = fleet
-        self._room_gb = room_gb
+        self._room_gb = setup.resting_gb()
+        self._patience = setup.hang_after
         self.active: set[TrialId] = set()  # trials at work
         self._store = store_room()
         self._numbers = count()
@@ -135,7 +136,7 @@ class States:
                 events.append(self._course.fall(trial))
             elif trial in at_work:
                 events.append(self._course.abandon(trial))
-            if gone:
+            if gone or _is_doubtful(at, process):
                 at.carried = None
 
         return events
@@ -162,7 +163,8 @@ class States:
         events: Events = []
         for trial in self._only_at(process):
             try:
-                name = _got(process.call("train", "keep", trial))
+                ref = process.call("train", "keep", trial)
+                name = answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
             except LookupError:  # it was given up here, for another slot had it, too
                 events.append(self._course.fall(trial))
@@ -172,7 +174,8 @@ class States:
 
         for trial, at in self._course.positions.items():
             if isinstance(at.carried, Stored) and not is_durable(at):
-                name = _got(self._save(trial, at, [process]))
+                ref = self._save(trial, at, process)
+                name = answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))
 
         return events
@@ -226,22 +229,15 @@ class States:
             at.carried = None
         elif trial not in self.saving:
             self.saving.add(trial)
-            saved = self._save(trial, at, self._fleet.ready)
+            saved = self._save(trial, at, _maker(at, self._fleet.ready))
             self._fleet.follow(
                 saved, partial(self._saved, trial, at.visits, at.samples)
             )
 
-    def _save(
-        self, trial: TrialId, at: Position, processes: Iterable[SlotProcess]
-    ) -> Any:
-        """Have a stored state made durable: by the slot that made it, or another of these."""
-        chosen: SlotProcess | None = None
-        for process in processes:
-            if chosen is None or process.id == at.carried.slot:
-                chosen = process
-        assert chosen is not None, "only where there are slots"
+    def _save(self, trial: TrialId, at: Position, process: SlotProcess) -> Any:
+        """Have the process make a stored state durable."""
         parcel = [at.carried.ref]
-        return chosen.call("control", "save", trial, len(at.visits), parcel)
+        return process.call("control", "save", trial, len(at.visits), parcel)
 
     def _saved(
         self, trial: TrialId, visits: tuple[Visit, ...], samples: Samples, future: Any
@@ -272,25 +268,28 @@ class States:
     def flush(self) -> Events:
         """Nothing runs any more: make durable what is only in memory."""
         events: Events = []
-        for trial, ref in self._keeping().items():
+        for trial, (process, ref) in self._keeping().items():
             try:
-                events.append(self._course.keep(trial, _got(ref)))
+                name = answer(process, ref, self._patience)
+                events.append(self._course.keep(trial, name))
             except (RayError, LookupError):
                 continue  # its slot died: what was not durable is trained again
         return events
 
-    def _keeping(self) -> dict[TrialId, Any]:
-        """The trials whose states the slots now make durable, with references to their names."""
-        refs: dict[TrialId, Any] = {}
+    def _keeping(self) -> dict[TrialId, tuple[SlotProcess, Any]]:
+        """The trials whose states slots now make durable: which slot, and the name to come."""
+        refs: dict[TrialId, tuple[SlotProcess, Any]] = {}
         processes = self._fleet.ready
         turns = cycle(processes)
         for trial, at in self._course.positions.items():
             if not at.visits or is_durable(at):
                 continue
             if isinstance(at.carried, Resident):
-                refs[trial] = at.carried.processes[0].call("train", "keep", trial)
+                process = at.carried.processes[0]
+                refs[trial] = process, process.call("train", "keep", trial)
             elif isinstance(at.carried, Stored) and processes:
-                refs[trial] = self._save(trial, at, [next(turns)])
+                process = next(turns)
+                refs[trial] = process, self._save(trial, at, process)
 
         return refs
 
@@ -315,6 +314,21 @@ def carries(run: GangRun) -> bool:
     return run.left is not None or run.quota is not None
 
 
+def _maker(at: Position, ready: Sequence[SlotProcess]) -> SlotProcess:
+    """The slot that stored the state, or else another one."""
+    return next((each for each in ready if each.id == at.carried.slot), ready[0])
+
+
+def _is_doubtful(at: Position, process: SlotProcess) -> bool:
+    """Whether the state that a lost process stored need not be looked for: it is durable.
+
+    Its node may be gone, too, and until Ray knows of that, whoever wants the state waits.
+    """
+    carried = at.carried
+    stored_there = isinstance(carried, Stored) and carried.slot == process.id
+    return stored_there and is_durable(at)
+
+
 def durable_name(at: Position) -> str | None:
     """The checkpoint that holds the newest state, if any does."""
     if at.kept is None or not is_durable(at):
@@ -325,11 +339,3 @@ def durable_name(at: Position) -> str | None:
 def is_durable(at: Position) -> bool:
     """Whether a checkpoint holds the newest state."""
     return at.kept is not None and at.kept.visits == len(at.visits)
-
-
-def _got(ref: Any) -> Any:
-    """The reference's value, or what its method raised."""
-    try:
-        return ray.get(ref)
-    except RayTaskError as error:
-        raise error.cause from None

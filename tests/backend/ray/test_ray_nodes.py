@@ -15,7 +15,7 @@ from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
-from shoal.policy import Hop
+from shoal.policy import Fifo, Hop
 
 pytestmark = pytest.mark.slow
 
@@ -150,3 +150,50 @@ def test_a_slot_that_dies_while_others_start_comes_back(tmp_path: Path) -> None:
     finally:
         backend.close()
     assert len(state.slots) == 2 and set(state.ended.values()) == {"finished"}
+
+
+def test_with_copies_a_lost_node_costs_no_finished_visit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its trial stays at a slot or hops, and whatever of the node ends first."""
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    cluster = headed()
+    cluster.add_node(num_cpus=1)
+    ways = (
+        (Hop(), lambda node: cluster.remove_node(node, allow_graceful=False)),
+        (Fifo(), lambda node: node.kill_raylet()),
+    )
+    try:
+        for policy, lose in ways:
+            node = cluster.add_node(num_cpus=1)
+            folder = tmp_path / type(policy).__name__
+            check_a_loss(folder, policy, lambda: lose(node), cluster.address)
+            ray.shutdown()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def check_a_loss(folder: Path, policy: Any, lose: Any, address: str) -> None:
+    """Lose a node while two trials train."""
+    bench = Bench(folder, Tiny(slow=0.05))
+    lost: list[str] = []
+
+    def take(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            made = [len(visits) for visits in state.visits.values()]
+            if not lost and len(made) == 2 and min(made) >= 4:
+                lost.append("a node")
+                lose()
+
+        return watch
+
+    trials = trials_of(bench.data, [4, 5], 4)
+    searcher = Given([], trials, lambda view: len(view.slots) == 2)
+    bench.run(searcher, policy, take, address=address, copies=2)
+    assert lost and len(bench.events(Left)) == 1
+    made = [visit for each in bench.events(Advanced) for visit in each.visits]
+    assert len(made) == 2 * 4 * 4, "none was made twice"
+    assert bench.events(Fell)
+    bench.check_visits(4)
+    bench.check_weights()

@@ -78,8 +78,10 @@ def numbers() -> Data:
 
 
 @contextmanager
-def workers(recipe: Any, data: Data, count: int = 2) -> Iterator[Workers]:
-    made = Workers(recipe, data, PoolSetup(1, count, 1.0, at_once=True))
+def workers(
+    recipe: Any, data: Data, count: int = 2, at_once: bool = True
+) -> Iterator[Workers]:
+    made = Workers(recipe, data, PoolSetup(1, count, 1.0, at_once))
     try:
         yield made
     finally:
@@ -115,16 +117,15 @@ def passes(recipe: Any, data: Data, feed: Any, shuffle: str = "each") -> list[An
     ]
 
 
-def left() -> set[str]:
-    """Pieces of shared memory that there are."""
+def left(names: str = "shoal") -> set[str]:
+    """Pieces of shared memory whose names begin so. Other tests may run at the same time."""
     if not SHARED.is_dir():
         return set()
-    return {path.name for path in SHARED.glob("shoal*")}
+    return {path.name for path in SHARED.glob(f"{names}*")}
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers_give_the_bits_of_one_process(count: int) -> None:
-    before = left()
     data = numbers()
     for recipe in (Slow(), Plain()):
         with workers(recipe, data, count) as feed:
@@ -133,7 +134,7 @@ def test_workers_give_the_bits_of_one_process(count: int) -> None:
                 alone = passes(recipe, data, None, shuffle)
                 assert passes(recipe, data, feed, shuffle) == alone
                 assert feed.given >= len(alone)
-        assert left() <= before
+        assert not left(feed._names)
         assert not feed.pids
 
 
@@ -363,12 +364,12 @@ class Noted(Slow):
 def test_workers_take_over_what_the_slot_prepared(tmp_path: Path) -> None:
     data = numbers()
     recipe = Noted(tmp_path / "pids")
-    before = left()
-    with workers(recipe, data, 1) as feed:
+    with workers(recipe, data, 1, at_once=False) as feed:
         streams = Streams(recipe, data, seed=1, device=HERE, memory_gb=1.0, feed=feed)
         feed.handed = streams.handed
         list(streams.of().chunks(S0, 0, "each"))
-        until(lambda: feed.ready() == 1)
+        assert not feed.pids, "all of this pass was made here"
+        start(feed)
         given = feed.given
         mixed = list(streams.of().chunks(S0, 1, "each"))
         assert feed.given == given + len(mixed)
@@ -378,7 +379,7 @@ def test_workers_take_over_what_the_slot_prepared(tmp_path: Path) -> None:
     alone = Stream(Slow(), data, seed=1, device=HERE, memory_gb=0.0)
     for got, wanted in zip(mixed, alone.chunks(S0, 1, "each"), strict=True):
         assert all(map(torch.equal, got, wanted))
-    assert left() <= before
+    assert not left(feed._names)
 
 
 def data_chunks(data: Data) -> int:
@@ -420,16 +421,16 @@ def test_trials_whose_data_depends_on_their_configuration_get_workers() -> None:
 
 
 def test_a_block_that_a_worker_could_not_take_over_is_removed() -> None:
-    before = left()
+    name = f"shoal-untaken-{os.getpid()}"
     here, there = Pipe()
     worker = Worker(lambda: (current_process(), here))  # type: ignore[arg-type,return-value]
     key = ((), (S0, 0, 0, "each"))
-    worker.give(key, "shoal-untaken", (np.zeros(9),))
+    worker.give(key, name, (np.zeros(9),))
     assert there.recv().block is not None
-    assert left() > before
+    assert left(name)
     there.send(Result(key, why="no room"))
     assert worker.heard() is not None
-    assert left() <= before
+    assert not left(name)
 
 
 class Fake:
@@ -520,7 +521,6 @@ def test_a_study_learns_the_same_with_workers(
         return made[-1]
 
     monkeypatch.setattr(backends, "Workers", noted)
-    before = left()
     space = {"lr": shoal.grid([1e-4, 1e-3])}
     ends = []
     for count in (0, 2):
@@ -541,7 +541,7 @@ def test_a_study_learns_the_same_with_workers(
     (feed,) = made
     assert feed.given, "workers made some of it"
     assert ends[0] == ends[1]
-    assert left() <= before
+    assert not left(feed._names)
 
 
 def bytes_of(model: Any) -> list[bytes]:

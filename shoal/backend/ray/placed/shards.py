@@ -41,6 +41,15 @@ class NodeShards:
             return []
         return [Joined(self._give(news))]
 
+    def missing(self, ready: Sequence[SlotProcess]) -> list[str]:
+        """The training shards that none of these holds, with the nodes at which they lie."""
+        there = frozenset[ShardId]().union(*(process.holds for process in ready))
+        return [
+            f"{shard}, which lies at {', '.join(sorted(places))}"
+            for shard, places in sorted(self._catalogue.train.items())
+            if shard not in there
+        ]
+
     def bar(self, process: SlotProcess, shard: ShardId) -> None:
         """The process cannot read the shard: it counts as without it."""
         process.holds -= {shard}
