@@ -26,7 +26,8 @@ class OpenPool:
     """A pool that is open.
 
     `address`: of its Ray cluster. `threads`: CPUs of each slot. `token`: whether who joins the
-    cluster must show the user's token. `closing`: its studies are to stop.
+    cluster must show the user's token. `closing`: its studies are to stop. `slots`: all that it
+    has; None: nodes of its cluster come and go.
     """
 
     address: str
@@ -35,6 +36,7 @@ class OpenPool:
     pid: int
     token: bool = False
     closing: bool = False
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

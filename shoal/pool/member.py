@@ -8,7 +8,14 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Protocol
 
-from shoal.core.event import Commanded, Entry, Submitted
+from shoal.core.event import (
+    Commanded,
+    Entry,
+    Failed,
+    Finished,
+    Retired,
+    Submitted,
+)
 from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
@@ -19,6 +26,8 @@ PREFIX = "pool:"
 EVERY: Seconds = 1.0
 # An idle slot is given back after this time.
 IDLE: Seconds = 3.0
+# With these, which trials have work left changes.
+CHANGES = (Submitted, Finished, Failed, Retired)
 
 
 class Resizable(Protocol):
@@ -103,8 +112,9 @@ class PoolMember:
         """Wait until the study is given slots; how many it is to begin with.
 
         Raises:
-            PoolError: the pool was closed meanwhile.
+            PoolError: the pool was closed meanwhile, or has too few slots for any trial.
         """
+        self._check_widths()
         told = False
         while (share := self._pool.shares().get(self._name, 0)) < 1:
             if self._opened().closing:
@@ -149,9 +159,22 @@ class PoolMember:
     # -- while it trains -------------------------------------------------------------------------
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        self._state = state
         if any(isinstance(entry, Submitted) for entry in entries):
             self._grows = True
-        self._state = state
+        if any(isinstance(entry, CHANGES) for entry in entries):
+            self._check_widths()
+
+    def _check_widths(self) -> None:
+        """Raise PoolError if every trial that has work left needs more slots than there are."""
+        slots = self.joined.slots
+        least = self._claim().least
+        if slots is not None and least > slots:
+            raise PoolError(
+                f"each trial that has work left needs {least} slots or more, and the pool in "
+                f"{self._pool.path} has {slots}: give smaller widths=, or start a larger pool "
+                "(shoal pool DIR --slots N) and resume"
+            )
 
     def _beat(self) -> None:
         while not self._over.wait(EVERY):

@@ -91,19 +91,24 @@ def serve(
         own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
         try:
             with _told_to_end() as over:  # Ray has its own signals until here
-                _lend(folder, _opened(threads), say, over, until_empty)
+                _lend(folder, _opened(threads, own), say, over, until_empty)
         finally:
             folder.close()
             cluster.leave(own, joined=True)
 
 
-def _opened(threads: int) -> OpenPool:
+def _opened(threads: int, own: bool) -> OpenPool:
+    """The pool, in a cluster of its `own` or in another, whose nodes come and go."""
+    slots = None
+    if own:
+        slots = room(threads)
     return OpenPool(
         cluster.gcs(),
         threads,
         platform.node(),
         os.getpid(),
         token=cluster.asks_for_token(),
+        slots=slots,
     )
 
 

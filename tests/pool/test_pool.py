@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.core.event import Joined, Left
-from shoal.pool.folder import PoolFolder, StudySign
+from shoal.core.event import Finished, Joined, Left, Submitted
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.core.trial import Trial, TrialId
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
+from shoal.pool.member import PoolMember
 from shoal.study.folder import Folder
 from shoal.study.options import Options
 
@@ -120,6 +124,10 @@ def test_two_studies_share_and_a_crash_of_one_leaves_the_other_untouched(
     status = shoal_("status", "shared")
     assert "priority 2, has 2 slots" in ended(status)
 
+    third = study(shoal_, "third", 1, "--widths", "4", "4", "--priority", "9")
+    out, _ = third.communicate(timeout=180)
+    assert third.returncode == 2 and "needs 4 slots or more" in out
+
     second.kill()
     second.wait()
     until(lambda: has(pool, "first") == 3)
@@ -185,6 +193,30 @@ def test_signs_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
         pool.say(StudySign(SlotClaim(name), name, 1, platform.node(), pid, 0))
     pool.bury()
     assert [sign.claim.study for sign in pool.signs()] == ["here"]
+
+
+def test_a_study_whose_trials_need_more_slots_than_the_pool_has_ends_with_one_error(
+    tmp_path: Path,
+) -> None:
+    pool = PoolFolder(tmp_path)
+    pool.make()
+    narrow, wide = (
+        Trial(TrialId(f"t{width}"), 10.0, {}, (width, 4)) for width in (2, 3)
+    )
+    said = [Submitted(narrow), Submitted(wide)]
+    state = fold(State(), said)
+    for slots in (2, None):
+        pool.open(OpenPool("a", 1, platform.node(), os.getpid(), slots=slots))
+        member = PoolMember(pool, tmp_path, None, 1, State())
+        member(0.0, tuple(said), state)
+        over = [Finished(narrow.id)]
+        if slots is None:
+            member(1.0, tuple(over), fold(state, over))
+            continue
+        with pytest.raises(PoolError, match="needs 3 slots or more, and the pool in"):
+            member(1.0, tuple(over), fold(state, over))
+        with pytest.raises(PoolError, match="has 2: give smaller widths="):
+            PoolMember(pool, tmp_path, None, 1, fold(state, over)).wait()
 
 
 def test_who_is_there() -> None:
