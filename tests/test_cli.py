@@ -219,7 +219,7 @@ def test_who_reads_only_the_first_line_stops_nothing(
 def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     shoal(
-        "run", DIGITS, "--storage", str(folder), "--timeout", "1.5", "--max-epochs", "6"
+        "run", DIGITS, "--storage", str(folder), "--timeout", "0.7", "--max-epochs", "3"
     )
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
@@ -444,7 +444,9 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     raising.write_text(
         source.replace("model: nn.Module, batch: Any) -> torch.Tensor:", LATE)
     )
-    out = shoal("run", str(raising), "--storage", str(tmp_path / "s"), *form, code=1)
+    typed = ("run", str(raising), "--storage", str(tmp_path / "s"), *form)
+    typed += ("--max-epochs", "2")
+    out = shoal(*typed, code=1)
     assert "no such net" in out
     assert form or "error.txt has the traceback of the first of them" in out
     assert out.count("failed   16 trials, t000 first: RuntimeError") == (not form)
@@ -452,7 +454,6 @@ def test_a_study_whose_trials_all_fail_says_so(tmp_path: Path, form: list[str]) 
     frames = [line for line in traceback.splitlines() if line.startswith("  File")]
     assert len(frames) == 1 and "raising.py" in frames[0]
     raising.write_text(source)
-    typed = ("run", str(raising), "--storage", str(tmp_path / "s"), *form)
     out = shoal(*typed, code=1)
     assert "failed trials (16) stay failed unless --retry-failed" in out
     assert form or f"shoal resume {tmp_path / 's'} --retry-failed" in out

@@ -2,17 +2,22 @@
 
 import ast
 import json
+import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.core.event import Finished, Retired
 from shoal.study.folder import Folder
 
 ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 MNIST = ROOT.parent / "shared" / "data" / "mnist10k"
 
 
@@ -56,19 +61,38 @@ def script(folder: Path, *args: str) -> str:
     return done.stdout
 
 
+Run = Callable[[Path, str], str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example in a folder, in this process; returns what it prints."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+    def printed(folder: Path, example: str) -> str:
+        monkeypatch.chdir(folder)
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+        return capsys.readouterr().out
+
+    return printed
+
+
 def best(folder: Path, study: str) -> float:
     out = script(folder, "-m", "shoal.cli", "status", study, "--json")
     return float(json.loads(out)["best"]["score"])
 
 
-def test_digits(tmp_path: Path) -> None:
-    out = script(tmp_path, str(ROOT / "examples" / "digits.py"))
+def test_digits(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    three_epochs = partialmethod(shoal.Study.optimize, max_epochs=3)
+    monkeypatch.setattr(shoal.Study, "optimize", three_epochs)
+    out = run(tmp_path, "digits.py")
     assert "best:" in out and (tmp_path / "runs" / "digits" / "report.html").exists()
     assert best(tmp_path, "runs/digits") >= 0.95
 
 
-def test_packs(tmp_path: Path) -> None:
-    out = script(tmp_path, str(ROOT / "examples" / "packs.py"))
+def test_packs(tmp_path: Path, run: Run) -> None:
+    out = run(tmp_path, "packs.py")
     assert "freed: m2 | loaded: m3" in out
     assert float(out.splitlines()[1].split()[-1]) >= 0.9
 
@@ -83,13 +107,13 @@ def code_of_class(text: str) -> list[str]:
     return [line for line in code if line.strip() and not line.strip().startswith("#")]
 
 
-def test_own_searcher(tmp_path: Path) -> None:
+def test_own_searcher(tmp_path: Path, run: Run) -> None:
     """A procedure of one's own takes 20 lines of code at most, and goes on where it was."""
-    example = ROOT / "examples" / "own_searcher.py"
+    example = EXAMPLES / "own_searcher.py"
     assert len(code_of_class(example.read_text())) <= 20
-    first = script(tmp_path, str(example))
+    first = run(tmp_path, example.name)
     assert first.count("retired") == 3 and first.count("3.0 epochs") == 3
-    assert script(tmp_path, str(example)) == first, "run again, nothing is left to do"
+    assert run(tmp_path, example.name) == first, "run again, nothing is left to do"
 
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -104,7 +128,7 @@ def test_own_searcher(tmp_path: Path) -> None:
     entries = [line.entry for line in Folder(killed / "runs" / "race").lines()]
     assert any(isinstance(entry, Retired) for entry in entries)
     assert sum(isinstance(entry, Finished) for entry in entries) < 3
-    assert script(killed, str(example)) == first, "killed after the first had given way"
+    assert run(killed, example.name) == first, "killed after the first had given way"
 
 
 @pytest.mark.slow
