@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.backend.measurements import Measurements
+from shoal.backend.no_room import Errors, crowded_lanes, refused_lanes
 from shoal.backend.position import Position
 from shoal.core.cluster import GiB, ShardId, Slot
 from shoal.core.event import (
@@ -25,19 +26,19 @@ from shoal.core.event import (
     Sum,
 )
 from shoal.core.plan import Gang, prune
-from shoal.core.state import State
+from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Trial, TrialId, Visit
 from shoal.core.visits import EPS, ValidateEvery, is_met, next_visit
 from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
+    PackRefused,
     Part,
     Reached,
     TrialError,
     Unit,
 )
 
-Errors = Mapping[TrialId, TrialError]
 NO_ERRORS: Errors = MappingProxyType({})
 
 
@@ -120,7 +121,7 @@ class Positions:
         self.validate_every = validate_every
         self.positions: dict[TrialId, Position] = {}
         self._state = state
-        self._measurements = Measurements(state.figures)
+        self.measurements = Measurements(state.figures)
 
     # -- trials ----------------------------------------------------------------------------------
 
@@ -257,10 +258,7 @@ class Positions:
         done = replace(done, within=at.untold(done.within))
         events = at.chose(done.config)
         events.append(self._complete(unit, done, values, moved))
-        figures = self._measurements.news_of(done.signature, done.figures, room)
-        if figures or done.signature != at.signature:
-            at.signature = done.signature
-            events.append(Measured(trial, done.signature, figures))
+        events += self.measured(trial, done.signature, done.figures, room)
         events += done.evaluations(trial, len(unit.visits), self._shards(trial))
         if done.kept is not None:
             events.append(self.keep(trial, done.kept))
@@ -304,17 +302,20 @@ class Positions:
         `failed`: the lanes that failed, and why. `lost`: the lanes that made no unit, because the
         state they were to go on from is gone.
         """
+        refused = refused_lanes(failed)
+        if refused:
+            return _end_refused(self, run, slot, refused)
         gang = run.gang
         good = [trial for trial in gang.trials if trial not in failed]
         made = [self.positions[trial] for trial in good if trial not in lost]
         run.count_down([at.visits[-1] for at in made if at.visits], self.sizes)
 
         finished = [trial for trial in good if self.met(trial)]
-        crowded = _crowded(gang, failed)
+        crowded = crowded_lanes(gang, failed)
         gone = {trial: error for trial, error in failed.items() if trial not in crowded}
         events: list[Event] = []
         if crowded:
-            events += self._split(run, slot, crowded)
+            events += _split(self, run, slot, crowded)
         elif run.over and len(gone) < len(gang.lanes):
             events.append(Ended(gang))
         events += [self.positions[trial].ending() for trial in finished]
@@ -324,39 +325,61 @@ class Positions:
         run.shrink(frozenset(finished) | gone.keys())
         return events
 
-    def _split(
-        self, run: GangRun, slot: Slot, errors: Mapping[TrialId, OutOfMemory]
+    def measured(
+        self, trial: TrialId, signature: str, figures: Figures, room: GiB
     ) -> list[Event]:
-        """These lanes had no room together. The gang ends, and none of them fails.
-
-        They are believed to need more from now on, so that policies do not try it again. `Joined`
-        says how much memory the slot is believed to have, if that was not known.
-        """
-        run.left = []
-        fell = [self.fall(trial) for trial in errors]
-        if len(run.gang.lanes) == 1:
-            why = f"out of memory beside models at rest on {slot.id}"
-            return [*fell, Ended(run.gang, why)]
-
-        signatures = {}
-        for trial, error in errors.items():
-            signatures[trial] = error.signature or self.positions[trial].signature
-        room, reports = self._measurements.crowded(signatures, slot.memory)
-        why = f"out of memory with {len(errors)} trials on {slot.id}"
-        joined: list[Event] = []
-        if slot.memory == inf:
-            joined.append(Joined((replace(slot, memory=room),)))
-        return [*joined, *fell, *reports, Ended(run.gang, why)]
+        """What was measured on the trial, if that is new. `room`: as of `done`."""
+        at = self.positions[trial]
+        news = self.measurements.news_of(signature, figures, room)
+        if not news and signature == at.signature:
+            return []
+        at.signature = signature
+        return [Measured(trial, signature, news)]
 
 
-def _crowded(gang: Gang, failed: Errors) -> dict[TrialId, OutOfMemory]:
-    """The lanes that may have room another time.
+# -- gangs without room
 
-    They ran out of memory beside other lanes, or beside models at rest that were given up since.
+
+def _end_refused(
+    positions: Positions,
+    run: GangRun,
+    slot: Slot,
+    errors: Mapping[TrialId, PackRefused],
+) -> list[Event]:
+    """The slot learnt that the lanes have no room together, and began none: the gang ends.
+
+    What it learnt is told first, so that policies make smaller packs.
     """
-    found: dict[TrialId, OutOfMemory] = {}
-    in_company = len(gang.lanes) > 1
-    for trial, error in failed.items():
-        if isinstance(error, OutOfMemory) and (in_company or error.freed):
-            found[trial] = error
-    return found
+    run.left = []
+    events: list[Event] = []
+    for trial, error in errors.items():
+        events += positions.measured(trial, error.signature, error.figures, slot.memory)
+    return [*events, Ended(run.gang)]
+
+
+def _split(
+    positions: Positions,
+    run: GangRun,
+    slot: Slot,
+    errors: Mapping[TrialId, OutOfMemory],
+) -> list[Event]:
+    """These lanes had no room together. The gang ends, and none of them fails.
+
+    They are believed to need more from now on, so that policies do not try it again. `Joined`
+    says how much memory the slot is believed to have, if that was not known.
+    """
+    run.left = []
+    fell = [positions.fall(trial) for trial in errors]
+    if len(run.gang.lanes) == 1:
+        why = f"out of memory beside models at rest on {slot.id}"
+        return [*fell, Ended(run.gang, why)]
+
+    signatures = {}
+    for trial, error in errors.items():
+        signatures[trial] = error.signature or positions.positions[trial].signature
+    room, reports = positions.measurements.crowded(signatures, slot.memory)
+    why = f"out of memory with {len(errors)} trials on {slot.id}"
+    joined: list[Event] = []
+    if slot.memory == inf:
+        joined.append(Joined((replace(slot, memory=room),)))
+    return [*joined, *fell, *reports, Ended(run.gang, why)]

@@ -18,7 +18,14 @@ from shoal.core.ports import Moment
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.columns import DataError
 from shoal.train.function.station import FunctionStation
-from shoal.train.recipe.unit import Done, Part, Returned, TrialError, Unit
+from shoal.train.recipe.unit import (
+    Done,
+    PackRefused,
+    Part,
+    Returned,
+    TrialError,
+    Unit,
+)
 from shoal.train.slot.station import Station
 
 News = Part | Done | Returned | TrialError
@@ -204,7 +211,8 @@ class Local:
         if not isinstance(news, TrialError):
             return self.course.done(unit, news, room=self.slot.memory)
         at.failed[trial] = news
-        self.station.forget(trial)
+        if not isinstance(news, PackRefused):
+            self.station.forget(trial)
         return []
 
     def _without_shard(

@@ -10,8 +10,8 @@ from test_local import maker
 
 import shoal
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Ended, Joined, Opened, Planned, Submitted
-from shoal.core.fold import fold
+from shoal.core.event import Advanced, Ended, Joined, Opened, Planned, Submitted
+from shoal.core.fold import fold, step
 from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.policy import Fifo, Hop, Pack, PacksAsTrials
@@ -133,6 +133,47 @@ def test_contract(tmp_path: Path, blobs: Any, fuse: bool) -> None:
 
 # -- out of memory
 # ----------------------------------------------------------------------------------------------
+
+
+def trained_together(study: Any) -> list[int]:
+    """Lanes of the gangs that trained, as often as they told of it."""
+    state, found = State(), []
+    for line in study.lines():
+        if isinstance(line.entry, Advanced):
+            (trial,) = line.entry.samples
+            found.append(len(state.running[trial].lanes))
+        state = step(state, line.entry)
+    return found
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_the_first_pack_that_trains_has_room(
+    tmp_path: Path, blobs: Any, fuse: bool
+) -> None:
+    """Nobody runs out of memory, and nobody gets a strike."""
+
+    def searched(name: str, policy: Any, **options: Any) -> Any:
+        space = {"width": 64, "lr": shoal.grid([1e-1, 1e-2, 1e-3, 1e-4])}
+        study = shoal.create_study(
+            blobs(), storage=tmp_path / name, metric="accuracy", search_space=space
+        )
+        study.optimize(policy=policy, max_epochs=2, progress=False, **options)
+        return study
+
+    alone = searched("alone", Fifo())
+    (figures,) = alone.state.figures.values()
+    room = 2.5 * figures["memory"]
+    study = searched("packed", Pack("random", fuse=fuse), slot_memory_gb=room)
+    assert together(study) == 4, "what is planned while nothing is known"
+    assert set(trained_together(study)) == {2}
+    (packed,) = study.state.figures.values()
+    assert packed["memory"] == pytest.approx(figures["memory"])
+    assert "crowded" not in packed
+    assert not summary(study.lines())["splits"]
+    assert not study.state.strikes
+    assert {trial.status for trial in study.trials} == {"finished"}
+    if not fuse:
+        check_equal(study, alone)
 
 
 class Crowded:

@@ -16,7 +16,7 @@ from shoal.core.cluster import SlotId
 from shoal.core.event import Ended
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.trial import TrialId
-from shoal.train.recipe.unit import Returned, TrialError
+from shoal.train.recipe.unit import PackRefused, Returned, TrialError
 
 Outcomes = Mapping[TrialId, Outcome]
 
@@ -206,13 +206,14 @@ class OneSlotGangs:
     def _fall(
         self,
         process: SlotProcess,
-        failed: Collection[TrialId],
+        failed: Mapping[TrialId, TrialError],
         lost: Collection[TrialId],
     ) -> Events:
         """Units of these trials came to nothing; the lost ones go on from what is durable."""
         for trial in [*failed, *lost]:
             self._drop(process, trial)
-            self._work.at(trial).carried = None
+            if not isinstance(failed.get(trial), PackRefused):
+                self._work.at(trial).carried = None
         return [self._course.fall(trial) for trial in lost]
 
     def _over(

@@ -63,8 +63,8 @@ def largest(
     while size <= most:
         try:
             with blaming():
-                batch = _batch(samples, size)
-            fits = _step(lane, batch, size, device) <= room
+                batch = batch_of(samples, size)
+            fits = sum(bytes_of_step(lane, batch, size, device)) <= room
             del batch
             if validation is not None and fits:
                 lane.settings = replace(lane.settings, batch_size=size)
@@ -84,16 +84,22 @@ def largest(
     return max(found, 1)
 
 
-def _step(lane: TrainingLane, batch: Columns, size: int, device: torch.device) -> float:
-    """Bytes that a step takes, with the lane's own."""
+def bytes_of_step(
+    lane: TrainingLane, batch: Columns, size: int, device: torch.device
+) -> tuple[int, int]:
+    """Bytes of the lane's state after a step on this batch, and what the step took beside that.
+
+    Raises:
+        TrialError: the recipe's code raised, or memory ran out.
+    """
     lane.begin(size)
     extra = Extra(lane, device)
     with blaming(), lane.rng, extra:
         lane.step(batch, size)
         lane.close()
-    return lane.bytes + extra.bytes
+    return lane.bytes, extra.bytes
 
 
-def _batch(samples: Columns, size: int) -> Columns:
-    """So many samples, over and over."""
+def batch_of(samples: Columns, size: int) -> Columns:
+    """So many of the samples, over and over."""
     return taken(samples, np.arange(size) % cols.rows(samples))

@@ -29,6 +29,7 @@ class Meter:
         self._steps: dict[str, list[Step]] = {}
         self._most = inf
         self._extra: dict[str, int] = {}  # bytes of a step beside the trial's state
+        self._state: dict[str, int] = {}  # bytes of a trial's state after a step
         self._seen: dict[tuple[str, str], int] = {}
         self._news: dict[str, dict[str, float]] = {}
 
@@ -76,9 +77,13 @@ class Meter:
         """Whether it is known what a step of such trials needs beside their state."""
         return signature in self._extra
 
-    def learn_memory(self, signature: str, extra: int) -> None:
-        """A step of such trials needs so many bytes beside their state."""
+    def learn_memory(self, signature: str, extra: int, state: int = 0) -> None:
+        """A step of such trials needs so many bytes beside their state.
+
+        `state`: bytes that the state takes after a step, where that was seen.
+        """
         self._extra[signature] = extra
+        self._state[signature] = state
 
     def conclude(self, lane: TrainingLane) -> None:
         """Turn the times so far into a rate, once there are enough or the unit is over."""
@@ -98,7 +103,8 @@ class Meter:
         """
         if lane is None or lane.signature not in self._extra:
             return self._most
-        needs = lane.bytes + self._extra[lane.signature]
+        state = max(lane.bytes, self._state.get(lane.signature, 0))
+        needs = state + self._extra[lane.signature]
         if self._most == inf or needs > self._most:
             self._most = needs
         return needs
@@ -181,7 +187,7 @@ class Extra:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = (torch.cuda.memory_allocated(self._device), self._lane.bytes)
             return
-        if any(type(module).__name__ == "OptimizedModule" for module in modules):
+        if is_compiled(self._lane.model):
             return  # hooks would make it compile again
         for module in modules:
             if any(module.children()):
@@ -202,6 +208,11 @@ class Extra:
     def _count(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor):
             self.bytes += bytes_of(output)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch compiles the model, or a part of it."""
+    return any(type(each).__name__ == "OptimizedModule" for each in model.modules())
 
 
 _started: set[str] = set()

@@ -9,6 +9,7 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 
 # What the recipe's code may raise: it ends the trial, and nothing else.
 RAISED = (Exception, SystemExit)
+NOTHING: Mapping[str, float] = {}
 # A lane's state: nested dicts and lists of NumPy arrays and plain values.
 Tree = Mapping[str, Any]
 
@@ -166,6 +167,20 @@ class TrialError(Exception):
 
     def __str__(self) -> str:
         return self.why
+
+
+class PackRefused(TrialError):  # noqa: N818
+    """The unit was not begun: its slot learnt first that the pack has no room. Nobody failed.
+
+    `figures`: as of `Done`.
+    """
+
+    def __init__(
+        self, why: str, signature: str = "", figures: Mapping[str, float] = NOTHING
+    ) -> None:
+        super().__init__(why, "", signature)
+        self.args = (why, signature, figures)
+        self.figures = figures
 
 
 class Diverged(Exception):  # noqa: N818

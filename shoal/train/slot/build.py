@@ -97,7 +97,7 @@ class LaneBuilder:
             self._largest[kind] = largest(
                 make,
                 config,
-                self._samples(stream),
+                self.samples(stream),
                 self._scored(stream),
                 most,
                 at.slot_room,
@@ -105,7 +105,7 @@ class LaneBuilder:
             )
         return self._largest[kind]
 
-    def _samples(self, stream: Stream) -> Columns:
+    def samples(self, stream: Stream) -> Columns:
         """Samples to train on."""
         with closing(stream.chunks(self._at.data.first_here, 0)) as training:
             return next(training)

@@ -8,6 +8,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 
@@ -29,6 +30,7 @@ from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Found, Scores
 from shoal.train.slot.held import HeldLanes
 from shoal.train.slot.inplace.elsewhere import Elsewhere, Records, recorded
+from shoal.train.slot.probing.first_packs import FirstPacks
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.shared_units import Ranks
 from shoal.train.slot.together import PackRun
@@ -67,11 +69,13 @@ class Station:
         at = _workplace(recipe, data, vault, setup, feed, turn_of or nobody, elsewhere)
         self.at = at
         self.pack = PackRun(at)
-        self.lanes = HeldLanes(at, LaneBuilder(at), self.pack)
+        builder = LaneBuilder(at)
+        self.lanes = HeldLanes(at, builder, self.pack)
         self._start = UnitStart(at, self.lanes)
         self._evaluation = self.pack.evaluation
         self._end = UnitEnd(at, self.lanes)
         self._probing = Probing(at, self.pack, self.lanes)
+        self._first_packs = FirstPacks(at, builder, self.lanes)
         self.ranks = Ranks(at, self.pack, self.lanes, self._end)
 
     # -- units ---------------------------------------------------------------------------------
@@ -100,7 +104,8 @@ class Station:
         """Make the visits of several trials over shared chunks.
 
         The last news of each trial is `Done` or its error. If memory runs out for one of several
-        trials, the visits of all end. If the caller stops early, visits that are not done do not
+        trials, the visits of all end. If the slot learns before that they have no room together,
+        none begins: `PackRefused`. If the caller stops early, visits that are not done do not
         count.
 
         `fuse`: lanes of one graph may train in one step where that is faster. Results then agree
@@ -112,9 +117,12 @@ class Station:
         trials = [unit.trial.id for unit in units]
         passes: list[Pass] = []
         over: set[TrialId] = set()
-        saving = self.lanes.make_room(units)
+        before = {"save": self.lanes.make_room(units)}
         try:
-            for trial, error in self._open(units, saving, passes):
+            if self._first_packs.too_large(units, before):
+                yield from self._first_packs.refused(units)
+                return
+            for trial, error in self._open(units, before, passes):
                 over.add(trial)
                 yield trial, error
             for each, news in self.pack.run(passes, fuse):
@@ -133,15 +141,19 @@ class Station:
             raise
 
     def _open(
-        self, units: Sequence[Unit], saving: Seconds, passes: list[Pass]
+        self,
+        units: Sequence[Unit],
+        before: Mapping[str, Seconds],
+        passes: list[Pass],
     ) -> Iterator[tuple[TrialId, TrialError]]:
         """Append the passes that can begin to `passes`; yields the errors of the others.
 
-        `saving`: seconds that making room took.
+        `before`: seconds that were spent for all of them.
         """
         for unit in units:
+            share = {name: seconds / len(units) for name, seconds in before.items()}
             try:
-                each = self._start.open(unit, saving / len(units))
+                each = self._start.open(unit, share)
                 passes.append(each)
             except OutOfMemory:
                 raise

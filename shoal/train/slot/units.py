@@ -44,11 +44,12 @@ class UnitStart:
         self._at = workplace
         self._lanes = lanes
 
-    def open(self, unit: Unit, saving: Seconds) -> Pass:
-        """The unit's pass, about to begin. `saving`: seconds that making room for it took."""
+    def open(self, unit: Unit, before: Mapping[str, Seconds]) -> Pass:
+        """The unit's pass, about to begin. `before`: seconds that preparing for it took."""
         spent = self._at.stopwatch()
-        if self._at.setup.clocked and saving:
-            spent.add("save", saving)
+        for name, seconds in before.items():
+            if self._at.setup.clocked and seconds:
+                spent.add(name, seconds)
         self._at.turn_of(unit.trial.id)
         held = self._lanes.ready(unit, spent)
         held.whole = False
@@ -269,7 +270,7 @@ class Probing:
         for trial in trials:
             unit = first_unit(self._at, trial)
             try:
-                yield self._start.open(unit, 0.0)
+                yield self._start.open(unit, {})
             except OutOfMemory:
                 raise
             except TrialError:

@@ -183,6 +183,44 @@ def test_a_pack_without_address_space_is_split(tmp_path: Path) -> None:
     bench.check_weights()
 
 
+class Seeming(torch.nn.Module):
+    """The same values, of which an output seems to take 100 MiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = torch.nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        self.large(x.new_zeros(1).expand(25 * 2**20))
+        return x
+
+
+class Claiming(Tiny):
+    """Models that seem to need 100 MiB."""
+
+    def configure_model(self, config: Mapping[str, Any]) -> Any:
+        model = super().configure_model(config)
+        model.insert(1, Seeming())
+        return model
+
+
+@pytest.mark.slow
+def test_the_first_pack_that_trains_has_room(tmp_path: Path) -> None:
+    """The slot learns by a step, and gives back a pack of four of which two have room."""
+    bench = Bench(tmp_path, Claiming())
+    trials = trials_of(bench.data, [4, 5, 6, 7], 2)
+    bench.run(Given(trials), Pack("random"), slots=1, slot_memory_gb=250 / 1024)
+    assert set(bench.state.ended.values()) == {"finished"}
+    needs = [figures["memory"] for figures in bench.state.figures.values()]
+    assert 100 / 1024 < min(needs) <= max(needs) < 101 / 1024
+    assert not any(entry.why for entry in bench.events(Ended))
+    sizes = [len(pack) for pack in packs(bench)]
+    assert sizes[0] == 4
+    assert set(sizes[1:]) <= {1, 2}
+    bench.check_visits(2)
+    bench.check_weights()
+
+
 class Largest(Tiny):
     batch_size = "max"
 

@@ -1,0 +1,1 @@
+"""Steps whose results are thrown away, to learn what trials need."""

@@ -1,0 +1,157 @@
+"""What a slot learns of memory before trials first train in a pack."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from train_kit import S0, Small, blobs, drive, station, trial
+
+from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train.recipe.unit import Done, PackRefused, TrialError, Unit
+from shoal.train.slot.station import Station
+from shoal.train.tools.verify import differences
+
+GIB = 2**30
+FIRST = Visit(0, S0, 0, 0)
+
+
+class Counted(Small):
+    """Counts the models built, by width. `broken`: a width whose steps raise."""
+
+    def __init__(self, broken: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.built: list[int] = []
+        self.broken = broken
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        self.built.append(config["width"])
+        return nn.Sequential(
+            nn.Linear(6, config["width"]),
+            nn.Dropout(0.3),
+            nn.Linear(config["width"], 3),
+        )
+
+    def training_step(self, model: nn.Module, batch: Any) -> Any:
+        if model[0].out_features == self.broken:  # type: ignore[index]
+            raise ArithmeticError("broken")
+        return super().training_step(model, batch)
+
+
+def wide(name: str, width: int = 64) -> Trial:
+    return trial(name, width=width)
+
+
+def first_units(*trials: Trial) -> list[Unit]:
+    return [Unit(each, (), FIRST) for each in trials]
+
+
+def news_of(held: Station, *units: Unit) -> dict[TrialId, Any]:
+    """The last news of each trial."""
+    return dict(held.together(units))
+
+
+def limited(recipe: Small, gib: float) -> Station:
+    return station(recipe, blobs(), slot_memory_gb=gib)
+
+
+def need_of(width: int = 64) -> float:
+    """GiB that such a trial needs, as measured when it trains alone."""
+    held = station(Counted(), blobs())
+    _, done = drive(held.train(*first_units(wide("a", width))))
+    return done.figures["memory"]
+
+
+def random_states() -> tuple[Any, ...]:
+    return (
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        torch.get_rng_state().tolist(),
+    )  # type: ignore[index]
+
+
+def test_a_pack_without_room_is_not_begun_and_its_memory_is_told() -> None:
+    held = limited(Counted(), 2.5 * need_of())
+    trials = [wide(name) for name in "abcd"]
+    found = news_of(held, *first_units(*trials))
+    assert {type(news) for news in found.values()} == {PackRefused}
+    told = [news.figures["memory"] for news in found.values() if news.figures]
+    assert told == pytest.approx([need_of()]), "once, and as much as when it trains"
+    assert not held.lanes.trials, "what has not trained leaves nothing"
+    found = news_of(held, *first_units(*trials[:2]))
+    assert {type(news) for news in found.values()} == {Done}
+
+
+def test_a_pack_is_refused_only_by_what_was_just_learnt() -> None:
+    """Whoever asks for it again, though its memory is known, gets it."""
+    recipe = Counted()
+    held = limited(recipe, 1.5 * need_of())
+    units = first_units(wide("a"), wide("b"))
+    assert {type(news) for news in news_of(held, *units).values()} == {PackRefused}
+    built = len(recipe.built)
+    assert {type(news) for news in news_of(held, *units).values()} == {Done}
+    assert len(recipe.built) == built + 2, "no more steps to learn from"
+
+
+def test_learning_changes_nothing_of_the_trials() -> None:
+    trials = [wide("a"), wide("b", 32), wide("c")]
+    recipe = Counted()
+    held = limited(recipe, 1.0)
+    plain = station(Counted(), blobs())
+    before = random_states()
+    news_of(held, *first_units(*trials))
+    assert random_states() == before
+    news_of(plain, *first_units(*trials))
+    for each in trials:
+        assert list(differences(held.state(each.id), plain.state(each.id))) == []
+    assert sorted(recipe.built) == [32, 32, 64, 64, 64], "one more of each signature"
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"slot_memory_gb": 1.0, "pace": lambda *_: 1.0}]
+)
+def test_nothing_is_learnt_without_a_limit_or_without_a_clock(options: Any) -> None:
+    recipe = Counted()
+    held = station(recipe, blobs(), **options)
+    news_of(held, *first_units(wide("a"), wide("b")))
+    assert recipe.built == [64, 64]
+
+
+def test_a_trial_that_raises_fails_when_it_trains() -> None:
+    held = limited(Counted(broken=8), 1.0)
+    found = news_of(held, *first_units(wide("a"), wide("b", 8)))
+    assert isinstance(found[TrialId("a")], Done)
+    assert str(found[TrialId("b")]) == "ArithmeticError: broken"
+    assert type(found[TrialId("b")]) is TrialError
+
+
+def test_a_step_without_room_means_a_slot_for_the_trial_alone() -> None:
+    class Full(Counted):
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            if model[0].out_features == 8:  # type: ignore[index]
+                raise torch.OutOfMemoryError("full")
+            return super().training_step(model, batch)
+
+    held = limited(Full(), 1.0)
+    found = news_of(held, *first_units(wide("a"), wide("b", 8)))
+    assert found[TrialId("b")].figures["memory"] == 1.0
+    assert {type(news) for news in found.values()} == {PackRefused}
+
+
+def test_a_trial_that_trained_before_loses_nothing_when_its_pack_is_refused() -> None:
+    held = limited(Counted(), need_of() + need_of(32) / 2)
+    old, new = wide("a"), wide("b", 32)
+    _, done = drive(held.train(*first_units(old)))
+    second = Unit(old, (done.visit,), Visit(1, S0, 1, 0))
+    found = news_of(held, second, *first_units(new))
+    assert {type(news) for news in found.values()} == {PackRefused}
+    assert held.holds(old.id, 1)
+    assert not held.holds(new.id, 0)
+    drive(held.train(second))
+    plain = station(Counted(), blobs())
+    drive(plain.train(*first_units(old)))
+    drive(plain.train(second))
+    assert list(differences(held.state(old.id), plain.state(old.id))) == []
