@@ -7,9 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
@@ -46,10 +47,12 @@ def write(
     rows: list[dict[str, Any]],
     ratios: dict[str, Any],
     packages: Sequence[str] = (),
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Print the table and the ratios; write results/NAME.json.
 
-    `packages`: those whose versions are noted beside Shoal's, torch's, NumPy's and Ray's.
+    `packages`: those whose versions are noted beside Shoal's, torch's, NumPy's and Ray's. `more`:
+    what is written beside them.
     """
     show(rows)
     for key, value in ratios.items():
@@ -64,6 +67,7 @@ def write(
         "versions": versions(*packages),
         "rows": rows,
         "ratios": ratios,
+        **more,
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1) + "\n")
