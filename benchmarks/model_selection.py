@@ -13,7 +13,9 @@ averaging are processes over gloo. A unit takes a second and more of an emulated
 (`selection_task.py`), beside a real training. Then the same on four slots where shards are not at
 hand: an HTTP server gives them, no faster than `RATE` bytes a second to each who asks.
 
-    python benchmarks/model_selection.py [--quick] [--page OUT.html]
+    python benchmarks/model_selection.py [--quick]
+
+`selection_page.py` draws the figures, `selection_tables.py` makes the tables of the docs.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ HERE = Path(__file__).resolve().parent
 WAYS = ("hop", "copies", "ddp", "averaging")
 SHOALS = WAYS[:2]
 RATE = 5e4  # bytes a second
+NODES = 4
+BESIDE = 3  # studies that fetch at a time, on the same nodes: most of the time they are asleep
 MB = 1e6
 Found = dict[str, Any]
 
@@ -107,7 +111,9 @@ def cluster(count: int) -> Iterator[str]:
     made = Cluster(initialize_head=True, head_node_args=head)
     try:
         for number in range(count):
-            made.add_node(num_cpus=2, node_name=f"n{number}", object_store_memory=store)
+            made.add_node(
+                num_cpus=BESIDE, node_name=f"n{number}", object_store_memory=store
+            )
         yield made.address
     finally:
         ray.shutdown()
@@ -115,12 +121,13 @@ def cluster(count: int) -> Iterator[str]:
 
 
 def at_hand(runs: Runs, counts: Sequence[int]) -> list[Found]:
-    """All ways on each number of slots; on one slot side by side, as none moves anything there."""
+    """All ways on each number of slots; as many side by side as there are nodes for them."""
     found = []
     for slots in counts:
-        with ThreadPoolExecutor(len(WAYS) if slots == 1 else 1) as pool:
+        beside = NODES // slots
+        with ThreadPoolExecutor(beside) as pool:
             begun = [
-                pool.submit(runs.run, way, slots, number if slots == 1 else 0)
+                pool.submit(runs.run, way, slots, slots * (number % beside))
                 for number, way in enumerate(WAYS)
             ]
             for each in begun:
@@ -129,12 +136,14 @@ def at_hand(runs: Runs, counts: Sequence[int]) -> list[Found]:
     return found
 
 
-def from_afar(runs: Runs, slots: int) -> list[Found]:
-    """Shards that lie at no node, at one, at two, at all; the others come from the store."""
+def from_afar(runs: Runs, slots: int, quick: bool) -> list[Found]:
+    """Shards that lie at no node, at one, at two; what a node lacks comes from the store."""
     from selection_remote import Case
 
     cases = [("hop", 0), ("copies", 0), ("copies", 1), ("copies", 2), ("hop", 2)]
-    with ThreadPoolExecutor(2) as pool:  # two at a time: their slots are asleep
+    if quick:
+        cases = cases[:2]
+    with ThreadPoolExecutor(BESIDE) as pool:
         begun = [
             pool.submit(fetching, runs, Case(way, replicas), slots)
             for way, replicas in cases
@@ -287,10 +296,10 @@ def compare(quick: bool) -> None:
     epochs, counts = (1, (2,)) if quick else (2, (4, 2, 1))
     if quick:
         os.environ["SELECTION_SCALE"] = "0.1"
-    with tempfile.TemporaryDirectory() as home, cluster(4) as address:
+    with tempfile.TemporaryDirectory() as home, cluster(NODES) as address:
         runs = Runs(Path(home), address, epochs)
         near = at_hand(runs, counts)
-        far = from_afar(runs, counts[0])
+        far = from_afar(runs, counts[0], quick)
     rows, remote = rows_of(near), remote_rows(far, near, counts[0])
     ratios = ratios_of(near, epochs) | remote_ratios(remote)
     ratios["minutes"] = (time.perf_counter() - begin) / 60

@@ -64,7 +64,7 @@ def serving(folder: Path, rate: float) -> Iterator[tuple[str, Traffic]]:
     traffic = Traffic(rate)
     handler = partial(Sender, directory=str(folder), traffic=traffic)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", traffic

@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from figure_rules import Block, Rule, Sentence, sentence
 from packing_page import gpu_markdown, markdown
 from results import Row, benchmark, ratio, row, rows
+from selection_tables import markdown as selection_markdown
 
 PAGE = "docs/benchmarks.md"
 
@@ -461,6 +462,44 @@ def reached(one: Row, epochs: bool) -> str:
         span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
         words.append(f"{span} at {rung}" if epochs else span)
     return ", ".join(words)
+
+
+def divided() -> list[Rule]:
+    """Model selection on divided data: its tables, and what is said below them."""
+    of = benchmark("model_selection")["ratios"]
+    times = [of[f"hop_over_best_time_{slots}"] for slots in (4, 2)]
+    apart = [abs(of[f"hop_minus_copies_accuracy_{slots}"]) for slots in (4, 2)]
+    formula = [of[f"hop_bytes_over_formula_{slots}"] for slots in (4, 2)]
+    return [
+        Block(PAGE, "model-selection", selection_markdown()),
+        sentence(
+            PAGE,
+            "On four slots hopping takes {:.2f} times as long as the fastest way, on two {:.2f} "
+            "times. Whole copies store {:.1f} times as much there",
+            *times,
+            of["copies_over_hop_storage_4"],
+        ),
+        sentence(
+            PAGE,
+            "DistributedDataParallel sends {:.1f} times as many bytes",
+            of["ddp_over_hop_bytes_4"],
+        ),
+        sentence(
+            PAGE,
+            "accuracies differ by {:.3f} in the mean (four slots) and by {:.3f} (two)",
+            *apart,
+        ),
+        sentence(
+            PAGE,
+            "Here it is {:.2f} of the first term, which the paper calls the minimum",
+            of["hop_bytes_over_least_4"],
+        ),
+        sentence(
+            PAGE,
+            "Of the paper's whole sum that is {:.2f} on four slots and {:.2f}",
+            *formula,
+        ),
+    ]
 
 
 def packing() -> list[Rule]:
