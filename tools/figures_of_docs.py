@@ -547,5 +547,6 @@ RULES: list[Rule] = [
     *ensemble(),
     *hyperband(),
     *searches(),
+    *divided(),
     *packing(),
 ]
