@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from common import RESULTS
+# Not from `common`: the folder papers/ has a module of that name, too.
+RESULTS = Path(__file__).resolve().parent / "results"
 
 WAYS = {
     "hop": "hopping",
