@@ -73,9 +73,7 @@ class Mixed:
         free = rest(view, Plan(units))
         split, seen = self._split(free, memory)
         packs, pack = self._packs(free, split, memory["pack"])
-        lanes = self._lanes(free, split, packs)
-        gangs = units | packs | lanes
-        gangs |= self._left_over(view, split, gangs)
+        gangs = units | packs | self._lanes(free, split, packs)
         after: Mapping[str, Any] = {
             "wide": [*split.wide],
             "packed": split.packed,
@@ -88,10 +86,9 @@ class Mixed:
         """The split of now, with what it was made for; that of before if nothing changed."""
         seen = _digest(view)
         wide = tuple(trial for trial in memory["wide"] if trial in view.trials)
-        before = Sides(wide, memory["packed"])
         if seen == memory["seen"]:
-            return before, seen
-        return _Choice(view, self).best(before), seen
+            return Sides(wide, memory["packed"]), seen
+        return _Choice(view, self).best(wide), seen
 
     def _packs(
         self, view: View, split: Sides, memory: str
@@ -115,17 +112,6 @@ class Mixed:
         running = _going_on(view, frozenset(view.running) - wide, taken)
         theirs = part(view, slots, split.wide, running)
         plan, _ = WaterFill().decide(theirs, None)
-        return plan.gangs
-
-    def _left_over(
-        self, view: View, split: Sides, gangs: frozenset[Gang]
-    ) -> frozenset[Gang]:
-        """Packs on the slots that would stand idle."""
-        left = rest(view, Plan(gangs))
-        small = [trial for trial in left.trials if trial not in split.wide]
-        if not small or not left.slots:
-            return frozenset()
-        plan, _ = self._pack().decide(part(left, left.slots, small, ()), "")
         return plan.gangs
 
 
@@ -186,14 +172,14 @@ class _Choice:
     view: View
     rule: Mixed
 
-    def best(self, before: Sides) -> Sides:
-        """The split of before, with what must be wide; another one that ends earlier by `gain`."""
+    def best(self, before: Trials) -> Sides:
+        """Those wide before, with who must be; more, if all then end earlier by `gain`."""
         if self._room < 2:
             return Sides((), self._room)
         must = [ask.trial for ask in self._asks.values() if ask.least > 1]
-        wide = tuple(dict.fromkeys((*before.wide, *must)))
+        wide = tuple(dict.fromkeys((*before, *must)))
         wide = tuple(trial for trial in wide if trial in self._asks)
-        best = self._kept(Sides(wide, before.packed))
+        best = self._shared_out(wide)
         end = self._end(best)
         for more in self._candidates(wide):
             other = self._shared_out((*wide, *more))
@@ -224,15 +210,6 @@ class _Choice:
         most = min(len(able), self._room - len(wide))
         for count in _counts(most):
             yield [ask.trial for ask in able[:count]]
-
-    def _kept(self, split: Sides) -> Sides:
-        """The split with as many slots for packs as before, unless others are better by `gain`."""
-        best = self._shared_out(split.wide)
-        if not 0 < split.packed < self._room or best.packed in (0, self._room):
-            return best
-        if self._end(best) < self._end(split) * (1.0 - self.rule.gain):
-            return best
-        return split
 
     def _shared_out(self, wide: Trials) -> Sides:
         """The slots shared out so that both sides end early."""
