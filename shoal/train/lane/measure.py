@@ -109,9 +109,11 @@ class Meter:
             self._most = needs
         return needs
 
-    def record(self, signature: str, name: str, seconds: Seconds) -> None:
-        """Something rarer than a step took so long."""
-        if self._first(signature, name, REPEATS):
+    def record(
+        self, signature: str, name: str, seconds: Seconds, times: int = REPEATS
+    ) -> None:
+        """Something rarer than a step took so long. So many `times` of it count, the last most."""
+        if self._first(signature, name, times):
             self.tell(signature, **{name: seconds})
 
     def waited(self, lane: TrainingLane, seconds: Seconds) -> None:

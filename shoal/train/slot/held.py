@@ -20,6 +20,8 @@ from shoal.train.wide.lane import Wide
 
 # Lanes of so many trials that are over may rest here; a small one takes 100 kB.
 OVER = 256
+# So many hops to a slot are measured: the first ones meet memory that nobody has used yet.
+HOPS = 5
 
 
 @dataclass(eq=False, slots=True)
@@ -236,7 +238,8 @@ class HeldLanes:
                 f"trial {unit.trial.id}: its unit comes after {len(unit.visits)} visits, "
                 f"its source is the state after {len(lane.visits)}"
             )
-        self._at.meter.record(lane.signature, "switch", perf_counter() - begin)
+        took = perf_counter() - begin
+        self._at.meter.record(lane.signature, "switch", took, HOPS)
 
     # -- states --------------------------------------------------------------------------------
 

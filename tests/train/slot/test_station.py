@@ -169,6 +169,18 @@ def test_carry_returns_the_state() -> None:
     assert done.state["visits"] == [[0, "s000", 0, 30, ()]]
 
 
+def test_the_first_few_states_that_come_are_measured() -> None:
+    home, away = station(Small(), blobs()), station(Small(), blobs())
+    first, then = planned(blobs(), 1)[:2]
+    made = go(home, trial(), [first], evaluate=False)
+    source = copied(home.state(ID))
+    told = []
+    for _ in range(module_held.HOPS + 2):
+        _, done = drive(away.train(unit(trial(), made, then, source=source)))
+        told.append("switch" in done.figures)
+    assert told == [True] * module_held.HOPS + [False] * 2
+
+
 def test_keep_makes_durable_what_is_held(tmp_path: Path) -> None:
     held = station(Small(), blobs(), Checkpoints(tmp_path, 1))
     with pytest.raises(LookupError, match="not held here"):
