@@ -227,9 +227,10 @@ def replayed(
     """Train trials again over the visits that their durable states hold, and compare; a row each.
 
     Raises:
-        StudyError: there is nothing durable of a trial, or of any.
+        StudyError: there is nothing durable of a trial, or of any; or the seed is another one.
     """
     check_callable(setup)
+    _check_seed(setup)
     if not state.kept:
         raise StudyError(
             f"nothing durable of any trial in {setup.folder.path}: none to replay"
@@ -249,6 +250,14 @@ def replayed(
         return [function_row(setup, state, trial, slot) for trial in chosen]
     again = _Again(setup, state, setup.folder.lines())
     return [again.compared(trial) for trial in chosen]
+
+
+def _check_seed(setup: Setup) -> None:
+    """Raise StudyError if the study was begun with another seed than it is opened with."""
+    seed = last_head(setup.folder.lines()).get("seed", setup.seed)
+    if seed != setup.seed:
+        both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
+        raise StudyError(f"this study was {both}: open it with the same, or load_study")
 
 
 class _Again:

@@ -39,6 +39,10 @@ def test_more_epochs_equal_as_many_at_once(
     assert same_weights(longer, at_once)
     assert scores(longer) == scores(at_once)
     assert all(row["equal"] for row in longer.replay())
+    with pytest.raises(
+        StudyError, match=r"begun with seed=0, and is opened with seed=5"
+    ):
+        opened(tmp_path / "s", blobs(), seed=5).replay()
 
 
 def test_a_study_goes_on_again_and_again_also_where_it_was_stopped(
