@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -298,10 +300,7 @@ class Small(shoal.Recipe):
     "backend", ["local", pytest.param("ray", marks=pytest.mark.slow)]
 )
 def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -> None:
-    """Run by the command; then replayed, added to and resumed by processes that start anew."""
-    import subprocess
-    import sys
-
+    """Run by the command; then added to, resumed and replayed by processes that start anew."""
     if backend == "ray":
         pytest.importorskip("ray")
     folder = tmp_path / "code"
@@ -309,25 +308,29 @@ def test_a_recipe_may_import_what_lies_beside_it(tmp_path: Path, backend: str) -
     (folder / f"beside_{backend}.py").write_text("def width():\n    return 1\n")
     (folder / f"lazily_{backend}.py").write_text("scale = 1.0\n")
     (folder / "recipe.py").write_text(RECIPE.format(name=backend))
-    storage = str(tmp_path / "s")
-    options = ["--backend", backend, "--policy", "fifo"]
+    storage = tmp_path / "s"
+    options = ["--storage", str(storage), "--backend", backend, "--policy", "fifo"]
     if backend == "ray":
         options += ["--slots", "1"]
-    for arguments in (
-        ["run", str(folder / "recipe.py"), "--storage", storage, *options],
-        ["replay", storage],
-        ["add", storage, "lr=0.05"],
-        ["resume", storage],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal.cli", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    command(tmp_path, "run", str(folder / "recipe.py"), *options)
+    shoal.load_study(storage).enqueue({"lr": 0.05})
+    command(tmp_path, "resume", str(storage))
+    study = shoal.load_study(storage)
+    assert len(study.state.ended) == len(study.state.known) > 1
+    assert all(row["equal"] for row in study.replay())
+
+
+def command(folder: Path, *arguments: str) -> None:
+    """A command of `shoal`, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_lazy_layer_without_a_shape_is_refused(tmp_path: Path, blobs: Any) -> None:
