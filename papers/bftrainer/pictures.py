@@ -15,6 +15,7 @@ from plotly.subplots import make_subplots
 
 PALETTE = ("#4363d8", "#e6692d", "#7b3fa0", "#2e8b57", "#1f9fb5", "#b0305c")
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "bftrainer.json"
+TITLE = "BFTrainer, replayed by Shoal. U: samples, over those of as many static nodes"
 Rows = dict[str, dict[str, Any]]
 Line = tuple[str, list[float], list[float]]  # its name, x, y
 
@@ -55,10 +56,10 @@ def pictures(rows: Rows) -> Iterable[tuple[str, str, list[Line]]]:
     for key in ("node-hours", "mean hours", "U"):
         pattern = r"Fig\. 14, {}, (\d+) in parallel"
         lines = [(name, *curve(rows, pattern.format(name), key)) for name in objectives]
-        yield f"Fig. 14: {key}", "in parallel", lines
+        yield f"Fig. 14: {key}", "trials in parallel", lines
     yield (
         "Fig. 16: U",
-        "costs times",
+        "rescaling costs, times the measured ones",
         [("MILP", *curve(rows, r"Fig\. 16, costs x(\d+)"))],
     )
 
@@ -66,7 +67,10 @@ def pictures(rows: Rows) -> Iterable[tuple[str, str, list[Line]]]:
 def page(rows: Rows) -> go.Figure:
     drawn = list(pictures(rows))
     figure = make_subplots(
-        rows=-(-len(drawn) // 2), cols=2, subplot_titles=[t for t, _, _ in drawn]
+        rows=-(-len(drawn) // 2),
+        cols=2,
+        subplot_titles=[t for t, _, _ in drawn],
+        vertical_spacing=0.07,
     )
     colours: dict[str, str] = {}  # one for each name, on all pictures
     for i, (_, what, lines) in enumerate(drawn):
@@ -85,7 +89,13 @@ def page(rows: Rows) -> go.Figure:
                 **place,
             )
         figure.update_xaxes(title_text=what, **place)
-    return figure.update_layout(height=380 * -(-len(drawn) // 2))
+    return figure.update_layout(
+        title={"text": TITLE, "y": 0.985},
+        margin={"t": 150},
+        height=330 * -(-len(drawn) // 2),
+        template="plotly_white",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+    )
 
 
 if __name__ == "__main__":
