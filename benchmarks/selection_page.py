@@ -66,7 +66,10 @@ def pictures(found: Mapping[str, Any]) -> Iterable[tuple[str, str, list[Line]]]:
 def page(found: Mapping[str, Any]) -> go.Figure:
     drawn = list(pictures(found))
     figure = make_subplots(
-        rows=-(-len(drawn) // 2), cols=2, subplot_titles=[t for t, _, _ in drawn]
+        rows=-(-len(drawn) // 2),
+        cols=2,
+        subplot_titles=[t for t, _, _ in drawn],
+        vertical_spacing=0.09,
     )
     for i, (_, what, lines) in enumerate(drawn):
         place = {"row": i // 2 + 1, "col": i % 2 + 1}
@@ -81,8 +84,11 @@ def page(found: Mapping[str, Any]) -> go.Figure:
                 mode="lines+markers",
                 **place,
             )
-        figure.update_xaxes(title_text=what, **place)
-    return figure.update_layout(height=380 * -(-len(drawn) // 2))
+        measured = sorted({value for _, x, _ in lines for value in x})
+        figure.update_xaxes(title_text=what, tickvals=measured, **place)
+    return figure.update_layout(
+        height=330 * -(-len(drawn) // 2), template="plotly_white"
+    )
 
 
 if __name__ == "__main__":
