@@ -2,6 +2,7 @@
 schedules), and ways to run it.
 """
 
+import pickle
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
@@ -162,3 +163,17 @@ def copied(tree: Any) -> Any:
 
 
 S0, S1, S2 = (ShardId(f"s00{i}") for i in range(3))
+
+
+def rows_are_rows(data: Data) -> None:
+    """Some rows are those of the whole part, in any order, also where the data travelled."""
+    assert data.by_rows
+    for each in (data, pickle.loads(pickle.dumps(data))):
+        for part in (*data.shards, *data.validation):
+            whole = data.read(part)
+            index = np.random.default_rng(1).permutation(data.size(part))[:5]
+            some = each.rows(part, index)
+            names = list(whole) if isinstance(whole, dict) else range(len(whole))
+            for name in names:
+                assert np.array_equal(whole[name][index], some[name])
+                assert whole[name].dtype == some[name].dtype
