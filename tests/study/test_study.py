@@ -591,7 +591,7 @@ sys.path.insert(0, {tests!r})
 import shoal
 from conftest import Blobs
 study = shoal.create_study(Blobs(samples=1500), storage={folder!r}, load_if_exists=True)
-study.optimize(max_epochs=12, policy={policy!r}, checkpoint_every=0.05, progress=False)
+study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress=False)
 """
 
 
@@ -611,6 +611,7 @@ def test_kill_9_of_the_process_loses_no_trial(
         journal.exists() and b'"Kept"' in journal.read_bytes()
     ):
         time.sleep(0.01)
+    time.sleep(0.1)  # on a quick machine half a second is all it takes
     running.kill()
     running.wait()
     assert any(isinstance(x.entry, Planned) for x in Folder(tmp_path / "s").lines())
@@ -618,9 +619,9 @@ def test_kill_9_of_the_process_loses_no_trial(
         blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True
     )
     assert study.state.trials, "killed too late: the test did not test"
-    study.optimize(max_epochs=12, policy=policy, checkpoint_every=0.05, progress=False)
+    study.optimize(max_epochs=60, policy=policy, checkpoint_every=0.05, progress=False)
     undisturbed = shoal.create_study(blobs(samples=1500), storage=tmp_path / "u")
-    undisturbed.optimize(max_epochs=12, policy=policy, progress=False)
+    undisturbed.optimize(max_epochs=60, policy=policy, progress=False)
     assert finished(study) and same_weights(study, undisturbed)
     assert all(row["equal"] for row in study.replay())
 
