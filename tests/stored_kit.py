@@ -188,7 +188,7 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
 
 
 # What the status and the page say since the stored studies were digested.
-SAID_SINCE = frozenset(["dealt_bytes", "formed", "shares", "waiting"])
+SAID_SINCE = frozenset(["dealt_bytes", "formed", "rescales", "shares", "waiting"])
 SHOWN_SINCE = frozenset(["overhead"])
 
 
