@@ -49,6 +49,7 @@ from shoal.tools.arguments import (
     PoolDir,
     Port,
     Priority,
+    ProfiledAgain,
     ProfiledFeeders,
     ProfiledValues,
     ProfiledWidths,
@@ -224,6 +225,7 @@ def profile(
     space: Space = None,
     num_samples: Samples = None,
     seed: Seed = 0,
+    again: ProfiledAgain = False,
     out: ProfileOut = Path("profile.toml"),
     as_json: AsJson = False,
 ) -> None:

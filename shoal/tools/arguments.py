@@ -228,6 +228,9 @@ ProfiledWidths = Annotated[
     str | None,
     typer.Option(help="slots of a trial, or all [default: 1,2,4 … up to --slots]"),
 ]
+ProfiledAgain = Annotated[
+    bool, typer.Option("--again", help="time also what the study's run has measured")
+]
 ProfiledFeeders = Annotated[
     str, typer.Option(help="numbers of processes that prepare data")
 ]

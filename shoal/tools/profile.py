@@ -51,6 +51,8 @@ class ProfileRequest:
     device: str = "auto"
     # Numbers of processes that prepare data together.
     feeders: Sequence[int] = (1, 2, 4)
+    # Time also what a run of the study has measured.
+    again: bool = False
 
     def slots_for(self, device: str) -> int:
         """How many slots may be used on this kind of device."""
@@ -87,6 +89,8 @@ def profiled(
         say(f"{plural(len(slots), 'slot')} started")
         kinds = kinds_of(slots, trials)
         say(f"{plural(len(kinds), 'kind')} among {plural(len(trials), 'trial')}")
+        if not request.again:
+            _take_measured(study, kinds, request.threads, say)
         timing = _Timing(slots, kinds, most, say)
         timing.widths([1])
         alone = rates_alone(kinds)
@@ -103,6 +107,19 @@ def profiled(
         "threads": request.threads,
         "device": device,
     }
+
+
+def _take_measured(
+    study: "Study", kinds: Sequence[Kind], threads: int, say: Callable[[str], None]
+) -> None:
+    """Have the kinds take over what the study's last run measured with as many threads."""
+    options = study.folder.head().get("options", {})
+    if options.get("threads") != threads:
+        return
+    figures = study.state.figures
+    known = sum(kind.take(figures.get(kind.signature, {})) for kind in kinds)
+    if known:
+        say(f"{plural(known, 'speed')} known from the study")
 
 
 @dataclass(frozen=True, slots=True)

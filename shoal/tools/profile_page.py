@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.profile.signatures import TUNING
+from shoal.reporting.facts.format import DASH, count, duration, plural, size
 from shoal.reporting.facts.format import config as config_text
-from shoal.reporting.facts.format import count, duration, plural, size
 from shoal.tools.profile_times import CAUSES
 
 HEADS = (
@@ -76,9 +76,16 @@ def _title(kind: KindFigures) -> str:
 
 def _width_line(width: int, row: Mapping[str, float]) -> str:
     """Milliseconds of a step's parts at this width, and what comes of them."""
-    times = [f"{1000 * row[name]:.2f}" for name in (*CAUSES, "total")]
+    times = [_milliseconds(row.get(name)) for name in (*CAUSES, "total")]
     efficiency = f"{row['efficiency']:.2f}"
     return _line([str(width), *times, count(row["rate"]), efficiency])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """A time of the table; a dash for None."""
+    if seconds is None:
+        return DASH
+    return f"{1000 * seconds:.2f}"
 
 
 def _line(cells: Sequence[str]) -> str:

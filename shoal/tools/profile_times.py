@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from shoal.core.trial import Seconds, Trial
+from shoal.profile.widths import wide_rates
 from shoal.study.folder import StudyError
 from shoal.tools.profile_slots import ProfileSlots
 from shoal.train.recipe.seat import Move, Seat
@@ -16,6 +17,7 @@ Answer = Mapping[str, Any]  # what a rank measured
 CAUSES = ("forward", "backward", "reduce", "step", "data")
 # Of a `profile.table.Row`, as a slot measures them.
 COSTS = ("memory", "build", "first", "evaluate", "save")
+CHANGES = ("up", "down")
 
 
 @dataclass(slots=True)
@@ -30,13 +32,37 @@ class Kind:
     configs: list[dict[str, Any]] = field(default_factory=list)
     # Seconds and bytes, by the names of `COSTS`, and "up" and "down" of a rescale.
     costs: dict[str, float] = field(default_factory=dict)
-    # Of each width: seconds of each part of a step, samples/s and efficiency.
+    # Of each width: seconds of each part of a step, samples/s and efficiency. What a run measured
+    # does not have the seconds.
     widths: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, trial: Trial, figures: Mapping[str, float]) -> None:
         """Add a trial of this kind, and what one slot costs as it was measured for the trial."""
         self.configs.append(dict(trial.config))
         self.costs |= {name: figures[name] for name in COSTS if name in figures}
+
+    def take(self, measured: Mapping[str, float]) -> int:
+        """Take over what a run has measured of this kind; returns how many widths that are."""
+        names = (*COSTS, *CHANGES)
+        self.costs |= {name: measured[name] for name in names if name in measured}
+        rates = wide_rates(measured)
+        if "rate" in measured and "step" in measured:
+            waits = measured.get("data", 0.0)
+            rates[1] = 1.0 / (1.0 / measured["rate"] + waits)
+        for width, rate in sorted(rates.items()):
+            self.widths[width] = {
+                "rate": rate,
+                "efficiency": self.efficiency(width, rate),
+            }
+        if 1 in rates:
+            self.widths[1]["batch"] = round(measured["rate"] * measured["step"])
+        return len(rates)
+
+    def efficiency(self, width: int, rate: float) -> float:
+        """The rate, as a part of what so many slots would make at best."""
+        if 1 not in self.widths:
+            return 1.0
+        return float(rate / (width * self.widths[1]["rate"]))
 
     def figures(self) -> dict[str, Any]:
         """The figures as JSON can hold them."""
@@ -66,8 +92,11 @@ def kinds_of(slots: ProfileSlots, trials: Sequence[Trial]) -> list[Kind]:
 def time_width(
     slots: ProfileSlots, kinds: Sequence[Kind], width: int, count: int
 ) -> None:
-    """Time the kinds at this width, side by side as far as `count` slots allow."""
-    left = [kind for kind in kinds if kind.failed is None]
+    """Time the kinds at this width, side by side as far as `count` slots allow.
+
+    Left out are those whose speed there is known.
+    """
+    left = [kind for kind in kinds if kind.failed is None and width not in kind.widths]
     at_once = count // width
     for begin in range(0, len(left), at_once):
         _time_together(slots, left[begin : begin + at_once], width)
@@ -133,9 +162,7 @@ def _note(kind: Kind, width: int, ranks: Sequence[Answer | None]) -> None:
     row["total"] = seconds / first["steps"]
     row["batch"] = first["batch"]
     row["rate"] = first["samples"] / seconds
-    row["efficiency"] = 1.0
-    if 1 in kind.widths:
-        row["efficiency"] = row["rate"] / (width * kind.widths[1]["rate"])
+    row["efficiency"] = kind.efficiency(width, row["rate"])
     kind.widths[width] = row
 
 
@@ -153,10 +180,12 @@ def _mean(answers: Sequence[Answer], cause: str) -> float:
 def time_rescales(slots: ProfileSlots, kind: Kind) -> None:
     """Note the seconds without training when such a trial goes from one slot to two, and back.
 
+    Nothing is timed if they are known.
+
     Raises:
         StudyError: the trial failed meanwhile.
     """
-    if kind.failed is not None:
+    if kind.failed is not None or kind.costs.keys() >= set(CHANGES):
         return
     try:
         rescales = _rescale(slots, kind)

@@ -1,6 +1,7 @@
 """`shoal profile`: what is timed, what is written, and that a study and the simulator read it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.tools import profile as profiling
 from shoal.tools.profile_page import distinct_configs, lines, toml, write
-from shoal.tools.profile_times import CAUSES
+from shoal.tools.profile_times import CAUSES, Kind, time_rescales, time_width
 
 
 class Sizes(package.Recipe):
@@ -243,6 +244,46 @@ def test_of_a_study_its_own_trials(tmp_path: Path) -> None:
         str(tmp_path / "p"),
     )
     assert "size=4, lr=0.1" in text
+    assert "1 speed known from the study" in text
+    assert " –" in text, "nothing was timed"
+
+
+@pytest.mark.slow
+def test_what_the_study_has_measured_is_not_timed_again(tmp_path: Path) -> None:
+    study = package.create_study(Sizes(), storage=tmp_path / "study")
+    study.optimize(max_epochs=1, policy="fifo", progress=False)
+    request = profiling.ProfileRequest(slots=1, feeders=())
+    said: list[str] = []
+    trials = [
+        trial for trial in study.state.known.values() if trial.config["size"] == 4
+    ]
+    (kind,) = profiling.profiled(study, trials, request, said.append)["kinds"]
+    figures = study.state.figures[kind["signature"]]
+    assert "1 speed known from the study" in said
+    assert kind["widths"][1]["batch"] == 16
+    rate = 1 / figures["rate"] + figures.get("data", 0.0)
+    assert kind["widths"][1]["rate"] == pytest.approx(1 / rate)
+    assert "forward" not in kind["widths"][1], "it was not timed"
+
+    again = replace(request, again=True)
+    (timed,) = profiling.profiled(study, trials, again)["kinds"]
+    assert timed["widths"][1]["forward"] > 0
+    other = replace(request, threads=2)
+    (timed,) = profiling.profiled(study, trials, other)["kinds"]
+    assert timed["widths"][1]["forward"] > 0, "the run had one thread a slot"
+
+
+def test_a_kind_that_is_known_is_left_out() -> None:
+    kind = Kind("s", Trial(TrialId("a"), 1.0, {}), None, [{}])
+    measured = {"rate": 100.0, "step": 0.16, "rate@2": 150.0, "up": 0.2, "down": 0.1}
+    assert kind.take(measured) == 2
+    assert kind.widths[2] == {"rate": 150.0, "efficiency": 0.75}
+    nobody: Any = None  # who asks a slot raises
+    for width in (1, 2):
+        time_width(nobody, [kind], width, 2)
+    time_rescales(nobody, kind)
+    with pytest.raises(AttributeError):
+        time_width(nobody, [kind], 4, 4)
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
