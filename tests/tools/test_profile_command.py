@@ -244,7 +244,6 @@ def test_of_a_study_its_own_trials(tmp_path: Path) -> None:
         str(tmp_path / "p"),
     )
     assert "size=4, lr=0.1" in text
-    assert "1 speed known from the study" in text
     assert " –" in text, "nothing was timed"
 
 
