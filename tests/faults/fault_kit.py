@@ -306,12 +306,12 @@ def endure(
                 kill(rng.choice(driver.slots()))
             if kind in ("driver", "both"):
                 driver.kill()
-            else:
-                driver.go_on()
                 again = (
                     given if rng.random() < 0.5 or "profile" in options else None
                 )  # which resume cannot know
                 driver = Driver(folder, again, **options)
+            else:
+                driver.go_on()
         assert driver.end()[0] == 0
         driver.vanish()
     finally:
