@@ -1,4 +1,4 @@
-"""The policy with which the work would end first, found by simulating each of them beforehand."""
+"""The policy with which the work would end best, found by simulating each of them beforehand."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from shoal.core.ports import Policy
 from shoal.core.state import Figures, View
 from shoal.core.trial import Seconds
 from shoal.core.visits import is_met
+from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, said
 from shoal.profile.measure import measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
@@ -20,19 +21,19 @@ SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Follows the candidate with which the work in view would end first.
+    """Follows the candidate with which the work in view would end best, by the `objective`.
 
-    `simulate(view, policy)`: seconds until then; infinity where the policy gets stuck. It must be a
-    function of its arguments. `among(view)`: names of the candidates that suit, the usual one
-    first; None: all, as they come.
+    `simulate(view, policy)`: the seconds that are to be few; infinity where the policy gets stuck.
+    It must be a function of its arguments, and know the objective. `among(view)`: names of the
+    candidates that suit, the usual one first; None: all, as they come.
 
     The candidates are not simulated at each decision, but when work first comes, when slots came or
-    went, when twice as many trials are known as at the last time, and when the first figures are
-    measured. Also when trials that may have several slots become fewer than the slots, as in the
-    last rungs of a search, or are as many again. Also when a figure turned out wrong by more than
-    2x, and at least as much was trained since the last time as before it. A candidate earlier in
-    the order wins unless another is quicker by more than `gain`, and so does the one followed so
-    far.
+    went, when twice as many trials are known as at the last time, when the first figures are
+    measured, and when the first result is there, if it was the objective. Also when trials that may
+    have several slots become fewer than the slots, as in the last rungs of a search, or are as many
+    again. Also when a figure turned out wrong by more than 2x, and at least as much was trained
+    since the last time as before it. A candidate earlier in the order wins unless another is better
+    by more than `gain`, and so does the one followed so far.
 
     The usual candidate is followed, without simulating, while nothing is measured, and where
     simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more
@@ -40,7 +41,7 @@ class Auto:
     is followed, and why, stays in the policy's memory. A change of mind never stops a gang.
 
     Raises:
-        ValueError: no candidates, or gain or share below 0.
+        ValueError: no candidates, gain or share below 0, or no such objective.
     """
 
     candidates: Mapping[str, Policy[Any]]
@@ -49,8 +50,10 @@ class Auto:
     among: Callable[[View], Sequence[str]] | None = None
     price: Callable[[View], Seconds] = lambda view: 0.0
     share: float = 0.01
+    objective: Objective = MAKESPAN
 
     def __post_init__(self) -> None:
+        check_objective(self.objective)
         if not self.candidates or not self.gain >= 0 or not self.share >= 0:
             given = f"{sorted(self.candidates)!r}, {self.gain!r}, {self.share!r}"
             raise ValueError(
@@ -69,6 +72,7 @@ class Auto:
             **told,
             "known": 0,
             "few": False,
+            "aim": self.objective,
             "slots": "",
             "figures": {},
             "done": 0.0,
@@ -107,7 +111,8 @@ class Auto:
             return True
         doubled = len(view.known) >= 2 * memory["known"]
         thinned = _few(view) != memory.get("few", False)
-        if memory["of"] > 1 and (doubled or thinned or _news(view, memory)):
+        reached = aim_of(self.objective, view) != memory.get("aim", MAKESPAN)
+        if memory["of"] > 1 and (doubled or thinned or reached or _news(view, memory)):
             return True
         return _members(view) != memory["slots"] and not _scattered(view)
 
@@ -139,6 +144,7 @@ class Auto:
             "spent": spent,
             "known": len(view.known),
             "few": _few(view),
+            "aim": aim_of(self.objective, view),
             "slots": _members(view),
             "figures": dict(measured(view.profile) or {}),
             "done": sum(view.done.values()),
@@ -160,7 +166,7 @@ class Auto:
         return None
 
     def _compared(self, view: View, names: Sequence[str], now: str) -> tuple[str, str]:
-        """The quickest, and what each would take."""
+        """The best, and the seconds of each."""
         takes: dict[str, Seconds] = {}
         for name in names:
             takes[name] = float(self.simulate(view, self.candidates[name]))
@@ -169,7 +175,8 @@ class Auto:
         for name, seconds in takes.items():
             if seconds < takes[best] * (1.0 - self.gain):
                 best = name
-        return best, _comparison(view, best, takes, self.gain)
+        aim = aim_of(self.objective, view)
+        return best, _comparison(view, best, takes, self.gain, aim)
 
 
 def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
@@ -191,16 +198,20 @@ def _here(view: View) -> str:
 
 
 def _comparison(
-    view: View, best: str, takes: Mapping[str, Seconds], gain: float
+    view: View,
+    best: str,
+    takes: Mapping[str, Seconds],
+    gain: float,
+    aim: Objective,
 ) -> str:
-    """Why `best` is followed: the seconds that each candidate takes."""
+    """Why `best` is followed: the seconds of each candidate."""
     left = sum(not is_met(view.trials[name], view.done[name]) for name in view.trials)
     trials = f"the {_count(left, 'trial')} left"
     slots = _count(len(view.slots), "slot")
     if takes[best] == inf:
         return f"no candidate would finish {trials} on {slots} ({', '.join(takes)})"
 
-    why = f"{trials} would take {takes[best]:.3g} s on {slots}"
+    why = f"{said(aim, trials)} {takes[best]:.3g} s on {slots}"
     others = sorted((name for name in takes if name != best), key=takes.__getitem__)
     timed = [f"{takes[name]:.3g} s with {name}" for name in others if takes[name] < inf]
     if timed:

@@ -72,6 +72,7 @@ NAMES: Mapping[str, str] = {
     "elastic": "slots that come and go: best widths for the next while, at each change",
     "every": "every(seconds=600, policy=doubling): changes at intervals only",
 }
+OF_POLICIES = ("policy", "other")  # arguments that are policies
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "hop-lrw": {"name": "hop", "rule": "lrw"},
     "hop-random": {"name": "hop", "rule": "random"},
@@ -186,7 +187,7 @@ class _Reader:
             raise ValueError(
                 f"a policy is a name with named arguments; got {ast.unparse(node)}"
             )
-        given = {str(x.arg): self.argument(x.value) for x in call.keywords}
+        given = {str(x.arg): self.argument(x) for x in call.keywords}
         return self.completed(call.func.id.replace("_", "-"), given)
 
     def completed(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +208,11 @@ class _Reader:
         left_open = {key: value for key, value in usual.items() if key in has}
         return {"name": name, **left_open, **short, **inner, **given}
 
-    def argument(self, node: ast.expr) -> Any:
+    def argument(self, given: ast.keyword) -> Any:
+        """A policy, a word with or without quotes, or another plain value."""
+        node = given.value
+        if isinstance(node, ast.Name) and given.arg not in OF_POLICIES:
+            return node.id
         if isinstance(node, (ast.Name, ast.Call)):
             return self.policy(node)
         try:

@@ -9,7 +9,15 @@ import pytest
 from shoal.backend.sim.ahead import ahead
 from shoal.core.check import check
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Joined, Measured, Opened, Planned, Submitted
+from shoal.core.event import (
+    Advanced,
+    Finished,
+    Joined,
+    Measured,
+    Opened,
+    Planned,
+    Submitted,
+)
 from shoal.core.fold import fold
 from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
@@ -64,6 +72,36 @@ def test_the_quickest_is_followed_and_the_memory_says_why() -> None:
         == "the 1 trial left would take 100 s on 4 slots, against 200 s with width and 300 s"
         " with fifo"
     )
+
+
+def test_the_objective_says_what_the_seconds_are_of() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    said = {}
+    for objective in ("mean_completion", "first_result"):
+        policy = Auto(CANDIDATES, simulate, objective=objective)  # type: ignore[arg-type]
+        said[objective] = policy.decide(seen(study(2, 4)), policy.start())[1]["why"]
+    rest = "after 100 s on 4 slots, against 200 s with width and 300 s with fifo"
+    assert (
+        said["mean_completion"] == f"the 2 trials left would end, in the mean, {rest}"
+    )
+    assert said["first_result"] == f"the first of the 2 trials left would end {rest}"
+    with pytest.raises(
+        ValueError, match="objective is one of makespan, .*; got 'best'"
+    ):
+        Auto(CANDIDATES, simulate, objective="best")  # type: ignore[arg-type]
+
+
+def test_once_the_first_result_is_there_it_asks_again_for_the_end_of_all() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate, objective="first_result")
+    state = study(3, 4)
+    memory = policy.decide(seen(state), policy.start())[1]
+    state = fold(state, [Advanced({TrialId("t0"): 1000.0}), Finished(TrialId("t0"))])
+    memory = policy.decide(seen(state), memory)[1]
+    assert simulate.times == 6 and memory["why"].startswith(
+        "the 2 trials left would take"
+    )
+    assert policy.decide(seen(state), memory)[1] == memory and simulate.times == 6
 
 
 def test_the_first_is_followed_unless_another_is_clearly_quicker() -> None:

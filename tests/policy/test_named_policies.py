@@ -105,6 +105,8 @@ def test_what_cannot_be_rebuilt(data: dict[str, Any], why: str) -> None:
         ("explore(seconds=60, most=4)", Explore(60, 4)),
         ("doubling(every=600, foretell='loss')", Doubling(every=600, foretell="loss")),
         ("srpt-k(slots=2)", SrptK(2)),
+        ("elastic(objective=efficiency)", Elastic(objective="efficiency")),
+        ("every(seconds=9, policy=hop(rule=lrw))", Every(9, Hop("lrw"))),
         (
             "every(seconds=600, policy=admit(most=3, policy=srpt-k))",
             Every(600, Admit(3, SrptK())),

@@ -50,7 +50,7 @@ STAYING = Table((Row((10.0,), switch=20.0),))
 def auto(said: str = "auto") -> Auto:
     """As wired, but that simulating costs nothing: these studies are over in seconds."""
     made = candidates.auto(said, lambda name: candidates.policy_of(name, True, 0))  # type: ignore[arg-type]
-    free = Ahead(part=inf)
+    free = Ahead(part=inf, objective=made.objective)
     return replace(made, simulate=free, price=free.price, share=inf)
 
 
@@ -123,9 +123,75 @@ def test_it_hops_only_where_some_slot_lacks_data() -> None:
     assert names("auto", None) >= everywhere | names("auto", True)
 
 
-@pytest.mark.parametrize("said", ["auto", "auto:fifo,hop-lrw"])
+def test_the_objective_is_an_argument_by_name() -> None:
+    for said in (
+        "auto(objective=mean_completion)",
+        "auto(objective='mean_completion')",
+    ):
+        made = auto(said)
+        assert made.objective == "mean_completion"
+        assert candidates.described(said) == {
+            "name": "auto",
+            "objective": "mean_completion",
+        }
+    assert (
+        auto("auto").objective
+        == auto("auto(objective=makespan)").objective
+        == "makespan"
+    )
+    both = "auto(objective=first_result):fifo,hop-lrw"
+    assert tuple(auto(both).candidates) == ("fifo", "hop-lrw")
+    assert candidates.said(candidates.described(both)) == both
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        (
+            "auto(objective=best)",
+            "auto's objective is one of makespan, mean_completion, ",
+        ),
+        ("auto(objective=3)", "auto's objective is one of makespan, mean_completion, "),
+        ("auto(fewest=3)", "auto takes an objective alone, as in "),
+        ("auto(3):fifo", "auto takes an objective alone, as in "),
+        ("auto(objective=", "auto takes an objective alone, as in "),
+    ],
+)
+def test_a_wrong_objective_is_refused_before_anything_is_written(
+    said: str, says: str, tmp_path: Path, blobs: Any
+) -> None:
+    made = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(ValueError, match=says):
+        made.optimize(policy=said, max_epochs=1, progress=False)
+    assert not made.lines()
+
+
+@pytest.mark.parametrize(
+    ("objective", "follows"), [("makespan", "hop"), ("first_result", "fifo")]
+)
+def test_the_objective_decides_what_is_followed(objective: str, follows: str) -> None:
+    """Five trials on three slots: hopping ends all of them sooner, fifo the first one."""
+    made = auto(f"auto(objective={objective}):hop,fifo")
+    lines, _ = study(made, HOPPING, count=5, epochs=2)
+    assert choices(lines)[0][0] == follows
+    ends = {
+        name: study(auto(f"auto:{name}"), HOPPING, count=5, epochs=2)
+        for name in ("hop", "fifo")
+    }
+    at = {
+        name: [line.time for line in found if isinstance(line.entry, Finished)]
+        for name, (found, _) in ends.items()
+    }
+    assert max(at["hop"]) < max(at["fifo"]) and min(at["fifo"]) < min(at["hop"])
+
+
+@pytest.mark.parametrize(
+    "said", ["auto", "auto:fifo,hop-lrw", "auto(objective=mean_completion)"]
+)
 def test_a_head_gives_back_what_was_said(said: str) -> None:
     assert candidates.said(candidates.described(said)) == said
+    if "(" in said:
+        return
     usual = (*candidates.USUAL, *candidates.WIDE)
     assert tuple(auto(said).candidates) == (
         usual if said == "auto" else ("fifo", "hop-lrw")
@@ -306,9 +372,11 @@ def test_the_local_backend_writes_the_choice_down_and_resumes_with_it(
     assert {name for name, _ in choices(made.lines())} == {
         "pack"
     } and made.state.run == 2
-    made.optimize(policy="auto:fifo,hop", max_epochs=4, progress=False)
+    said = "auto(objective=first_result):fifo,hop"
+    made.optimize(policy=said, max_epochs=4, progress=False)
     assert last_head(made.lines())["policy"] == {
         "name": "auto",
+        "objective": "first_result",
         "candidates": ["fifo", "hop"],
     }
 

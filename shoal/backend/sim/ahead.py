@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from shoal.backend.sim.sim import Sim
 from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.check import PlanError
-from shoal.core.event import Entry, Kept
+from shoal.core.event import Entry, Failed, Finished, Kept
 from shoal.core.plan import Gang, Plan, Proposal, prune
 from shoal.core.ports import Policy
 from shoal.core.profile import Cost, Profile
@@ -17,6 +17,7 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.core.visits import ValidateEvery, is_met
 from shoal.engine.journal import Journal
 from shoal.engine.run import Stalled, run
+from shoal.policy.aim import MAKESPAN, Objective, aim_of, score
 
 # Seconds that it takes to simulate a unit, and how much more for each trial in view. Measured on a
 # slow core, under a hopping policy.
@@ -31,10 +32,12 @@ def ahead(
     policy: Policy[Any],
     truth: Profile | None = None,
     every: ValidateEvery = ValidateEvery(),
+    aim: Objective = MAKESPAN,
 ) -> Seconds:
     """Simulated seconds until the trials in view are done under this policy.
 
-    Infinity: the policy gets stuck. No trial and no slot comes or goes meanwhile. The gangs that
+    `aim`: or until they are done in the mean, or until the first of them is done. Infinity: the
+    policy gets stuck. No trial and no slot comes or goes meanwhile. The gangs that
     run now go on if the policy lets them, with their units from the start.
     `truth`: the profile that is taken as true; None: what the view believes. `every`: when trials
     are evaluated.
@@ -55,13 +58,13 @@ def ahead(
         recipe=SimulatedRecipe(validate_every=every),
         former=(state, 0.0),
     )
-    end = inf
+    ends: dict[TrialId, Seconds] = {}
 
     def watch(now: Seconds, entries: tuple[Entry, ...], then: State) -> None:
-        """Remember the first time at which no trial has work left."""
-        nonlocal end
-        if not then.trials:
-            end = min(end, now)
+        """Remember when each trial's work was over."""
+        for entry in entries:
+            if isinstance(entry, (Finished, Failed)):
+                ends[entry.trial] = now
 
     try:
         run(
@@ -75,7 +78,9 @@ def ahead(
         )
     except (Stalled, PlanError):
         return inf
-    return end
+    if len(ends) < len(view.trials):
+        return inf
+    return score(aim, ends)
 
 
 def with_work_left(view: View) -> View:
@@ -139,7 +144,7 @@ class Ahead:
     four a slot, and two a slot. If even these are too many, `price` is infinite.
 
     `every`: when trials are evaluated. If that is not at each epoch, each epoch has its share of an
-    evaluation.
+    evaluation. `objective`: what the seconds are of, see `aim_of`.
 
     Pure: what an estimate costs is predicted from the number of units, and never timed.
     """
@@ -147,6 +152,7 @@ class Ahead:
     most: Seconds = 0.3
     part: float = 1e-3
     every: ValidateEvery = ValidateEvery()
+    objective: Objective = MAKESPAN
 
     def price(self, view: View) -> Seconds:
         """About how many seconds a call will take; infinity: a call would raise."""
@@ -158,7 +164,7 @@ class Ahead:
         return sum(map(_price, views))
 
     def __call__(self, view: View, policy: Policy[Any]) -> Seconds:
-        """Seconds until the trials in view are done under this policy: see `ahead`.
+        """Seconds until the trials in view are done, by the objective: see `ahead`.
 
         Raises:
             ValueError: there is more work than the estimate may take; `price` is infinite.
@@ -177,7 +183,8 @@ class Ahead:
         factor = _seconds(view) / (_seconds(short) or 1.0)
         profile = _Less(view.profile, factor, max(1.0, self.every.epochs))
         often = ValidateEvery(min(1.0, self.every.epochs))
-        times = [ahead(part, policy, profile, often) for part in views]
+        aim = aim_of(self.objective, view)
+        times = [ahead(part, policy, profile, often, aim) for part in views]
         found = times[0]
         if len(views) > 1 and found < inf:
             found = _drawn_on(

@@ -1,5 +1,6 @@
 """Policies by what a user says: a name, or "auto", which chooses among several."""
 
+import ast
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -10,6 +11,7 @@ from shoal.core.ports import Policy
 from shoal.core.state import View
 from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
+from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.hop.hop import Hop
 from shoal.policy.named import KNOWN, NAMES, SHORT, parse
 from shoal.search.optuna.meant import instead
@@ -29,6 +31,7 @@ WIDE = ("hybrid", "waterfill", "mixed")
 GAIN = 0.05
 # Policies whose names begin so need several slots with shards of their own.
 HOPPING = ("hop", "hybrid")
+FORM = 'auto takes an objective alone, as in "auto(objective=mean_completion)"'
 
 
 def policy_of(
@@ -106,8 +109,12 @@ def check_methods(what: str, given: Any, methods: tuple[str, ...]) -> None:
 
 
 def is_auto(policy: object) -> bool:
-    """Whether it is "auto", or "auto:" with names of policies to choose among."""
-    return isinstance(policy, str) and policy.partition(":")[0] == NAME
+    """Whether it is "auto", perhaps with arguments, or with names of policies to choose among."""
+    if not isinstance(policy, str):
+        return False
+    before, _, _ = policy.partition(":")
+    name, _, _ = before.partition("(")
+    return name.strip() == NAME
 
 
 def auto(
@@ -118,26 +125,37 @@ def auto(
 ) -> Auto:
     """The automatic choice among the usual candidates, or those named in "auto:fifo,hop-lrw".
 
+    Arguments precede the names: "auto(objective=mean_completion):fifo,hop-lrw".
+
     `make`: returns the policy of a name. `every`: when trials are evaluated. `hopping`: what
     `needs_hops` says. Policies that need all of the data at a slot are left out, if others remain;
     or policies that hop, unless the user named them.
 
     Raises:
         StudyError: no names follow the colon, or "auto" is among them.
+        ValueError: an argument is not known, or has another value than it may have.
     """
+    objective = objective_of(policy)
     names = named(policy)
     if not names or NAME in names:
         raise StudyError(
             f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}'
         )
-    foresee = Ahead(every=every)
+    foresee = Ahead(every=every, objective=objective)
     candidates = {name: make(name) for name in names}
     if hopping:
         names = tuple(name for name in names if hops(candidates[name])) or names
     elif hopping is False and ":" not in policy:
         names = tuple(name for name in names if not name.startswith(HOPPING))
     candidates = {name: candidates[name] for name in names}
-    return Auto(candidates, foresee, GAIN, Among(names), foresee.price)
+    return Auto(
+        candidates,
+        foresee,
+        GAIN,
+        Among(names),
+        foresee.price,
+        objective=objective,
+    )
 
 
 def named(policy: str) -> tuple[str, ...]:
@@ -146,6 +164,38 @@ def named(policy: str) -> tuple[str, ...]:
         return (*USUAL, *WIDE)
     _, _, listed = policy.partition(":")
     return tuple(dict.fromkeys(_split(listed)))
+
+
+def objective_of(policy: str) -> Objective:
+    """The objective in "auto(objective=…)", a word with or without quotes; by default makespan.
+
+    Raises:
+        ValueError: another argument, or no such objective.
+    """
+    before, _, _ = policy.partition(":")
+    try:
+        tree = ast.parse(before.strip(), mode="eval").body
+    except SyntaxError:
+        tree = None
+    given: dict[str | None, object] = {}
+    if isinstance(tree, ast.Call) and not tree.args:
+        given = {each.arg: _word(each.value) for each in tree.keywords}
+    elif not isinstance(tree, ast.Name):
+        raise ValueError(f"{FORM}; got {policy!r}")
+    objective: Any = given.pop("objective", MAKESPAN)
+    if given:
+        raise ValueError(f"{FORM}; got {policy!r}")
+    check_objective(objective)
+    return objective  # type: ignore[no-any-return]
+
+
+def _word(value: ast.expr) -> object:
+    """What an argument's value is: a word, or a constant."""
+    if isinstance(value, ast.Name):
+        return value.id
+    if isinstance(value, ast.Constant):
+        return value.value
+    return ast.unparse(value)
 
 
 def _split(listed: str) -> list[str]:
@@ -163,16 +213,23 @@ def _split(listed: str) -> list[str]:
 
 def described(policy: str) -> dict[str, Any]:
     """The choice for a journal's head; `said` gives the name back."""
-    if ":" not in policy:
-        return {"name": NAME}
-    return {"name": NAME, "candidates": list(named(policy))}
+    found: dict[str, Any] = {"name": NAME}
+    objective = objective_of(policy)
+    if objective != MAKESPAN:
+        found["objective"] = objective
+    if ":" in policy:
+        found["candidates"] = list(named(policy))
+    return found
 
 
 def said(data: Mapping[str, Any]) -> str:
     """What the user said, as `described` wrote it down."""
-    if "candidates" not in data:
-        return NAME
-    return f"{NAME}:{','.join(data['candidates'])}"
+    text = NAME
+    if "objective" in data:
+        text += f"(objective={data['objective']})"
+    if "candidates" in data:
+        text += f":{','.join(data['candidates'])}"
+    return text
 
 
 def hops(policy: Any) -> bool:

@@ -54,6 +54,36 @@ def study(
     return view(state, 0.0, table.of(state.known))
 
 
+def test_the_seconds_are_of_what_the_objective_says() -> None:
+    """Three equal trials on one slot, 100 s each: fifo ends one after the other."""
+    state = started(*(trial(f"t{i}", 1000.0) for i in range(3)))
+    one = {
+        slot: replace(each, shards=frozenset(SHARDS))
+        for slot, each in state.slots.items()
+    }
+    state = replace(state, slots=dict(list(one.items())[:1]))
+    look = view_of(state, Table((Row((10.0,)),)))
+    found = {
+        objective: Ahead(part=inf, objective=objective)(look, Fifo())  # type: ignore[arg-type]
+        for objective in ("makespan", "mean_completion", "first_result")
+    }
+    assert found == {"makespan": 300.0, "mean_completion": 200.0, "first_result": 100.0}
+
+    state = fold(state, [Advanced({TrialId("t0"): 1000.0}), Finished(TrialId("t0"))])
+    then = view_of(state, Table((Row((10.0,)),)))
+    first = Ahead(part=inf, objective="first_result")
+    assert first(then, Fifo()) == 200.0, "the first result is there: now the end of all"
+
+
+@pytest.mark.parametrize("objective", ["makespan", "mean_completion", "first_result"])
+def test_an_estimate_is_near_by_every_objective(objective: Any) -> None:
+    look = study(trials=64, slots=4, shards=4, epochs=20)
+    whole = Ahead(inf, part=inf, objective=objective)
+    some = Ahead(0.1, part=inf, objective=objective)
+    for policy in (Fifo(), Hop()):
+        assert some(look, policy) == pytest.approx(whole(look, policy), rel=0.15)
+
+
 def test_what_runs_goes_on_where_it_runs() -> None:
     """Hopping cannot divide what fifo has begun: two of three trials stay at their slots."""
     state = started(*(trial(f"t{i}", 300.0) for i in range(3)))
