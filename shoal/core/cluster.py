@@ -1,14 +1,17 @@
 """WHERE trials train: slots, and the shards of data lying at them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
-from typing import NewType
+from typing import Any, NewType
 
 SlotId = NewType("SlotId", str)
 ShardId = NewType("ShardId", str)
 GiB = float
+# Of several recipes, each has shards of its own. Their names begin with the recipe's name and this.
+OF_RECIPE = "::"
+RECIPE = "recipe"  # the key of a configuration that names the trial's recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,42 @@ class Slot:
             )
 
 
+def of_recipe(recipe: str, shard: ShardId) -> ShardId:
+    """The shard's name in a study of several recipes."""
+    return ShardId(f"{recipe}{OF_RECIPE}{shard}")
+
+
+def own_name(shard: ShardId) -> ShardId:
+    """The shard's name in the data of its recipe alone."""
+    return ShardId(shard.rpartition(OF_RECIPE)[2])
+
+
+def shards_of(
+    shards: Mapping[ShardId, int], config: Mapping[str, Any]
+) -> Mapping[ShardId, int]:
+    """Those of a study's shards that make up an epoch of a trial with this configuration.
+
+    Raises:
+        ValueError: the study has several recipes, and the configuration names none of them.
+    """
+    if OF_RECIPE not in next(iter(shards), ""):
+        return shards
+    begin = f"{config.get(RECIPE)}{OF_RECIPE}"
+    own = {name: size for name, size in shards.items() if name.startswith(begin)}
+    if not own:
+        names = sorted({name.partition(OF_RECIPE)[0] for name in shards})
+        raise ValueError(
+            f"config[{RECIPE!r}] must be one of {', '.join(names)}; got {config.get(RECIPE)!r}: "
+            f"search over {{{RECIPE!r}: shoal.grid({names})}}"
+        )
+    return own
+
+
+def epoch_size(shards: Mapping[ShardId, int], config: Mapping[str, Any]) -> float:
+    """Samples of an epoch of a trial with this configuration."""
+    return float(sum(shards_of(shards, config).values()))
+
+
 def shard_order(
     seed: int, epoch: int, shards: Iterable[ShardId]
 ) -> tuple[ShardId, ...]:
@@ -45,7 +84,7 @@ def shard_order(
     """
 
     def key(shard: ShardId) -> tuple[bytes, ShardId]:
-        text = f"{seed}/{epoch}/{shard}"
+        text = f"{seed}/{epoch}/{own_name(shard)}"
         digest = blake2b(text.encode(), digest_size=8).digest()
         return digest, shard
 

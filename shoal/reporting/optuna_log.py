@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
@@ -167,8 +168,9 @@ class OptunaLog:
         """Whether the trial trained as long as its searcher ever lets one."""
         if self._epochs is None:
             return False
-        epoch = sum(state.shards.values())
-        return state.known[trial].samples >= self._epochs * epoch - 1e-6
+        known = state.known[trial]
+        epoch = epoch_size(state.shards, known.config)
+        return known.samples >= self._epochs * epoch - 1e-6
 
     def _end(self, trial: TrialId, state: State, how: Any) -> None:
         """Write how the trial ended, with its last score for a value."""

@@ -12,11 +12,12 @@ from math import floor, inf
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId
+from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import EPS
-from shoal.search.batch import Widths, whole_epochs
+from shoal.search.batch import Widths
 from shoal.search.draws import (
     Draws,
+    asked_for,
     check_numbers,
     draws,
     extended,
@@ -24,6 +25,7 @@ from shoal.search.draws import (
     new_trial,
     numbered,
     room,
+    samples_in,
     through,
     training,
 )
@@ -138,12 +140,11 @@ class ASHA:
 class _Rung:
     """One rung: who came there, and who ended there and may be promoted.
 
-    `at`: its epochs. `after`: the epochs of the next rung. `samples`: those of `at`.
+    `at`: its epochs. `after`: the epochs of the next rung.
     """
 
     at: float
     after: float
-    samples: Samples
     came: Ranking = field(default_factory=Ranking)
     here: Ranking = field(default_factory=Ranking)
 
@@ -163,15 +164,15 @@ class _Rungs(Look):
         """Take in what changed since the last look."""
         changed = self.changed(view)
         if not self._below:
-            self._below = self._built(view)
+            self._below = self._built()
         for trial in filter(self._is_mine, changed):
             for rung in self._below:
                 self._place(view, trial, rung)
 
-    def _built(self, view: View) -> list[_Rung]:
+    def _built(self) -> list[_Rung]:
         """All rungs but the last, without trials."""
         steps = pairwise(self._rule.epochs())
-        return [_Rung(at, after, whole_epochs(view, at)) for at, after in steps]
+        return [_Rung(at, after) for at, after in steps]
 
     @property
     def _trials(self) -> int:
@@ -192,7 +193,7 @@ class _Rungs(Look):
         if rule.stopping:
             rung.came.put(trial, reached(view, trial, rung.at, rule.metric, rule.mode))
             return
-        if not through(view, trial, rung.samples):
+        if not through(view, trial, rung.at):
             rung.came.put(trial, None)
             rung.here.put(trial, None)
             return
@@ -205,7 +206,8 @@ class _Rungs(Look):
 
     def _ended_at(self, view: View, trial: TrialId, rung: _Rung) -> bool:
         finished = view.ended.get(trial) == "finished"
-        return finished and abs(view.known[trial].samples - rung.samples) <= EPS
+        samples = samples_in(view, trial, rung.at)
+        return finished and abs(view.known[trial].samples - samples) <= EPS
 
     def under_way(self, view: View) -> bool:
         """Whether a trial of the searcher has work left."""
@@ -236,8 +238,8 @@ class _Rungs(Look):
         would: no trial from below takes its place.
         """
         sent = [trial for trial in self._mine(view) if not _failed(view, trial)]
-        furthest = max((view.known[trial].samples for trial in sent), default=0.0)
-        if furthest >= whole_epochs(view, self._rule.epochs()[-1]) - EPS:
+        last = self._rule.epochs()[-1]
+        if any(asked_for(view, trial, last) for trial in sent):
             return []
         for rung in reversed(self._below):
             ranked = best_first(view, sent, rung.at, self._rule.metric, self._rule.mode)
@@ -254,7 +256,7 @@ class _Rungs(Look):
 
     def _retired_beyond(self, view: View, trial: TrialId, rung: _Rung) -> bool:
         retired = view.ended.get(trial) == "retired"
-        return retired and view.known[trial].samples >= rung.samples - EPS
+        return retired and asked_for(view, trial, rung.at)
 
     def stopped(self, view: View) -> Iterator[TrialId]:
         """Trials whose newest evaluation is their first at a rung, and not among the best there."""

@@ -1,9 +1,10 @@
 """What grid and random search share: configurations submitted in order, so many at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.cluster import epoch_size, shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
@@ -18,17 +19,17 @@ def trial_id(index: int, count: int) -> TrialId:
     return TrialId(f"t{index:0{digits}d}")
 
 
-def whole_epochs(view: View, epochs: float) -> Samples:
-    """Samples in so many epochs of the study's data.
+def whole_epochs(view: View, epochs: float, config: Mapping[str, Any]) -> Samples:
+    """Samples in so many epochs of the data that a trial of this configuration trains on.
 
     Raises:
-        ValueError: the study has no data (its `Opened` names the shards).
+        ValueError: the study has no data (its `Opened` names the shards), or none for this trial.
     """
     if not view.shards:
         raise ValueError(
             "a searcher needs the sizes of the study's shards to say how long to train; got none"
         )
-    return epochs * float(sum(view.shards.values()))
+    return epochs * epoch_size(view.shards, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +63,19 @@ class Batch:
             room = min(room, self.most - len(view.trials))
         if room <= 0:
             return Proposal(), came
-        samples = whole_epochs(view, self.epochs)
-        shards = frozenset(view.shards)
         end = came + room
-        trials = tuple(
-            self._trial(number, samples, shards) for number in range(came, end)
-        )
+        trials = tuple(self._trial(view, number) for number in range(came, end))
         return Proposal(trials), end
 
-    def _trial(self, number: int, samples: Samples, shards: frozenset[Any]) -> Trial:
+    def _trial(self, view: View, number: int) -> Trial:
         """Trial number `number`."""
+        config = self.config(number)
         return Trial(
             self._name(number),
-            samples,
-            self.config(number),
+            whole_epochs(view, self.epochs, config),
+            config,
             self.widths or (1, 1),
-            shards,
+            frozenset(shards_of(view.shards, config)),
             priority=self._priority(),
         )
 

@@ -6,6 +6,7 @@ from itertools import takewhile
 from math import isfinite
 from typing import Any
 
+from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
@@ -69,22 +70,34 @@ def new_trial(
     epochs: float,
     widths: Widths | None,
 ) -> Trial:
-    """A trial over all the study's data. `widths`: its fewest and most slots (None: one)."""
-    samples = whole_epochs(view, epochs)
-    return Trial(name, samples, config, widths or (1, 1), frozenset(view.shards))
+    """A trial over all the data of its recipe. `widths`: its fewest and most slots (None: one)."""
+    samples = whole_epochs(view, epochs, config)
+    shards = frozenset(shards_of(view.shards, config))
+    return Trial(name, samples, config, widths or (1, 1), shards)
 
 
 def extended(view: View, trial: TrialId, epochs: float) -> Trial:
     """The trial, to be trained to so many epochs in all."""
-    return replace(view.known[trial], samples=whole_epochs(view, epochs))
+    return replace(view.known[trial], samples=samples_in(view, trial, epochs))
 
 
-def through(view: View, trial: TrialId, samples: Samples) -> bool:
-    """Whether the trial came to the end of so many samples, or was to and converged before.
+def samples_in(view: View, trial: TrialId, epochs: float) -> Samples:
+    """Samples in so many epochs of the trial."""
+    return whole_epochs(view, epochs, view.known[trial].config)
+
+
+def asked_for(view: View, trial: TrialId, epochs: float) -> bool:
+    """Whether the trial is to train so many epochs, or more."""
+    return view.known[trial].samples >= samples_in(view, trial, epochs) - EPS
+
+
+def through(view: View, trial: TrialId, epochs: float) -> bool:
+    """Whether the trial came to the end of so many epochs, or was to and converged before.
 
     That it trained on so many samples is not enough: in a pack, its evaluation comes after those
     of others. A trial that was asked to go further had come to that end before.
     """
+    samples = samples_in(view, trial, epochs)
     asked = view.known[trial].samples
     if asked > samples + EPS:
         return True

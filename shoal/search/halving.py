@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId
-from shoal.search.batch import Widths, whole_epochs
+from shoal.core.trial import Trial, TrialId
+from shoal.search.batch import Widths
 from shoal.search.draws import (
     Draws,
+    asked_for,
     by_number,
     check_numbers,
     draws,
@@ -288,13 +289,12 @@ class _Brackets(Look):
         The last trial on its way is the one remembered: trials mostly come in order, so it is the
         one to wait for longest.
         """
-        samples = whole_epochs(view, rung.epochs)
         for trial in reversed(trials):
-            if trial not in view.ended and not through(view, trial, samples):
+            if trial not in view.ended and not through(view, trial, rung.epochs):
                 self._waits[trial] = number
                 self._ready.discard(number)
                 return []
-        alive = [trial for trial in trials if through(view, trial, samples)]
+        alive = [trial for trial in trials if through(view, trial, rung.epochs)]
         if not alive:
             self._end(number)
         return alive
@@ -313,15 +313,14 @@ class _Brackets(Look):
 
         A trial that failed on the way there is not sent again. That shows when `num_samples` grew.
         """
-        samples = whole_epochs(view, after.epochs)
         due: list[Trial] = []
         for trial in sorted(trials, key=by_number):
-            if _may_be_sent(view, trial, samples):
+            if _may_be_sent(view, trial, after.epochs):
                 due.append(extended(view, trial, after.epochs))
         return due
 
 
-def _may_be_sent(view: View, trial: TrialId, samples: Samples) -> bool:
+def _may_be_sent(view: View, trial: TrialId, epochs: float) -> bool:
     """Whether the trial has not failed, and was not sent so far yet."""
     sendable = view.ended.get(trial) in (None, "finished")
-    return sendable and view.known[trial].samples < samples
+    return sendable and not asked_for(view, trial, epochs)

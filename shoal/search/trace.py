@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Trial
@@ -61,9 +62,9 @@ class Trace:
         """The trial of this arrival."""
         _, config, samples = self.arrivals[number]
         if samples is None:
-            samples = whole_epochs(view, self.max_epochs or 1.0)
+            samples = whole_epochs(view, self.max_epochs or 1.0, config)
         name = trial_id(number, len(self.arrivals))
-        shards = frozenset(view.shards)
+        shards = frozenset(shards_of(view.shards, config))
         return Trial(name, samples, config, self.widths or (1, 1), shards)
 
 

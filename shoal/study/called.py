@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from shoal.callbacks.callback import METHODS, Callback
+from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Planned, Retired
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
@@ -133,8 +134,9 @@ class Called:
         """Whether the searcher may send the trial further."""
         if self._epochs is None or self._state.ended[trial] != "finished":
             return False
-        asked = self._state.known[trial].samples
-        most = self._epochs * sum(self._state.shards.values())
+        known = self._state.known[trial]
+        asked = known.samples
+        most = self._epochs * epoch_size(self._state.shards, known.config)
         return self._state.done[trial] >= asked - EPS and asked < most - EPS
 
     def _call(self, method: str, trial: TrialId | None = None, *more: Any) -> None:

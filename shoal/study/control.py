@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from shoal.core.cluster import ShardId, epoch_size, shards_of
 from shoal.core.event import Commanded, Entry, Kept, Retired, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
@@ -210,37 +211,51 @@ def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     options = Options.of(**former["options"])
     check_widths((fewest, most), options)
     check_for_width(options, len(state.shards), most)
+    own = shards_of(state.shards, note["config"])
     return Trial(
         name,
-        note["max_epochs"] * sum(state.shards.values()),
+        note["max_epochs"] * sum(own.values()),
         note["config"],
         (fewest, most),
-        frozenset(state.shards),
+        frozenset(own),
         priority=note.get("priority", 1.0),
     )
 
 
 def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     known = check_known(state, TrialId(note["of"]))
-    size = sum(state.shards[shard] for shard in known.shards)
-    samples = known.samples
+    config = {**known.config, **note["modify"]}
+    size = epoch_size(state.shards, config)
+    before = epoch_size(state.shards, known.config)
+    samples = known.samples * (size / before)
     if note["max_epochs"] is not None:
         check_within(setup.folder.head(), note["max_epochs"])
         samples = note["max_epochs"] * size
+    shards = frozenset(shards_of(state.shards, config))
     start = None
     if note["warm_start"]:
+        _check_same_data(known, shards)
         kept = _source(setup, state, known.id)
         _check_longer(kept, samples, size)
         start = (known.id, kept.visits)
     return Trial(
         name,
         samples,
-        {**known.config, **note["modify"]},
+        config,
         known.widths,
-        known.shards,
+        shards,
         start,
         known.priority,
     )
+
+
+def _check_same_data(known: Trial, shards: frozenset[ShardId]) -> None:
+    """Raise StudyError if a copy would go on with another recipe's data."""
+    if shards != known.shards:
+        raise StudyError(
+            f"a copy of trial {known.id} with another recipe cannot go on from its weights: "
+            "use warm_start=False"
+        )
 
 
 def _check_longer(kept: Kept, samples: Samples, size: Samples) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shoal.core.cluster import GiB, SlotId
+from shoal.core.cluster import GiB, ShardId, SlotId
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -238,7 +238,7 @@ class Tally:
         self._needs_time: Seconds = 0.0
         self.trials: dict[TrialId, TrialTally] = {}
         self.left: set[TrialId] = set()  # trials that have not ended
-        self.data: tuple[int, Samples] = 0, 0.0  # shards, samples
+        self.shards: Mapping[ShardId, int] = {}  # samples of each
 
     def take(self, time: Seconds, entry: Entry) -> None:
         """Count one line of the journal."""
@@ -283,7 +283,7 @@ class Tally:
             self._note_finished()
         self.runs.append(RunTally(entry.run, time, time))
         self.head = {**self.head, **entry.head}
-        self.data = len(entry.shards), float(sum(entry.shards.values()))
+        self.shards = entry.shards
 
     def _note_finished(self) -> None:
         """Note for the newest run if every trial has ended by now."""
@@ -325,8 +325,9 @@ class Tally:
 
     def _new(self, trial: Trial) -> TrialTally:
         """The counts of a trial that is new."""
-        shards, total = self.data
-        visits = len(trial.shards) or shards
+        own = [size for name, size in self.shards.items() if name in trial.shards]
+        visits = len(trial.shards) or len(self.shards)
+        total = float(sum(own or self.shards.values()))
         return TrialTally(trial, len(self.trials), visits, total)
 
     def _advance(self, time: Seconds, entry: Advanced) -> None:

@@ -20,7 +20,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.core.visits import EPS
-from shoal.search.batch import Widths, whole_epochs
+from shoal.search.batch import Widths
 from shoal.search.draws import (
     Draws,
     by_number,
@@ -30,6 +30,7 @@ from shoal.search.draws import (
     needed,
     new_trial,
     numbered,
+    samples_in,
     through,
 )
 from shoal.search.look import Look
@@ -212,9 +213,10 @@ class _Population:
         self._rule = rule
         self._view = view
         self._ends = ends
-        self._samples = [whole_epochs(view, end) for end in ends]
         self._chains = chains
         self._newest = [chain[max(chain)] for chain in chains]
+        # all trials are of one recipe
+        self._samples = [samples_in(view, self._newest[0], end) for end in ends]
         self._aim = [self._aim_of(trial) for trial in self._newest]
 
     def _aim_of(self, trial: TrialId) -> int:
@@ -252,7 +254,7 @@ class _Population:
         epochs = self._ends[generation]
         samples = self._samples[generation]
         holders = [self._holder(chain, generation) for chain in self._chains]
-        alive = [trial for trial in holders if through(view, trial, samples)]
+        alive = [trial for trial in holders if through(view, trial, epochs)]
         ranked = best_first(view, alive, epochs, rule.metric, rule.mode)
         sound = [
             t for t in ranked if cost_at(view, t, epochs, rule.metric, rule.mode) < inf

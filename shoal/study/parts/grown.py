@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
+from shoal.core.cluster import epoch_size
 from shoal.core.event import Opened
 from shoal.core.ports import Searcher
 from shoal.core.state import State
@@ -213,11 +214,11 @@ def longer(
     those that a person added.
     """
     last = [*nested(searcher)][-1]
-    epoch = float(sum(state.shards.values()))
     found: dict[str, Trial] = {}
     for end in _ends(lines):
         stop = _next_stop(last, end)
         for trial in _numbered(state):
+            epoch = epoch_size(state.shards, trial.config)
             short = trial.samples < stop * epoch - EPS
             if (
                 short

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 
+from shoal.core.cluster import epoch_size
 from shoal.core.event import Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
@@ -29,7 +30,7 @@ def check_longer(
     _check_weights(setup, state, trials)
     if laid_out is not None:
         return
-    epoch = float(sum(state.shards.values()))
+    epoch = epoch_size(state.shards, trials[0].config)
     was = state.known[trials[0].id].samples / epoch
     ends = schedule_ends(setup.recipe, trials[0].config, setup.seed, was)
     goes = f"{len(trials)} trials are to go on from {was:g} to {trials[0].samples / epoch:g} epochs"

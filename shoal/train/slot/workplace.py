@@ -71,7 +71,8 @@ class Workplace:
         if unit.last:
             return None
         visits = (*unit.visits, unit.visit)
-        following = next_visit(self.setup.seed, visits, frozenset(self.data.shards))
+        shards = unit.trial.shards or frozenset(self.data.shards)
+        following = next_visit(self.setup.seed, visits, shards)
         if not self.data.is_here(following.shard):
             return None  # another slot reads it
         return following.shard, following.turn
