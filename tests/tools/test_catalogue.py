@@ -22,7 +22,7 @@ def test_files_are_registered_and_listed(
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b", "held"):
         np.savez(tmp_path / f"{name}.npz", x=np.zeros((5, 2)), y=np.arange(5))
-    typed("register", "c.toml", "a.npz", "b.npz")
+    typed("register", "c.toml", "a.npz", f"file://{tmp_path}/b.npz")
     typed("register", "c.toml", "/far/a.npz", "--node", "n2")
     typed("register", "c.toml", "https://x.org/held.npz?v=1", "--node", "*", "--valid")
     typed(

@@ -17,6 +17,7 @@ from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.placed.catalogue import (
     Catalogue,
+    as_path,
     here,
     is_url,
     read_catalogue,
@@ -75,7 +76,7 @@ def register(
 
 
 def _name_of(path: str) -> str:
-    return Path(path.partition("?")[0]).name.partition(".")[0]
+    return Path(path.partition("?")[0].partition("::")[0]).name.partition(".")[0]
 
 
 def _checked(path: str, node: str) -> str:
@@ -85,6 +86,7 @@ def _checked(path: str, node: str) -> str:
         DataError: this machine is the node, and does not have the file.
         StudyError: the path is relative, and the node is another one.
     """
+    path = as_path(path)
     if is_url(path):
         return path
     if node in here():

@@ -130,6 +130,23 @@ def test_parquet_and_arrow_files_are_read_too(tmp_path):
         assert sorted(found.tolist()) == list(range(1000)), kind
 
 
+def test_a_parquet_file_of_many_row_groups_does_not_stay_in_memory(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow reads these files")
+    from pyarrow import parquet
+
+    from shoal.train.data.make.tables import TableBatches
+
+    file = tmp_path / "t.parquet"
+    table = pa.table({"x": np.random.default_rng(0).random(2**21)})
+    parquet.write_table(table, file, row_group_size=2**16)
+    del table
+    whole = file.stat().st_size
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in TableBatches([file], "parquet", None, ()):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < whole / 4, f"{most} bytes of {whole}"
+
+
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [

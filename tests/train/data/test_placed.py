@@ -2,6 +2,7 @@
 
 import os
 import threading
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -68,6 +69,7 @@ def test_the_fingerprint_is_of_the_contents_alone(tmp_path: Path) -> None:
     [
         ("elsewhere", 'b lies at n7, and this process is on the node "local"'),
         ("missing", "b at local: .*none.npz: there is no such file"),
+        ("empty", "b at local: .*none: the folder is empty"),
         ("nobody", "every shard needs a holder; b has none"),
         ("unlike", "a has the columns x float32.3., y int64.., b has x float32.2."),
         (
@@ -87,6 +89,9 @@ def test_one_error_before_any_work(tmp_path: Path, mistake: str, told: str) -> N
         train["b"] = {"n7": str(file)}
     elif mistake == "missing":
         train["b"] = {"local": str(tmp_path / "none.npz")}
+    elif mistake == "empty":
+        (tmp_path / "none").mkdir()
+        train["b"] = {"local": str(tmp_path / "none")}
     elif mistake == "nobody":
         train["b"] = {}
     elif mistake == "unlike":
@@ -343,6 +348,31 @@ def test_urls_are_fetched_once(tmp_path: Path, served: tuple[str, list[str]]) ->
         assert data.rows(data.shards[1], np.array([2]))["y"].tolist() == [2]
     assert sorted(set(gets)) == ["/a.npz", "/b.npz"]
     assert len(gets) == 2
+
+
+def test_a_server_that_does_not_answer_is_told_as_such(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec's http needs aiohttp")
+    places = {"a": {"local": "http://127.0.0.1:9/a.npz"}}
+    with pytest.raises(DataError, match="a at local: .* its server does not answer"):
+        shoal.Data.shards(places, cache=str(tmp_path / "cache"))
+
+
+def test_a_file_url_is_a_path_and_nothing_is_copied(tmp_path: Path) -> None:
+    written(tmp_path, "a")
+    url, cache = f"file://{tmp_path}/a.npz", tmp_path / "cache"
+    (tmp_path / "c.toml").write_text(f'[train.a]\nlocal = "{url}"\n')
+    for given in ({"a": {"local": url}}, tmp_path / "c.toml"):
+        data = shoal.Data.shards(given, cache=str(cache))
+        assert data.rows(data.shards[0], np.array([2]))["y"].tolist() == [2]
+    assert not cache.exists()
+
+
+def test_a_url_within_another_has_the_ending_of_its_file(tmp_path: Path) -> None:
+    written(tmp_path, "a")
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as packed:
+        packed.write(tmp_path / "a.npz", "a.npz")
+    places = {"a": {"local": f"zip://a.npz::{tmp_path}/b.zip"}}
+    assert shoal.Data.shards(places, cache=str(tmp_path / "cache")).samples == 12
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:

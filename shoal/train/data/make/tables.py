@@ -64,9 +64,10 @@ class TableBatches:
     def _batches(self, file: Path) -> Iterator[Any]:
         if self.kind == "parquet":
             yield from _few_at_a_time(
-                parquet.ParquetFile(file, buffer_size=BLOCK).iter_batches(
-                    self.size, use_threads=False
-                )
+                # Read ahead, all that was read of the file would stay in memory.
+                parquet.ParquetFile(
+                    file, buffer_size=BLOCK, pre_buffer=False
+                ).iter_batches(self.size, use_threads=False)
             )
             return
         if self.kind == "arrow":

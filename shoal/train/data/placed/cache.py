@@ -64,7 +64,10 @@ class UrlCache:
         if self.folder is not None:
             folder = Path(self.folder)
         name = blake2b(url.encode(), digest_size=12).hexdigest()
-        ending = "".join(Path(url.partition("?")[0]).suffixes[-2:])
+        file = url.partition("?")[0].partition("::")[
+            0
+        ]  # of a.npz in zip://a.npz::b.zip
+        ending = "".join(Path(file).suffixes[-2:])
         return folder / _as_folder(node) / f"{name}{ending}"
 
     def _fetch(self, url: str, place: Path) -> None:

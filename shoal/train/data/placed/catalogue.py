@@ -16,6 +16,7 @@ from shoal.train.data.columns import DataError
 
 LOCAL = "local"  # the node of the local backend
 EVERYWHERE = "*"  # in place of a node: each node finds the shard there
+FILE = "file://"
 TABLES = ("train", "valid")
 FORM = 'a catalogue is {shard id: {node: path}}, such as {"s000": {"node1": "/data/s000.npz"}}'
 
@@ -199,12 +200,17 @@ def _node(part: str, node: Any) -> str:
 def _path(part: str, path: Any, folder: Path | None) -> str:
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise DataError(f"{part}: a place is a path or a URL; got {path!r}")
-    text = os.fspath(path)
+    text = as_path(str(os.fspath(path)))
     if is_url(text) or Path(text).is_absolute():
-        return str(text)
+        return text
     return str((folder or Path.cwd()) / text)
 
 
 def is_url(path: str) -> bool:
     """Whether fsspec must fetch it; `file://` is a path."""
-    return "://" in path and not path.startswith("file://")
+    return "://" in path and not path.startswith(FILE)
+
+
+def as_path(place: str) -> str:
+    """The path of a `file://` URL; any other place as it is."""
+    return place.removeprefix(FILE)

@@ -86,7 +86,7 @@ def located(path: str, node: str, cache: UrlCache) -> Path:
     """
     if is_url(path):
         return cache.fetched(path, node)
-    return Path(path.removeprefix("file://"))
+    return Path(path)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -152,9 +152,18 @@ def look(task: Inspection, cache: UrlCache, read: Read | None) -> list[Finding]:
             if isinstance(error, DataError):
                 why = str(error)
             elif isinstance(error, FileNotFoundError):
-                why = "there is no such file"
+                why = _absent(path)
             found.append(Finding(part, task.node, path, why=why))
     return found
+
+
+def _absent(path: str) -> str:
+    """Why nothing was found at the place."""
+    if is_url(path):
+        return "there is no such file, or its server does not answer"
+    if Path(path).is_dir():
+        return "the folder is empty"
+    return "there is no such file"
 
 
 def _seen(
