@@ -193,27 +193,40 @@ class Folder:
                 f"(shoal run FILE.py --storage {self.path})"
             )
         about = head.get("recipe", {})
-        file = Path(about.get("file") or "")
-        if file.is_file():
-            pickled.import_from(file.parent)
+        parts = about.get("parts", {})
+        for each in (about, *parts.values()):
+            file = Path(each.get("file") or "")
+            if file.is_file():
+                pickled.import_from(file.parent)
         recipe = _unpickled(saved)
-        if not file.is_file() or about.get("sha256") in (None, _sha256(file)):
-            return recipe
-        warnings.warn(
-            f"{file} has changed since the study began; going on with the code as it is now",
-            stacklevel=3,
-        )
-        if function_in(recipe) is not None:
-            return _renewed(recipe, load_module(file), about.get("name"))
-        if hasattr(recipe, "renew"):
-            kind = getattr(load_module(file), str(about.get("name")), None)
-            if kind is not None:
-                recipe.renew(kind)
-            return recipe
-        fresh = recipe_class(load_module(file), about.get("name"))
-        renewed = fresh.__new__(fresh)
-        renewed.__dict__.update(recipe.__dict__)
-        return renewed
+        if hasattr(recipe, "parts"):
+            each = recipe.parts.items()
+            recipe.parts = {
+                name: _as_now(part, parts.get(name, {})) for name, part in each
+            }
+        return _as_now(recipe, about)
+
+
+def _as_now(recipe: "Recipe", about: Mapping[str, Any]) -> "Recipe":
+    """The recipe as its file has it, if that has changed since (with a warning)."""
+    file = Path(about.get("file") or "")
+    if not file.is_file() or about.get("sha256") in (None, _sha256(file)):
+        return recipe
+    warnings.warn(
+        f"{file} has changed since the study began; going on with the code as it is now",
+        stacklevel=4,
+    )
+    if function_in(recipe) is not None:
+        return _renewed(recipe, load_module(file), about.get("name"))
+    if hasattr(recipe, "renew"):
+        kind = getattr(load_module(file), str(about.get("name")), None)
+        if kind is not None:
+            recipe.renew(kind)
+        return recipe
+    fresh = recipe_class(load_module(file), about.get("name"))
+    renewed = fresh.__new__(fresh)
+    renewed.__dict__.update(recipe.__dict__)
+    return renewed
 
 
 def studies_in(path: Path) -> dict[str, Path]:
@@ -344,6 +357,10 @@ def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
         "file": None,
         "sha256": None,
     }
+    parts = getattr(recipe, "parts", None)
+    if parts is not None:
+        about["parts"] = {name: describe_recipe(each) for name, each in parts.items()}
+        return about
     if isinstance(code, str):
         about["command"] = code
     try:

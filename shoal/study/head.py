@@ -20,6 +20,7 @@ from shoal.study.parts.longer import failed_in
 from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
+from shoal.train.data.joined import JoinedData
 
 Head = Mapping[str, Any]
 
@@ -50,6 +51,7 @@ def head(
         ),
         "data": {
             "fingerprint": data.fingerprint,
+            **_of_each(data),
             "samples": sum(data.sizes.values()),
             "shards": len(data.shards),
         },
@@ -71,8 +73,22 @@ def head(
     return as_it_will_be_read
 
 
+def _of_each(data: Data) -> dict[str, Any]:
+    """The fingerprints of the data of several recipes, by name; nothing of a single one."""
+    if not isinstance(data, JoinedData):
+        return {}
+    return {"recipes": {name: own.fingerprint for name, own in data.of.items()}}
+
+
 def _code(now: dict[str, Any], before: Head) -> Head:
     """The recipe's code; a recipe that was loaded by value knows no file and keeps the former."""
+    if "parts" in now:
+        parts = before.get("parts", {})
+        own = {
+            name: _code(each, parts.get(name, {}))
+            for name, each in now["parts"].items()
+        }
+        return {**now, "parts": own}
     by_value = now["sha256"] is None and "command" not in now
     if by_value and now["name"] == before.get("name"):
         return before
@@ -148,8 +164,9 @@ def check_same(before: Head, now: Head, state: State) -> None:
         was = before["data"]["fingerprint"][:12]
         is_now = now["data"]["fingerprint"][:12]
         raise StudyError(
-            f"the data changed since this study began (fingerprint {was}, now {is_now}): "
-            "restore the data, or start a new study with another storage="
+            f"the data{_changed(before, now)} changed since this study began "
+            f"(fingerprint {was}, now {is_now}): restore the data, or start a new study with "
+            "another storage="
         )
     command = before["recipe"].get("command")
     if command not in (None, now["recipe"].get("command")):
@@ -164,13 +181,32 @@ def check_same(before: Head, now: Head, state: State) -> None:
             f"({'; '.join(changes)}): see docs/study.md for what may grow, "
             "or start a new study with another storage="
         )
-    hashes = {each["recipe"].get("sha256") for each in (before, now)}
-    if len(hashes - {None}) > 1:
+    if _is_other_code(before["recipe"], now["recipe"]):
         warnings.warn(
             "the recipe's file has changed since this study began; "
             f"trials go on with the code as it is now{_stay_failed(state)}",
             stacklevel=5,
         )
+
+
+def _changed(before: Head, now: Head) -> str:
+    """Whose data changed, of several recipes."""
+    was, own = (each["data"].get("recipes", {}) for each in (before, now))
+    names = sorted(name for name in {*was, *own} if was.get(name) != own.get(name))
+    if not names:
+        return ""
+    return f" of recipe {', '.join(names)}"
+
+
+def _is_other_code(before: Head, now: Head) -> bool:
+    """Whether both files are known, and differ; of several recipes those of one."""
+    parts = before.get("parts", {})
+    if any(
+        _is_other_code(parts.get(n, {}), each)
+        for n, each in now.get("parts", {}).items()
+    ):
+        return True
+    return len({before.get("sha256"), now.get("sha256")} - {None}) > 1
 
 
 def _stay_failed(state: State) -> str:

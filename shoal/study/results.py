@@ -24,6 +24,7 @@ from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.several.recipes import attribute
 from shoal.train.recipe.unit import Tree
 from shoal.train.tools.verify import apart, compare, model_from, nudged, retrain
 
@@ -315,7 +316,7 @@ class _Again:
     def _draws_others(self, trial: TrialId) -> bool:
         """Whether a fused pack may have drawn other random numbers for it."""
         config = self._state.known[trial].config
-        return bool(config.get("fuse_random", self._setup.recipe.fuse_random))
+        return bool(attribute(self._setup.recipe, config, "fuse_random"))
 
     def _trained(self, trial: TrialId, visits: int, nudge: int = 0) -> Tree:
         """The trial's state after so many visits.
@@ -339,13 +340,12 @@ class _Again:
         self, trial: TrialId, visits: int, begun: tuple[int, Tree] | None
     ) -> Tree:
         """The trial's state after so many visits, from the state after its first few."""
-        slot = slot_setup(self._setup, self._options)
         return retrain(
             self._setup.recipe,
             self._data,
             _sized(self._state, trial),
             self._state.visits[trial][:visits],
-            slot,
+            slot_setup(self._setup, self._options),
             evaluated={epoch for epoch, _ in self._state.scores[trial]},
             begun=begun,
         )

@@ -66,7 +66,7 @@ from shoal.study.parts.longer import (
 )
 from shoal.study.parts.planned import SCHEDULE, check_planned, plan
 from shoal.study.parts.rehearsed import check_by_rehearsal
-from shoal.study.setup import Setup, Space, check_recipe, data_of, pausing
+from shoal.study.setup import Setup, Space, check_recipe, data_of, each_recipe, pausing
 from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
@@ -129,7 +129,8 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     before = last_head(lines)
     longest = plan(setup, asked.deciders.searcher, before, state)
     space = _space_of(asked.deciders.searcher)
-    check_metric(setup, data, space)
+    for own, its, inner in each_recipe(setup, data, space):
+        check_metric(own, its or data, inner)
     check_scored(setup.metric, state)
     most = most_slots(asked.deciders.searcher, state.trials.values())
     check_validate_every(setup, asked.deciders.options, data, most)
@@ -141,7 +142,9 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
         space = _space_of(deciders.searcher)
         parameters = check_recipe(setup, space)
         if not lines:
-            check_by_rehearsal(setup, space, data, asked.deciders.options, parameters)
+            for own, its, inner in each_recipe(setup, data, space):
+                options = asked.deciders.options
+                check_by_rehearsal(own, inner, its or data, options, parameters)
     now[SCHEDULE] = check_planned(setup, longest, before, state)
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)

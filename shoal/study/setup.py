@@ -3,21 +3,32 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shoal.core.cluster import RECIPE
 from shoal.engine.run import DataMissing
 from shoal.search import Random
 from shoal.search.optuna.meant import instead
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
+from shoal.train.data.joined import own_data
 from shoal.train.data.placed.constructor import Survey
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
+from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.several.recipes import (
+    Recipes,
+    named_in,
+    own_config,
+    own_recipe,
+    own_space,
+)
+from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.tools import keys, tried
 from shoal.train.tools.reads import Watched
 from shoal.train.tools.said import said
@@ -58,6 +69,8 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
         return _command_recipe(recipe, command)
     if isinstance(recipe, Recipe):
         return recipe
+    if isinstance(recipe, Mapping):
+        return _several(recipe)
     if recipe is None:
         return function_recipe(nothing)
     if isinstance(recipe, type) and not hasattr(recipe, "named_parameters"):
@@ -78,6 +91,61 @@ def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
         return function_recipe(recipe)
     except ValueError as error:
         raise StudyError(str(error)) from error
+
+
+def _several(recipes: Mapping[str, Any]) -> Recipes:
+    """The recipes by name as one.
+
+    Raises:
+        StudyError: one of them is no recipe, or of a kind that trains alone.
+    """
+    try:
+        made = Recipes(recipes)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+    for name, recipe in recipes.items():
+        if isinstance(recipe, Adapted | FunctionRecipe | ShardRecipe):
+            raise StudyError(
+                f"recipe {name!r}, a {type(recipe).__name__}, needs a study of its own: recipes by "
+                "name are of the kind with configure_model and training_step"
+            )
+    return made
+
+
+def each_recipe(
+    setup: Setup, data: Data | None, space: Space | None
+) -> Iterator[tuple[Setup, Data | None, Space | None]]:
+    """The setup, data and space of each recipe as if it were alone.
+
+    `space`: where configurations come from; None: that is not known.
+
+    Raises:
+        StudyError: the space names no recipe, or one that is not there.
+    """
+    recipe = setup.recipe
+    if not isinstance(recipe, Recipes):
+        yield setup, data, space
+        return
+    names = tuple(recipe.parts)
+    if space is not None:
+        names = _named(recipe, space)
+    for name in names:
+        own = None if data is None else own_data(data, name)
+        inner = None if space is None else own_space(space, name)
+        yield replace(setup, recipe=recipe.parts[name], space=inner), own, inner
+
+
+def _named(recipe: Recipes, space: Space) -> tuple[str, ...]:
+    """The names of the recipes that the space has."""
+    found = named_in(space)
+    wrong = [name for name in found if name not in recipe.parts]
+    if wrong or not found:
+        raise StudyError(
+            f"the search space needs a dimension {RECIPE!r} whose values are of "
+            f"{', '.join(recipe.parts)}; got {', '.join(map(repr, wrong)) or 'none'}: give "
+            f"{{{RECIPE!r}: shoal.grid({[*recipe.parts]})}}"
+        )
+    return found
 
 
 def _command_recipe(recipe: Any, command: str) -> Recipe:
@@ -176,6 +244,10 @@ def check_recipe(setup: Setup, space: Space | None) -> int:
     if isinstance(setup.recipe, FunctionRecipe):
         _check_function(setup.recipe, space)
         return 0
+    if isinstance(setup.recipe, Recipes):
+        return max(
+            check_recipe(own, s) for own, _, s in each_recipe(setup, None, space)
+        )
     chosen: dict[str, Any] = {}
     for name, domain in dimensions(validated(space or {})):
         chosen[name] = getattr(domain, "values", ())
@@ -216,6 +288,9 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
     Raises:
         StudyError: one is misspelt, nobody reads one, or one is missing.
     """
+    if isinstance(setup.recipe, Recipes):
+        _check_added_of(setup, config)
+        return
     space = validated(setup.space or {})
     named = [name for name, _ in dimensions(space)]
     try:
@@ -224,9 +299,26 @@ def check_added(setup: Setup, config: Mapping[str, Any]) -> None:
         raise StudyError(str(error)) from error
 
 
+def _check_added_of(setup: Setup, config: Mapping[str, Any]) -> None:
+    """As `check_added`, of a configuration that names its recipe."""
+    try:
+        name = own_recipe(setup.recipe, config).recipe_name
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+    for own, _, _ in each_recipe(setup, None, setup.space):
+        if own.recipe.recipe_name == name:
+            own_values = {**own_config(setup.recipe, config)}
+            del own_values[RECIPE]
+            check_added(own, own_values)
+
+
 def check_one_slot(recipe: Recipe, widths: tuple[int, int] | None) -> None:
     """Raise StudyError if trials may have several slots, and the recipe's steps cannot."""
     if widths is None or widths[1] <= 1:
+        return
+    if isinstance(recipe, Recipes):
+        for part in recipe.parts.values():
+            check_one_slot(part, widths)
         return
     why = why_one_slot(recipe)
     if why is not None:

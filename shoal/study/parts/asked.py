@@ -31,6 +31,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 from shoal.train.tools.check import trained_names
 
@@ -141,7 +142,19 @@ def searcher_of(
     for each in nested(whole):
         if not drawn:
             _check_repeats(each)
+    _check_copies(setup.recipe, whole)
     return whole
+
+
+def _check_copies(recipe: Recipe, searcher: Searcher[Any]) -> None:
+    """Raise StudyError if copies of trials would be of one recipe, and their places of another."""
+    if isinstance(recipe, Recipes) and any(
+        isinstance(e, PBT) for e in nested(searcher)
+    ):
+        raise StudyError(
+            "PBT copies weights from trial to trial, and a study of several recipes has models "
+            "that differ: use random, grid, asha, hyperband or optuna, or a study for each recipe"
+        )
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.tools.tried import schedule_ends
 
 
@@ -32,7 +33,10 @@ def check_longer(
         return
     epoch = epoch_size(state.shards, trials[0].config)
     was = state.known[trials[0].id].samples / epoch
-    ends = schedule_ends(setup.recipe, trials[0].config, setup.seed, was)
+    config = trials[0].config
+    recipe = own_recipe(setup.recipe, config)
+    own = own_config(setup.recipe, config)
+    ends = schedule_ends(recipe, own, setup.seed, was)
     goes = f"{len(trials)} trials are to go on from {was:g} to {trials[0].samples / epoch:g} epochs"
     if ends.fatal:
         raise StudyError(

@@ -2,6 +2,7 @@
 
 import warnings
 
+from shoal.core.cluster import RECIPE
 from shoal.core.event import Entry, Evaluated, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds
@@ -11,13 +12,14 @@ LITTLE = 5.0
 
 
 class MetricCheck:
-    """Ends the run at the first score if the scores lack the study's metric."""
+    """Ends the run at a recipe's first score if its scores lack the study's metric."""
 
     def __init__(self, metric: str | None) -> None:
         self._metric = metric
+        self._seen: set[object] = set()  # recipes by name
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        """Look at the first evaluation.
+        """Look at the first evaluation of each recipe.
 
         Raises:
             ValueError: it lacks the metric.
@@ -26,14 +28,26 @@ class MetricCheck:
             return
         for entry in entries:
             if isinstance(entry, Evaluated):
+                recipe = self._recipe(entry, state)
+                if recipe in self._seen:
+                    continue
                 if self._metric not in entry.values:
                     names = ", ".join(sorted(entry.values)) or "nothing"
                     raise ValueError(
-                        f"trials have no metric {self._metric!r}; evaluations give {names}: "
-                        "run again with metric= set to one of them"
+                        f"trials{_of(recipe)} have no metric {self._metric!r}; evaluations give "
+                        f"{names}: run again with metric= set to one of them"
                     )
-                self._metric = None
-                return
+                self._seen.add(recipe)
+
+    def _recipe(self, entry: Evaluated, state: State) -> object:
+        """The name of the trial's recipe, among several; else None."""
+        known = state.known.get(entry.trial)
+        return None if known is None else known.config.get(RECIPE)
+
+
+def _of(recipe: object) -> str:
+    """Whose trials they are, in an error."""
+    return "" if recipe is None else f" of recipe {recipe!r}"
 
 
 class Idleness:

@@ -9,9 +9,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
+from shoal.train.data.joined import JoinedData
 from shoal.train.data.placed.constructor import Survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.several.recipes import Recipes
 
 
 def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
@@ -23,6 +25,9 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
         DataError: it returns something else, or items of which no batch can be made.
     """
     survey = survey or Survey()
+    if isinstance(recipe, Recipes):
+        parts = recipe.parts.items()
+        return JoinedData({name: bring(part, survey) for name, part in parts})
     if overrides(recipe, "read"):
         survey = replace(survey, recipe=recipe)
     with surveying(survey):
@@ -44,6 +49,10 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
 
 def adopt(recipe: Recipe, data: Data) -> None:
     """Give the recipe the attributes that its data brings along, unless it sets them itself."""
+    if isinstance(recipe, Recipes) and isinstance(data, JoinedData):
+        for name, part in recipe.parts.items():
+            adopt(part, data.of[name])
+        return
     arrangement = data.arrangement
     for name, value in arrangement.defaults.items():
         if not _sets(recipe, name):

@@ -61,6 +61,8 @@ class Recipe:
     data_keys: tuple[str, ...] = ()
     # set by data in folds: their number
     data_folds: int = 0
+    # set where a study has several recipes: the name of this one
+    recipe_name: str = ""
 
     # what `optimize` takes where it is not told; these are for the command line, too
     search_space: ClassVar[Mapping[str, Any] | None] = None

@@ -13,6 +13,7 @@ import numpy as np
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Precision, Recipe, Shuffle, overrides
 from shoal.train.recipe.seat import LRRule, lr_factor
+from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.shard import refuse_settings
 
 ORDERS = ("once", "each", "sequential")
@@ -20,6 +21,7 @@ STREAMS = (
     "streams:"  # begins an order in which each row of a batch continues the one before
 )
 FOLD = "fold"  # the key of a configuration that says which fold a trial validates on
+PART = "::recipe"  # begins the key of the data of a recipe among several
 DataKey = tuple[tuple[str, Any], ...]  # (name, value) of each of `data_keys`
 
 
@@ -123,6 +125,8 @@ def data_key(recipe: Recipe, config: Mapping[str, Any]) -> DataKey:
     """
     key: list[tuple[str, Any]] = []
     missing = []
+    if recipe.recipe_name:
+        key.append((PART, recipe.recipe_name))
     for name in recipe.data_keys:
         if name in config:
             key.append((name, config[name]))
@@ -157,6 +161,8 @@ def _fold(config: Mapping[str, Any], count: int) -> int:
 
 def seen_by(recipe: Recipe, key: DataKey) -> Recipe:
     """The recipe whose `prepare`, `augment` and `features` are those of trials with this key."""
+    if isinstance(recipe, Recipes):
+        recipe = recipe.parts[dict(key)[PART]]
     if not key:
         return recipe
     made = copy(recipe)

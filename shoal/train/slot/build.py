@@ -15,7 +15,9 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, largest, with_size
 from shoal.train.lane.measure import start_up
 from shoal.train.recipe.hooks import validates
+from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import data_key, seed_of
+from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import Tree, TrialError, Unit
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.stream import Stream
@@ -41,9 +43,10 @@ class LaneBuilder:
         at.set_threads()
         first = start_up(at.device)
         with blaming():
-            config = trial.config
+            config = own_config(at.recipe, trial.config)
             found = None
-            if is_open(at.recipe, config):
+            recipe = own_recipe(at.recipe, config)
+            if is_open(recipe, config):
                 found = self._size(trial, state)
                 config = with_size(config, found)
             begin = perf_counter()
@@ -68,7 +71,7 @@ class LaneBuilder:
         at = self._at
         samples = sum(at.data.size(shard) for shard in shards)
         return TrainingLane(
-            at.recipe,
+            own_recipe(at.recipe, config),
             config,
             seed=seed_of(config, at.setup.seed),
             device=at.device,
@@ -80,7 +83,8 @@ class LaneBuilder:
         known = None
         if state is not None:
             known = state.get("found")
-        return known or self._find(trial.config, self._shards(trial))
+        config = own_config(self._at.recipe, trial.config)
+        return known or self._find(config, self._shards(trial))
 
     def _find(self, config: Mapping[str, Value], shards: Collection[ShardId]) -> int:
         """The largest batch that fits.
@@ -93,26 +97,28 @@ class LaneBuilder:
         smallest = make(with_size(config, 1))
         kind = f"{smallest.signature} {most}"
         if kind not in self._largest:
-            stream = at.streams.of(data_key(at.recipe, config))
+            recipe = own_recipe(at.recipe, config)
+            stream = at.streams.of(data_key(recipe, config))
             self._largest[kind] = largest(
                 make,
                 config,
-                self.samples(stream),
-                self._scored(stream),
+                self._samples(stream, recipe),
+                self._scored(stream, recipe),
                 most,
                 at.slot_room,
                 at.device,
             )
         return self._largest[kind]
 
-    def samples(self, stream: Stream) -> Columns:
-        """Samples to train on."""
-        with closing(stream.chunks(self._at.data.first_here, 0)) as training:
+    def _samples(self, stream: Stream, recipe: Recipe) -> Columns:
+        """Samples of the recipe's to train on."""
+        first = self._at.data_of(recipe).first_here
+        with closing(stream.chunks(first, 0)) as training:
             return next(training)
 
-    def _scored(self, stream: Stream) -> Columns | None:
+    def _scored(self, stream: Stream, recipe: Recipe) -> Columns | None:
         """Samples to validate on; None if nothing is validated."""
-        if not validates(self._at.recipe, self._at.data):
+        if not validates(recipe, self._at.data_of(recipe)):
             return None
         with closing(stream.validation()) as validation:
             return next(validation, None)

@@ -36,7 +36,6 @@ class Evaluation:
         self._meter = workplace.meter
         self._fusing = fusing
         self._clocked = workplace.setup.clocked
-        self.possible = validates(workplace.recipe, workplace.data)
 
     def scores(self, passes: Sequence[Pass]) -> Found:
         """Each trial's scores, or its error. Empty if there is nothing to validate with.
@@ -46,8 +45,7 @@ class Evaluation:
             DataError: a part of the validation data cannot be read.
         """
         found: Found = {}
-        if not self.possible:
-            return found
+        passes = [each for each in passes if self.is_possible(each.lane)]
         if self._at.elsewhere is not None:
             elsewhere = self._at.elsewhere
             return {each.trial: self._in_place(each, elsewhere) for each in passes}
@@ -62,6 +60,10 @@ class Evaluation:
         for some in by_stream.values():
             found |= self._one_by_one(some)
         return found
+
+    def is_possible(self, lane: TrainingLane) -> bool:
+        """Whether there is something to score the lane with."""
+        return validates(lane.recipe, self._at.data_of(lane.recipe))
 
     def of(self, lane: TrainingLane, spent: Spent) -> Scores:
         """One lane's scores.

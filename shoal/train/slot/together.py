@@ -16,6 +16,7 @@ from time import perf_counter
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
+from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.gauge import TRIES
 from shoal.train.lane.blame import add, blaming
@@ -147,7 +148,7 @@ class PackRun:
                     # The recipe's prepare or augment raised, or a batch was written to.
                     yield from fail(going, error)
                     return
-                left -= self._data.chunk
+                left -= cols.rows(chunk)
                 for crew in crews:
                     yield from self._train(crew, chunk, left <= 0)
                 going = [each for each in going if not each.failed]

@@ -33,7 +33,8 @@ HOPS = 2  # states that a probe packs and loads: the first one takes longer
 
 def first_unit(at: Workplace, trial: Trial) -> Unit:
     """A unit with the trial's first visit, to the first shard."""
-    visit = Visit(0, at.data.first_here, 0, 0)
+    own = filter(trial.shards.__contains__, filter(at.data.is_here, at.data.shards))
+    visit = Visit(0, next(own, at.data.first_here), 0, 0)
     return Unit(trial, (), visit)
 
 
@@ -215,7 +216,7 @@ class Probing:
             deque(self._meter.timed(lane, steps), maxlen=0)
         self._meter.conclude(lane)
 
-        if self._evaluation.possible:
+        if self._evaluation.is_possible(lane):
             self._evaluation.of(lane, spent)
         self._hop(lane)
         vault = self._at.vault
@@ -278,7 +279,7 @@ class Probing:
 
     def _endless(self, lane: TrainingLane) -> Iterator[int]:
         """Passes over the first shard, without end."""
-        data = self._at.data
+        data = self._at.data_of(lane.recipe)
         shard = data.first_here
         settings = lane.settings
         stream = self._at.streams.of(settings.data_key)

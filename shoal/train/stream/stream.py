@@ -11,12 +11,13 @@ from time import perf_counter
 
 import torch
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import ShardId, own_name
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
+from shoal.train.data.joined import own_data
 from shoal.train.recipe.recipe import Recipe, overrides
-from shoal.train.recipe.settings import FOLD, DataKey, seen_by
+from shoal.train.recipe.settings import FOLD, PART, DataKey, seen_by
 from shoal.train.stream.ahead import EarlyPass, PassChunks, SideThread
 from shoal.train.stream.blocks import (
     ONCE,
@@ -58,6 +59,8 @@ class Stream:
         if not isinstance(memory_gb, ChunkCache):
             memory_gb = ChunkCache(memory_gb * 2**30)
         self._data = data
+        # gives a part's name in the data of its recipe
+        self._own = own_name if recipe.recipe_name else ShardId
         self._seed = seed
         self._cache = memory_gb
         self._feed = FeedClient(feed, data)
@@ -89,6 +92,7 @@ class Stream:
             DataError: the shard cannot be read.
         """
         at = skip
+        shard = self._own(shard)
         name = self._orders.name(shuffle, turn)
         early = self._early
         self._early = None
@@ -97,7 +101,8 @@ class Stream:
         order = early.order
         if then is not None:
             following = self._orders.name(shuffle, then[1])
-            order = replace(order, then=self._orders.of(*then, following))
+            after = self._orders.of(self._own(then[0]), then[1], following)
+            order = replace(order, then=after)
         numbers = list(order.numbers)
         while skip and skip >= order.blocks.rows(numbers[0]):
             skip -= order.blocks.rows(numbers.pop(0))
@@ -124,7 +129,7 @@ class Stream:
         Raises:
             DataError: the shard cannot be read.
         """
-        blocks = self._orders.blocks(shard, lasting(shuffle))
+        blocks = self._orders.blocks(self._own(shard), lasting(shuffle))
         if block is not None:
             self._keep(blocks, number, block)
         make = partial(self._maker.prepared, blocks, number)
@@ -150,6 +155,7 @@ class Stream:
 
     def validation_part(self, part: ShardId, shuffle: str = ONCE) -> Chunks:
         """The samples of one validation part; see `validation`."""
+        part = self._own(part)
         order = self._orders.scored(part, shuffle)
         chunks = self._ahead(order, partial(self._plain, order))
         return self._lots.of(chunks, part, 0, 0)
@@ -334,7 +340,7 @@ class Streams:
         if feed is not None:
             feed = feed.of(key)
         cache = self._cache.of(key)
-        data = self._data
+        data = own_data(self._data, str(dict(key).get(PART)))
         if data.arrangement.folds is not None:
             data = data.of_fold(dict(key)[FOLD])
         recipe = seen_by(self._recipe, key)

@@ -23,9 +23,11 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from shoal.core.cluster import epoch_size
 from shoal.core.trial import Trial
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
+from shoal.train.data.joined import own_data
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
@@ -36,6 +38,7 @@ from shoal.train.recipe.bring import bring
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import data_key, seed_of
+from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
@@ -200,10 +203,13 @@ class Timed:
 
     def _prepared(self, trial: Trial, number: int, of: int) -> Iterator[Columns]:
         """Every `of`-th chunk of the largest shard from that number on, pass after pass."""
-        shard = max(self.data.shards, key=self.data.size)
-        chunks = -(-self.data.size(shard) // self.data.chunk)
+        recipe = own_recipe(self.recipe, trial.config)
+        data = own_data(self.data, recipe.recipe_name)
+        shard = max(data.shards, key=data.size)
+        chunks = -(-data.size(shard) // data.chunk)
         with blaming():
-            stream = self._streams.of(data_key(self.recipe, trial.config))
+            config = own_config(self.recipe, trial.config)
+            stream = self._streams.of(data_key(recipe, config))
         for each in count(number, of):
             turn, at = divmod(each, chunks)
             varied = None
@@ -219,16 +225,18 @@ class Timed:
         Raises:
             TrialError: the recipe's code raised, or the batch size is not a number.
         """
-        epoch = float(self.data.samples)
+        epoch = epoch_size(self.data.sizes, trial.config)
         with blaming():
-            if is_open(self.recipe, trial.config):
+            recipe = own_recipe(self.recipe, trial.config)
+            config = own_config(self.recipe, trial.config)
+            if is_open(recipe, config):
                 raise ValueError(
                     'batch_size="max" is found out for each slot: to profile widths, give a number'
                 )
             seed = seed_of(trial.config, self.setup.seed)
             return TrainingLane(
-                self.recipe,
-                trial.config,
+                recipe,
+                config,
                 seed=seed,
                 device=self.device,
                 epoch=epoch,
@@ -236,8 +244,9 @@ class Timed:
 
     def _endless(self, lane: TrainingLane) -> Callable[[int], Chunks]:
         """The first shard again and again, from any sample on."""
-        shard = self.data.shards[0]
-        size = self.data.size(shard)
+        data = own_data(self.data, lane.recipe.recipe_name)
+        shard = data.shards[0]
+        size = data.size(shard)
         stream = self._streams.of(lane.settings.data_key)
         a_pass = partial(stream.chunks, shard, shuffle=lane.settings.order)
         return partial(_passes, a_pass, size)
@@ -247,8 +256,8 @@ class Timed:
 
         Afterwards only what is prepared anew in each epoch takes time.
         """
-        shard = self.data.shards[0]
-        wanted = min(batches * lane.size, self.data.size(shard))
+        data = own_data(self.data, lane.recipe.recipe_name)
+        wanted = min(batches * lane.size, data.size(data.shards[0]))
         samples = 0
         with blaming(), closing(self._endless(lane)(0)) as chunks:
             for chunk in chunks:

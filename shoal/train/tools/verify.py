@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from shoal.core.cluster import epoch_size
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
@@ -20,6 +21,7 @@ from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import seed_of
+from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.shard import ShardModel
 from shoal.train.recipe.unit import Tree, Unit
 from shoal.train.slot.setup import StationSetup
@@ -196,7 +198,7 @@ def _is_evaluated(epoch: float, evaluated: Collection[float] | None) -> bool:
 
 def _untrained(recipe: Recipe, data: Data, trial: Trial, setup: StationSetup) -> Tree:
     """The trial's state before its first visit."""
-    epoch = float(data.samples)
+    epoch = epoch_size(data.sizes, trial.config)
     lane = _new_lane(recipe, trial.config, setup.seed, setup.device, epoch)
     return lane.state()
 
@@ -206,8 +208,8 @@ def _new_lane(
 ) -> TrainingLane:
     """A lane that has not trained. `seed`: the study's. `epoch`: samples in one."""
     return TrainingLane(
-        recipe,
-        config,
+        own_recipe(recipe, config),
+        own_config(recipe, config),
         seed=seed_of(config, seed),
         device=torch.device(device),
         epoch=epoch,

@@ -1,0 +1,1 @@
+"""Several recipes in one study."""

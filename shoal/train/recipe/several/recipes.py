@@ -1,0 +1,129 @@
+"""Several recipes by name, each with its own data; a trial's configuration names its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from shoal.core.cluster import OF_RECIPE, RECIPE
+from shoal.search.space import Choice, GridDomain, grid, options, validated
+from shoal.train.recipe.recipe import Recipe
+
+Config = Mapping[str, Any]
+# What a study takes from its recipe where it is not told.
+SHARED = ("metric", "mode", "max_epochs", "num_samples", "validate_every")
+
+
+class Recipes(Recipe):
+    """Recipes by name. A trial's `config["recipe"]` is the name of the one that trains it.
+
+    A trial has to do with its own recipe only: it learns what it would in a study of that recipe.
+    The search space is by default a grid of the recipes, each with its own space.
+
+    Raises:
+        ValueError: there are no recipes, or a name or a recipe is none.
+    """
+
+    def __init__(self, parts: Mapping[str, Recipe]) -> None:
+        if not parts:
+            raise ValueError("recipes by name need at least one; got none")
+        for name, recipe in parts.items():
+            _check(name, recipe)
+        self.parts = {name: _named(name, recipe) for name, recipe in parts.items()}
+        spaces = {name: part.search_space for name, part in self.parts.items()}
+        self.search_space = {RECIPE: grid(spaces)}  # type: ignore[misc]
+        for name in SHARED:
+            setattr(
+                self,
+                name,
+                _common([getattr(part, name) for part in self.parts.values()]),
+            )
+
+    def brought(self) -> list[type]:
+        """The user's classes, whose code is pickled."""
+        return [type(part) for part in self.parts.values()]
+
+
+def own_recipe(recipe: Recipe, config: Config) -> Recipe:
+    """The recipe that trains a trial of this configuration.
+
+    Raises:
+        ValueError: the configuration names none of several.
+    """
+    if not isinstance(recipe, Recipes):
+        return recipe
+    name: Any = config.get(RECIPE)
+    if name not in recipe.parts:
+        raise ValueError(
+            f"config[{RECIPE!r}] must name one of the study's recipes, "
+            f"{', '.join(recipe.parts)}; got {name!r}"
+        )
+    return recipe.parts[name]
+
+
+def own_config(recipe: Recipe, config: Config) -> Config:
+    """The configuration as the trial's own recipe gets it.
+
+    "recipe.lr", which the value of "recipe" brings, is "lr" to the recipe.
+    """
+    if not isinstance(recipe, Recipes):
+        return config
+    return {name.removeprefix(f"{RECIPE}."): value for name, value in config.items()}
+
+
+def attribute(recipe: Recipe, config: Config, name: str) -> Any:
+    """The recipe's attribute of this name, or what the configuration has in its place."""
+    own = own_recipe(recipe, config)
+    return own_config(recipe, config).get(name, getattr(own, name))
+
+
+def own_space(space: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The dimensions of the trials of this recipe, as it sees them."""
+    own = validated(space)
+    domain = own.pop(RECIPE, None)
+    if isinstance(domain, Choice | GridDomain):
+        own |= dict(options(domain)).get(name, {})
+    return own
+
+
+def named_in(space: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of "recipe" in the space; empty if it has no such dimension."""
+    domain = validated(space).get(RECIPE)
+    if domain is None:
+        return ()
+    if isinstance(domain, Choice | GridDomain):
+        return domain.values
+    return (domain,)
+
+
+def _check(name: Any, recipe: Any) -> None:
+    """Raise ValueError unless these are the name of a recipe, and one."""
+    if not isinstance(name, str) or not name or OF_RECIPE in name:
+        raise ValueError(
+            f"a recipe's name must be a text without {OF_RECIPE!r}; got {name!r}"
+        )
+    if isinstance(recipe, type):
+        raise ValueError(
+            f"recipe {name!r}: give an instance, {recipe.__name__}() instead of {recipe.__name__}"
+        )
+    if not isinstance(recipe, Recipe) or isinstance(recipe, Recipes):
+        raise ValueError(
+            f"recipe {name!r} must be an instance of a shoal.Recipe subclass; "
+            f"got {type(recipe).__name__}"
+        )
+
+
+def _named(name: str, recipe: Recipe) -> Recipe:
+    """A copy that knows its name."""
+    part = copy(recipe)
+    part.recipe_name = name
+    return part
+
+
+def _common(values: list[Any]) -> Any:
+    """The value that all recipes have which have one; None if they differ."""
+    said = [value for value in values if value is not None]
+    if said and all(value == said[0] for value in said):
+        return said[0]
+    return None

@@ -1,0 +1,213 @@
+"""Recipes by name in one study: models of unlike data sets, losses and optimizers share a slot."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shoal
+from shoal.core.event import Planned
+from shoal.core.plan import Gang
+from shoal.engine.journal import read
+from shoal.study.folder import StudyError
+
+Config = dict[str, Any]
+
+
+class Waves(shoal.Recipe):
+    """A classifier of 60 samples in two shards."""
+
+    metric, mode, max_epochs = "accuracy", "max", 2
+    search_space = {"width": shoal.grid([4, 8]), "lr": 0.05}
+    scale = 1.0
+
+    def data(self) -> shoal.Data:
+        rng = np.random.default_rng(0)
+        x = self.scale * rng.normal(size=(60, 5)).astype("float32")
+        return shoal.Data.arrays(x, (x[:, 0] > 0).astype("int64"), shards=2)
+
+    def configure_model(self, config: Config) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(5, config["width"]),
+            nn.Dropout(0.2),
+            nn.Linear(config["width"], 2),
+        )
+
+    def configure_optimizers(self, model: nn.Module, config: Config) -> Any:
+        return torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        return nn.functional.cross_entropy(model(x), y)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        return {"accuracy": (model(x).argmax(1) == y).float()}
+
+
+class Lines(shoal.Recipe):
+    """A regression on 45 samples in three shards, with other batches and another optimizer."""
+
+    metric, mode, max_epochs, batch_size = "accuracy", "max", 2, 7
+    search_space = {"lr": shoal.grid([0.1, 0.01])}
+    shuffle = "each"
+
+    def data(self) -> shoal.Data:
+        x = np.random.default_rng(1).normal(size=(45, 3)).astype("float32")
+        return shoal.Data.arrays(x, x.sum(1, keepdims=True), shards=3)
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        x, y = samples
+        return x + 0.01 * rng.normal(size=x.shape).astype("float32"), y
+
+    def configure_model(self, config: Config) -> nn.Module:
+        return nn.Linear(3, 1)
+
+    def configure_optimizers(self, model: nn.Module, config: Config) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+
+    def training_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        return {"accuracy": ((model(x) - y).abs() < 0.1).float()[:, 0]}
+
+
+def both() -> dict[str, shoal.Recipe]:
+    return {"waves": Waves(), "lines": Lines()}
+
+
+def trained(
+    recipe: Any, folder: Path, policy: str = "fifo", **more: Any
+) -> shoal.Study:
+    study = shoal.create_study(recipe, storage=folder)
+    study.optimize(policy=policy, progress=False, **more)
+    return study
+
+
+def weights(study: shoal.Study) -> list[list[np.ndarray]]:
+    """Of each trial, in their order."""
+    models = [study.load_model(trial.id) for trial in study.trials]
+    return [[each.numpy() for each in model.state_dict().values()] for model in models]
+
+
+def are_equal(one: list[list[np.ndarray]], other: list[list[np.ndarray]]) -> bool:
+    """Whether all weights are equal to the bit."""
+    pairs = zip(one, other, strict=True)
+    return all(
+        np.array_equal(a, b) for x, y in pairs for a, b in zip(x, y, strict=True)
+    )
+
+
+def packs(study: shoal.Study) -> set[frozenset[str]]:
+    """Which recipes were together in a gang."""
+    recipes = {trial.id: str(trial.config["recipe"]) for trial in study.trials}
+    gangs: list[Gang] = []
+    for line in read(study.folder.journal):
+        if isinstance(line.entry, Planned):
+            gangs += line.entry.start
+    return {frozenset(recipes[each] for each in gang.trials) for gang in gangs}
+
+
+def test_a_pack_of_unlike_recipes_equals_studies_of_each(tmp_path: Path) -> None:
+    packed = trained(both(), tmp_path / "both", "pack(grouping=random, fuse=True)")
+    assert frozenset(both()) in packs(packed)
+    alone = [
+        *weights(trained(Waves(), tmp_path / "waves")),
+        *weights(trained(Lines(), tmp_path / "lines")),
+    ]
+    assert are_equal(weights(packed), alone)
+    assert all(row["equal"] for row in packed.replay())
+
+
+@pytest.mark.slow
+def test_each_is_scored_by_its_own_step_on_its_own_data(tmp_path: Path) -> None:
+    study = trained(both(), tmp_path / "both", "pack(grouping=random)")
+    alone = [trained(r, tmp_path / n) for n, r in both().items()]
+    scores = [trial.value for one in alone for trial in one.trials]
+    assert [trial.value for trial in study.trials] == scores
+    assert {trial.epochs for trial in study.trials} == {2.0}
+    assert "lines" in study.report().read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("searcher", ["random", "asha", "hyperband"])
+def test_epochs_are_those_of_each_recipe(tmp_path: Path, searcher: str) -> None:
+    space = {"recipe": shoal.choice(["waves", "lines"]), "width": 4}
+    space["lr"] = shoal.loguniform(0.01, 0.1)
+    study = shoal.create_study(both(), storage=tmp_path / "s", search_space=space)
+    with pytest.warns(UserWarning, match="Lines does not read .width"):
+        study.optimize(searcher, "fifo", num_samples=4, max_epochs=3, progress=False)
+    assert all(trial.epochs in (1.0, 3.0) for trial in study.trials)
+    assert {trial.status for trial in study.trials} == {"finished"}
+
+
+@pytest.mark.slow
+def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:
+    study = trained(both(), tmp_path / "cut", max_epochs=1)
+    study.optimize(policy="fifo", max_epochs=2, progress=False)
+    again = shoal.load_study(tmp_path / "cut")
+    assert are_equal(weights(again), weights(trained(both(), tmp_path / "whole")))
+
+
+def test_changed_data_of_one_is_refused(tmp_path: Path) -> None:
+    trained(both(), tmp_path / "s")
+    other = both()
+    other["waves"].scale = 2.0  # type: ignore[attr-defined]
+    study = shoal.create_study(other, storage=tmp_path / "s", load_if_exists=True)
+    with pytest.raises(StudyError, match="the data of recipe waves changed"):
+        study.optimize(progress=False)
+
+
+def test_the_head_names_the_code_of_each(tmp_path: Path) -> None:
+    head = trained(both(), tmp_path / "s").folder.head()
+    names = {name: part["name"] for name, part in head["recipe"]["parts"].items()}
+    assert names == {"waves": "Waves", "lines": "Lines"}
+    assert all(part["sha256"] for part in head["recipe"]["parts"].values())
+    assert set(head["data"]["recipes"]) == set(names)
+
+
+class Unscored(Lines):
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return {"error": (model(batch[0]) - batch[1]).abs()[:, 0]}
+
+
+@pytest.mark.parametrize(
+    ("recipes", "more", "words"),
+    [
+        ({}, {}, "need at least one"),
+        ({"a": Waves}, {}, r"give an instance, Waves\(\)"),
+        ({"a": 3}, {}, "must be an instance of a shoal.Recipe"),
+        ({"a::b": Waves()}, {}, "a text without '::'"),
+        ({"a": lambda config: None}, {}, "must be an instance"),
+        (both(), {"search_space": {"lr": 0.1}}, "needs a dimension 'recipe'"),
+        (both(), {"search_space": {"recipe": shoal.grid(["b"])}}, "got 'b'"),
+        ({"a": Waves(), "b": Unscored()}, {}, "accuracy"),
+    ],
+)
+def test_mistakes_are_one_error(
+    tmp_path: Path, recipes: Any, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StudyError, match=words):
+        shoal.create_study(recipes, storage=tmp_path / "s", **more).optimize(
+            progress=False
+        )
+
+
+def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="PBT copies weights"):
+        trained(
+            both(), tmp_path / "s", searcher="pbt(mutate=['recipe.lr'])", num_samples=4
+        )
+
+
+@pytest.mark.slow
+def test_on_ray_it_is_the_same(tmp_path: Path) -> None:
+    more = {"backend": "ray", "slots": 2}
+    study = trained(both(), tmp_path / "ray", "pack(grouping=random)", **more)
+    assert are_equal(weights(study), weights(trained(both(), tmp_path / "local")))
