@@ -18,79 +18,22 @@ from ray.exceptions import (
     RayTaskError,
     UnserializableException,
 )
+from window_kit import CHUNK, Nest, asks, key, settled
 
 from shoal.backend.ray.node import feed as ray_feed
 from shoal.backend.ray.node import pool as ray_pool
-from shoal.backend.ray.node import window as ray_window
 from shoal.backend.ray.node.feed import FeederFeed, Totals
-from shoal.backend.ray.node.feeder import PreparedChunk
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.sharing.counts import COUNTED
-from shoal.backend.ray.node.window import Window
 from shoal.core.event import Fed
 from shoal.train.data import columns as cols
 
-CHUNK = 100  # bytes
-NODE = "a0" * 28
 Act = Callable[..., Awaitable[None]]
-
-
-class Fake:
-    """A feeder whose chunks are done when the test says so. `given`: what it was asked for."""
-
-    def __init__(self, setup: FeederSetup) -> None:
-        self.setup = setup
-        self.given: dict[Any, asyncio.Future[PreparedChunk]] = {}
-        self.there: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.make = SimpleNamespace(
-            options=lambda **_: SimpleNamespace(remote=self._make)
-        )
-        self.pid = SimpleNamespace(remote=lambda: self.there)
-
-    def _make(self, key: Any) -> Any:
-        self.given[key] = asyncio.get_running_loop().create_future()
-        return self.given[key], ("the chunk", key)
-
-    def done(self, key: Any, size: int = CHUNK) -> None:
-        self.given.pop(key).set_result(PreparedChunk(8, size, 0.8, 1.0, 1))
-
-    def failed(self, key: Any, error: BaseException) -> None:
-        self.given.pop(key).set_exception(error)
-
-
-class Nest:
-    """Where windows find their feeders, and what became of these."""
-
-    def __init__(self) -> None:
-        self.feeders: list[Fake] = []
-        self.killed: list[Fake] = []
-
-    def window(self, count: Any, chunks: float = 100.0) -> Window:
-        """With room for so many chunks."""
-        return Window(
-            FeederSetup(b"", 1, "", "", None, count, chunks * CHUNK / 2**30, 2.0, 1)
-        )
-
-    def new(self, setup: FeederSetup, *user: bytes) -> Fake:
-        self.feeders.append(Fake(setup.received(user)))
-        return self.feeders[-1]
 
 
 @pytest.fixture
 def nest(monkeypatch: pytest.MonkeyPatch) -> Nest:
-    made = Nest()
-    remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made.new))
-    here = SimpleNamespace(get_node_id=lambda: NODE)
-    nodes = [{"NodeID": NODE, "Resources": {"CPU": 8.0}}]
-    fake = SimpleNamespace(
-        remote=lambda _: remote,
-        nodes=lambda: nodes,
-        kill=made.killed.append,
-        get_runtime_context=lambda: here,
-    )
-    monkeypatch.setattr(ray_window, "ray", fake)
-    monkeypatch.setattr(ray_pool, "ray", fake)
-    return made
+    return Nest(monkeypatch)
 
 
 def test_a_large_recipe_is_sent_in_pieces_that_ray_keeps() -> None:
@@ -99,22 +42,6 @@ def test_a_large_recipe_is_sent_in_pieces_that_ray_keeps() -> None:
     sent, *pieces = setup.sent()
     assert len(pieces) > 1 and max(map(len, [sent.user, *pieces])) < 100_000
     assert sent.received(pieces) == setup
-
-
-def key(shard: str, number: int = 0) -> Any:
-    return shard, number, None, "once"
-
-
-async def asks(window: Window, slot: str, *keys: Any) -> "asyncio.Task[Any]":
-    """The slot's question, put."""
-    task = asyncio.create_task(window.chunk(slot, keys, 0.001))
-    await settled()
-    return task
-
-
-async def settled() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_no_more_is_made_at_a_time_than_there_is_memory_for(nest: Nest) -> None:
@@ -129,7 +56,7 @@ def test_no_more_is_made_at_a_time_than_there_is_memory_for(nest: Nest) -> None:
             assert len(at_it) <= 2
             at_it[0].done(next(iter(at_it[0].given)))
             await settled()
-        assert [(await answer)[0][1] for answer in answers] == [
+        assert [(await answer)[0].key for answer in answers] == [
             key(f"s{n}") for n in range(3)
         ]
         assert 0 < (await window.fed())[1].figures["bytes"] <= 2 * CHUNK
@@ -176,7 +103,7 @@ def test_a_slot_makes_its_own_where_feeders_are_behind(nest: Nest) -> None:
         feeder.done(key("a"))
         await settled()
         feeder.done(key("b"))
-        assert [(await each)[0][1] for each in (first, second, third)] == [
+        assert [(await each)[0].key for each in (first, second, third)] == [
             key("a"),
             key("b"),
             key("b"),
@@ -193,7 +120,7 @@ def test_a_given_number_of_feeders_makes_all(nest: Nest) -> None:
         for n in range(4):
             nest.feeders[0].done(key(f"s{n}"))
             await settled()
-        assert [(await answer)[0][1] for answer in answers] == [
+        assert [(await answer)[0].key for answer in answers] == [
             key(f"s{n}") for n in range(4)
         ]
 
@@ -238,7 +165,7 @@ def test_a_chunk_that_cannot_be_made_is_left_to_the_slots(
         )
         answer = await asks(window, "slot0", key("b"))
         nest.feeders[0].done(key("b"))
-        assert (await answer)[0][1] == key("b")
+        assert (await answer)[0].key == key("b")
 
     asyncio.run(act())
     assert not nest.killed

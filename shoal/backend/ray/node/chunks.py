@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,17 +92,40 @@ class AwaitedChunks:
         self._futures: OrderedDict[Key, asyncio.Future[HeldChunk | None]] = (
             OrderedDict()
         )
+        self._elsewhere: set[Key] = set()  # those that other nodes wait for
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._futures)
 
-    def coming(self, key: Key) -> asyncio.Future[HeldChunk | None]:
-        """The chunk, once it is there; None if it does not come."""
+    def coming(
+        self, key: Key, elsewhere: bool = False
+    ) -> asyncio.Future[HeldChunk | None]:
+        """The chunk, once it is there; None if it does not come.
+
+        `elsewhere`: another node waits for it.
+        """
         loop = asyncio.get_running_loop()
+        if elsewhere:
+            self._elsewhere.add(key)
         return asyncio.shield(self._futures.setdefault(key, loop.create_future()))
+
+    def next(self, making: Set[Key]) -> Key | None:
+        """The chunk to make next; `making`: those that are being made."""
+        return next((key for key in self._futures if key not in making), None)
+
+    def next_elsewhere(self, making: Set[Key]) -> Key | None:
+        """The same, of those that other nodes wait for."""
+        waiting = (key for key in self._futures if key in self._elsewhere - making)
+        return next(waiting, None)
 
     def answer(self, key: Key, held: HeldChunk | None) -> None:
         """Tell those who wait for the chunk."""
+        self._elsewhere.discard(key)
         waiting = self._futures.pop(key, None)
         if waiting is not None:
             waiting.set_result(held)
+
+    def answer_none(self) -> None:
+        """Tell those who wait for any chunk that none comes."""
+        for key in list(self._futures):
+            self.answer(key, None)

@@ -147,7 +147,7 @@ class Window:
             return None
         held = self._chunks.get(key)
         if held is None:
-            coming = self._wanted.coming(key)
+            coming = self._wanted.coming(key, elsewhere=True)
             self._dispatch()
             held = await coming
         if held is None:
@@ -215,19 +215,20 @@ class Window:
         """The chunk to make next; None if there is none, or no memory for one."""
         making = len(self._making) + 1
         if self._chunks.too_much(making):
-            return None
+            # A chunk for another node is made all the same: the two may wait for each other.
+            if len(self._pool.idle) < len(self._pool.feeders):
+                return None
+            return self._wanted.next_elsewhere(self._making)
 
-        for key in self._wanted:
-            if key not in self._making:
-                return key
-
+        wanted = self._wanted.next(self._making)
+        if wanted is not None:
+            return wanted
         if self._chunks.too_far_ahead(making):
             return None
 
         for key in self._demand.coming():
             if not (key in self._chunks or key in self._making or key in self._broken):
                 return key
-
         return None
 
     async def _obtain(self, feeder: Any, key: Key) -> None:
@@ -283,8 +284,7 @@ class Window:
         """Tell those who wait for the chunk; if no feeder is left, all who wait for any."""
         self._wanted.answer(key, held)
         if not self._pool.feeders:
-            for each in list(self._wanted):
-                self._wanted.answer(each, None)
+            self._wanted.answer_none()
 
 
 def _resources(node: str) -> dict[str, float]:
