@@ -26,7 +26,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.several.recipes import attribute
 from shoal.train.recipe.unit import Tree
-from shoal.train.tools.verify import apart, compare, model_from, nudged, retrain
+from shoal.train.tools.verify import apart, compare_saved, model_from, nudged, retrain
 
 if TYPE_CHECKING:
     from torch import nn
@@ -279,10 +279,7 @@ class _Again:
         vault = Checkpoints(self._setup.folder.checkpoints, self._state.run)
         saved = vault.load(kept.name)
         again = self._trained(trial, kept.visits)
-        equal, difference = compare(
-            {**again, **saved},  # states of earlier versions lack some
-            {**again, "found": saved.get("found")},
-        )
+        equal, difference = compare_saved(saved, again)
         fused = trial in self._fused
         wide = trial in self._wide
         rounded = fused or wide

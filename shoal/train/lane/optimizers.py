@@ -170,17 +170,29 @@ def _set_rate(group: dict[str, Any], rate: float) -> None:
 
 
 def group_numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group's hyper-parameters, as plain numbers."""
+    """A parameter group's hyper-parameters, as plain numbers.
+
+    Which implementation makes the steps is none of them.
+    """
     plain: dict[str, Any] = {"lr": float(group["lr"])}
     for name, value in group.items():
+        if name in CHOICES:
+            continue
         if isinstance(value, int | float):
             plain[name] = value
-        elif isinstance(value, tuple) and _are_numbers(value):
+        elif isinstance(value, tuple | list) and _are_numbers(value):
             plain[name] = list(value)
     return plain
 
 
-def _are_numbers(values: tuple[Any, ...]) -> bool:
+def numbers_of_state(configured: Any) -> Any:
+    """A state's hyper-parameters as `group_numbers` gives them: earlier versions kept more."""
+    if isinstance(configured, Mapping):
+        return group_numbers(configured)
+    return [numbers_of_state(each) for each in configured]
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) for value in values)
 
 

@@ -16,6 +16,7 @@ from shoal.core.trial import Trial, Visit
 from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import with_size
+from shoal.train.lane.optimizers import numbers_of_state
 from shoal.train.lane.tree import load_model
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
@@ -44,6 +45,17 @@ def compare(one: Any, other: Any) -> Comparison:
     """Compare two states, or parts of states."""
     gaps = [gap for _, gap in differences(one, other)]
     return Comparison(not gaps, max(gaps, default=0.0))
+
+
+def compare_saved(saved: Tree, again: Tree) -> Comparison:
+    """Compare a stored state with one of the same trial trained again.
+
+    Earlier versions stored less, and more of what the optimizers were configured with.
+    """
+    then = {**again, **saved}
+    if "configured" in then:
+        then["configured"] = numbers_of_state(then["configured"])
+    return compare(then, {**again, "found": saved.get("found")})
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, float]]:

@@ -2,6 +2,7 @@
 kernels are not up to it.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -22,6 +23,7 @@ from shoal.train.lane import optimizers
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.tools.verify import compare_saved
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: SGD(p, 0.1, **k),
@@ -271,3 +273,19 @@ def test_steps_that_were_replaced_are_called(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", counted)
     train(Adam([ONE]))
     assert heard == ["zero_grad", "step", "any"]
+
+
+def test_a_state_of_earlier_versions_is_this_trials_own() -> None:
+    """They also kept which implementation makes the steps. That is no other hyper-parameter."""
+    one, other = lane("adam", sparse=False), lane("adam", sparse=False)
+    now = one.state()
+    assert compare_saved(now, now).equal
+    then = copy.deepcopy(now)
+    then["configured"][0] |= {"fused": True, "capturable": False}
+    rates = [0.1 * 0.7**power for power in range(20)]
+    assert any(rate * 0.1 / 0.1 != rate for rate in rates), "rounded, if set anew"
+    for rate in rates:
+        then["optimizer"]["param_groups"][0]["lr"] = rate
+        other.load(then)
+        assert other.optimizer.param_groups[0]["lr"] == rate
+        assert compare_saved(then, other.state()).equal

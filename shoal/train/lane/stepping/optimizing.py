@@ -122,7 +122,8 @@ class Optimizing:
         made_with = self._parted(
             state.get("scheduled", self._joined([{}] * len(saved)))
         )
-        theirs = self._parted(state.get("configured", self._joined(self._configured)))
+        configured = state.get("configured", self._joined(self._configured))
+        theirs = self._parted(numbers.numbers_of_state(configured))
         for number, (optimizer, schedule) in enumerate(
             zip(self.optimizers, self.schedules, strict=True)
         ):
