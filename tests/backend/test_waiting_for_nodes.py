@@ -47,5 +47,21 @@ def test_only_the_holder_of_a_shard_is_waited_for_with_an_end(
         assert wait.goes_on(slots("s1")), "another shard, another wait"
 
 
+def test_each_wait_for_a_holder_has_its_own_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The holder of a shard is lost, comes back, and is lost again much later."""
+    placed = NodeShards(Catalogue(PLACES), whole=False)  # type: ignore[arg-type]
+    now = [100.0]
+    monkeypatch.setattr(waiting, "monotonic", lambda: now[0])
+    wait = waiting.NodeWait(placed)
+    with pytest.warns(match="no slot holds s1"):
+        assert wait.goes_on(slots("s0"))
+    wait.over()
+    now[0] += 10 * waiting.PATIENCE
+    with pytest.warns(match="no slot holds s1"):
+        assert wait.goes_on(slots("s0"))
+
+
 def test_shards_that_every_node_has_are_never_missing() -> None:
     assert not ShardRegister((ShardId("s0"),), 1).missing([])

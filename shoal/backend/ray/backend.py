@@ -307,9 +307,9 @@ class Ray:
 
     def _going(self) -> bool:
         """Whether anything is under way, or a slot may come for what is left to do."""
-        if any(process.at_work for process in self._fleet.processes.values()):
-            return True
-        if self._narrow.waiting or self._wides.waiting or self._states.saving:
+        going = [self._narrow.waiting, self._wides.waiting, self._states.saving]
+        if any(going) or any(each.at_work for each in self._fleet.processes.values()):
+            self._waiting.over()
             return True
         waits = self._fleet.coming and self._waking.awaits
         if waits and self._waking.idle and not self._fleet.opening:

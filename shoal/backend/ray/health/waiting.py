@@ -35,6 +35,10 @@ class NodeWait:
         _warn(f"no slot holds {'; '.join(missing)}")
         return monotonic() < self._until
 
+    def over(self) -> None:
+        """Something goes on: the next wait is another one."""
+        self._missing = ()
+
 
 def _warn(what: str) -> None:
     warnings.warn(f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=1)
