@@ -118,8 +118,11 @@ def read_json(exit_code: int, output: str) -> Said:
 
 
 def packing(args: argparse.Namespace, results: Path) -> list[Step]:
-    """Cells of packing.py until there are no more; then plain loops and switching."""
+    """Cells of packing.py until there are no more; then plain loops, switching, and the paper's
+    nets.
+    """
     program = (sys.executable, str(HERE / "packing.py"), "--device", args.device)
+    four = (sys.executable, str(HERE / "packing_four.py"), "--device", args.device)
     if args.short:
         quick = (
             "--quick",
@@ -156,6 +159,7 @@ def packing(args: argparse.Namespace, results: Path) -> list[Step]:
         Step(
             "packing: switching", (*program, "--parts", "switching"), 120.0, read_exit
         ),
+        Step("packing: the paper's nets", four, 240.0, read_exit),
     ]
 
 

@@ -11,7 +11,7 @@ than the best way by more than 5 % is timed again with models made anew (where t
 memory makes 10 %), three times, if it still does four times more, and then 16 times; all rounds
 count. Cells whose sequential passes would take longer than `--longest` are left out and listed
 as such. Then plain PyTorch loops beside Shoal, pairs of models by the paper's five factors, and
-what switching costs.
+what switching costs. The paper's own nets are in packing_four.py.
 
     python benchmarks/packing.py [--quick] [--device cuda] [--longest 0.6]
     # what the results lack of these cells

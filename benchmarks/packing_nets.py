@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from packing_written import IMAGE, WRITTEN
 from torch import Tensor, nn
 
 import shoal
@@ -106,6 +107,7 @@ NETS: Mapping[str, Net] = {
     "MLP-3 x1024": Net((64,), lambda: mlp3(64, 1024)),
     "CNN, 3x32x32": Net((3, 32, 32), lambda: cnn(3)),
     "ResNet-18": Net((3, 32, 32), lambda: resnet(3, (64, 128, 256, 512), 2)),
+    **{f"{name}, as written": Net(IMAGE, make) for name, make in WRITTEN.items()},
 }
 ON_CPU = (
     "MLP-3 x16",

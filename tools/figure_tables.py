@@ -8,7 +8,8 @@
 
 `what` is a row of papers/results/NAME.json, "goal KEY" for a goal's figure, or "`benchmarks/X.py`,
 KEY" for one of the ratios of benchmarks/results/X.json. Every other column but `how` is a key of
-that row; a goal and a ratio have the key `ours` only. A cell shows the value with as many decimals
+that row; a goal has the key `ours` only, and a ratio also `paper`, where the benchmark wrote what
+the paper has. A cell shows the value with as many decimals
 as it likes, and a part as per cent if it ends so. `?` stands for a figure that
 `figures.py --write` is to fill in.
 """
@@ -77,7 +78,11 @@ class Tables:
         if what.startswith("goal "):
             return {"ours": goal(self.name, what.removeprefix("goal "))}
         if measured := re.fullmatch(r"`benchmarks/(\w+)\.py`, (\w+)", what):
-            return {"ours": benchmark(measured[1])["ratios"][measured[2]]}
+            found, key = benchmark(measured[1]), measured[2]
+            return {
+                "ours": found["ratios"][key],
+                "paper": found.get("paper", {}).get(key),
+            }
         return paper_row(self.name, what)
 
 
