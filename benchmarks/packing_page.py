@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 # Not from `common`: the folder papers/ has a module of that name, too.
@@ -84,6 +85,7 @@ def markdown(name: str) -> str:
     with suppress(FileNotFoundError):
         two = json.loads((RESULTS / f"{name}-pairs.json").read_text())["rows"]
         parts += ["### Pairs of models, by the paper's five factors", *_pairs(two)]
+        parts += ["### Where pairs gained", *_gained(two)]
         cost = json.loads((RESULTS / f"{name}-switching.json").read_text())["rows"]
         parts += [
             "### Switching",
@@ -180,7 +182,7 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
                 for x in (sum(values) / len(values), min(values), max(values))
             ]
             means.append([factor, level, len(values), *spread, worse])
-    heads = ["pair", *factors, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV"]
+    heads = ["pair", *factors, "T_s(Seq) ms", "T_s(Pack) ms", "IMPV", "95 %", "turns"]
     cells = [
         [
             r["pair"],
@@ -188,6 +190,8 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
             short(1e3 * r["seq"]),
             short(1e3 * r["pack"]),
             f"{r['impv']:+.0%}",
+            f"{r['low']:+.0%} to {r['high']:+.0%}",
+            r["turns"],
         ]
         for r in rows
     ]
@@ -200,6 +204,78 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> list[str]:
         "All pairs. Times are those of a step at batch 32:",
         table(heads, cells),
     ]
+
+
+def _gained(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How many pairs gain and lose for sure, by what their models share."""
+    lines = []
+    for data in ("same", "different"):
+        for prepared in ("yes", "no"):
+            cells = [
+                r for r in rows if (r["data"], r["preprocessing"]) == (data, prepared)
+            ]
+            told = [row["pack?"] for row in cells]
+            middle = median(row["impv"] for row in cells)
+            counts = [told.count(verdict) for verdict in ("yes", "no", "either")]
+            lines.append([data, prepared, len(cells), f"{middle:+.0%}", *counts])
+    cut = sum(map(is_cut_short, rows))
+    known = (
+        "Every interval reaches at most 5 points to each side."
+        if not cut
+        else f"Of {len(rows)} intervals {cut} reach further than 5 points to a side."
+    )
+    heads = ["data", "preprocessing", "cells", "median IMPV", "gain", "lose", "either"]
+    return [
+        "A pair gains or loses where the whole interval of its IMPV lies on one side of 0. "
+        f"Otherwise it may be either. {known}",
+        table(heads, lines),
+    ]
+
+
+def four_markdown() -> str:
+    """The tables of the paper's four nets, from what `packing_four.py` has written."""
+    found = json.loads((RESULTS / "packing_four.json").read_text())
+    batches = [key for key in found["rows"][0] if key.startswith("GiB at ")]
+    heads = ["net", "parameters", *batches, "two at 32", "two in turns at 32"]
+    memory = [
+        [
+            row["net"],
+            f"{row['parameters']:_}".replace("_", " "),
+            *(f"{row[key]:.2f}" for key in batches),
+            f"{row['two at 32, GiB']:.2f}",
+            f"{row['two in turns at 32, GiB']:.2f}",
+        ]
+        for row in found["rows"]
+    ]
+    timed = [_four_times(row) for row in found["rows"] if "SwOH s" in row]
+    return (
+        "\n\n".join(
+            [
+                "GiB that the tensors of a training step hold at most, with Adam:",
+                table(heads, memory),
+                f"Seconds on {found['ratios']['device']}, one thread, of two models with so many "
+                "images. IMPV is against one after the other, in brackets the least and most of "
+                "three turns:",
+                table(list(timed[0]), [list(line.values()) for line in timed]),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _four_times(row: dict[str, Any]) -> dict[str, Any]:
+    line = {key: row[key] for key in ("net", "batch", "images")}
+    line |= {key: short(row[key]) for key in ("Seq s", "Single s", "SwOH s")}
+    for how in ("interleaved", "fused"):
+        line[how] = ""
+        if row[f"IMPV, {how}"] is not None:
+            middle, low, high = (
+                row[f"IMPV, {how}"],
+                row[f"{how}, low"],
+                row[f"{how}, high"],
+            )
+            line[how] = f"{middle:+.0%} ({low:+.0%} to {high:+.0%})"
+    return line
 
 
 def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:

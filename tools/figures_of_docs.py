@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from figure_rules import Block, Rule, Sentence, sentence
-from packing_page import gpu_markdown, markdown
+from packing_page import four_markdown, gpu_markdown, markdown
 from results import Row, benchmark, ratio, row, rows
 from selection_tables import markdown as selection_markdown
 
@@ -522,6 +522,7 @@ def packing() -> list[Rule]:
     return [
         Block(page, "packing", markdown("packing")),
         Block(page, "packing-gpu", gpu_markdown()),
+        Block(page, "packing-four", four_markdown()),
         sentence(
             page,
             "at a batch of 32 the choice is up to {:.1f} times as fast as the sequential way for "
