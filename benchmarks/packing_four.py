@@ -143,6 +143,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, An
         found[f"turns_over_sum_{name}"] = each["two in turns at 32, GiB"] / (
             2 * each["GiB at 32"]
         )
+        paper[f"pack_over_sum_{name}"] = 1.0
         found[f"memory_100_over_32_{name}"] = each["GiB at 100"] / each["GiB at 32"]
         if "SwOH s" in each:
             image = each["Single s"] / each["images"]
@@ -151,6 +152,7 @@ def ratios(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, An
             found[f"impv_fused_{name}"] = each["IMPV, fused"]
             single, switch = TABLE2[each["net"]]
             paper[f"switch_images_{name}"] = switch / (single / 10_000)
+    paper["memory_100_over_32_mlp3"] = 1.0
     by_net = {each["net"]: each for each in rows}
     for net, count, batch in WITHOUT_ROOM:
         if net in by_net:

@@ -29,7 +29,9 @@ DIFFERENT = (
 )
 # Seconds for all pairs, with what comes before the first turn.
 LONGEST, QUICK = 500.0, 5.0
-SAMPLES = STEPS * 32  # 13 steps at batch 50
+# A turn's samples: those of 20 steps at batch 32, and fewer where a step is long, for many short
+# turns say more than few long ones.
+SAMPLES, FEW = STEPS * 32, 200
 EPOCH, SWITCHED, FUSED = 2000, 2, 8  # images; models one after the other; models fused
 
 
@@ -45,7 +47,8 @@ class Pair:
     ) -> None:
         self.levels = {"pair": " + ".join(nets), **levels(nets, different)}
         raw = different["preprocessing"]
-        recipe = (RawImages if raw else Images)(SHAPE, SAMPLES, shards=2)
+        self.samples = SAMPLES if set(nets) == {"MLP-3 x64"} else FEW
+        recipe = (RawImages if raw else Images)(SHAPE, self.samples, shards=2)
         first = {"net": nets[0], "batch_size": 32, "seed": 0, "lr": 1e-3}
         second = {**first, "net": nets[1], "seed": 1, "optimizer": "Adam"}
         first["optimizer"] = "Adam"
@@ -82,7 +85,7 @@ class Pair:
 
     def row(self) -> dict[str, Any]:
         """Seconds of a step at batch 32, IMPV (eq. 3) and its interval."""
-        steps = SAMPLES / 32
+        steps = self.samples / 32
         gains = [1 - pack / seq for seq, pack in self._times]
         low, high = interval(gains)
         told = "either"
