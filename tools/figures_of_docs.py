@@ -404,6 +404,35 @@ def hyperband() -> list[Sentence]:
     ]
 
 
+def rounding() -> list[Sentence]:
+    """Fused searches and searches with weights a little larger, in both precisions."""
+
+    def of(key: str, which: str) -> float:
+        return ratio("hyperband_rounding", f"{key}_{which}")
+
+    ways = ("fused_single", "nudged_single")
+    double = ("fused_double", "nudged_double")
+    return [
+        sentence(
+            PAGE,
+            "In single precision {} of {} scores differ between fused and alone, by up to {:.1f} "
+            "points;\nwith weights so changed {} of {} differ, by up to {:.1f} points.",
+            *(
+                of(k, way)
+                for way in ways
+                for k in ("unequal", "scores", "score_points")
+            ),
+        ),
+        sentence(
+            PAGE,
+            "In double precision it is {} and {} of {}, by up to {:.1f} and {:.1f}\npoints",
+            *(of("unequal", way) for way in double),
+            of("scores", double[0]),
+            *(of("score_points", way) for way in double),
+        ),
+    ]
+
+
 def rates() -> list[Sentence]:
     """Hyperband over rates and seeds of one network."""
     told = "hyperband-rates"
@@ -426,6 +455,7 @@ def rates() -> list[Sentence]:
             "by up to {:.1f} points of accuracy",
             ratio(told, "fused_promotions_apart_points"),
         ),
+        *rounding(),
     ]
 
 
@@ -519,7 +549,23 @@ def packing() -> list[Rule]:
         if each["net"] in larger and each["fused_over_sequential"]
     ]
     page = "docs/packing.md"
+    pairs = benchmark("packing-pairs")["rows"]
+    both = [r for r in pairs if (r["data"], r["preprocessing"]) == ("same", "yes")]
+    rest = [each for each in pairs if each not in both]
+    small = [100 * r["impv"] for r in both if r["pair"] == "MLP-3 x64 + MLP-3 x64"]
+    large = [100 * r["impv"] for r in both if r["pair"] != "MLP-3 x64 + MLP-3 x64"]
+    told = [each["pack?"] for each in rest]
+    sure = [abs(100 * each["impv"]) for each in rest if each["pack?"] != "either"]
     return [
+        sentence(
+            page,
+            "All {} pairs that share their data and\n   prepare it in each pass gained: small "
+            "MLPs {:.0f} to {:.0f} %, the others, whose steps are longer, {:.0f} to {:.0f} %. Of "
+            "the {} other pairs {}\n   gained and {} lost for sure, each by {:.0f} % at most",
+            sum(each["pack?"] == "yes" for each in both),
+            *(min(small), max(small), min(large), max(large)),
+            *(len(rest), told.count("yes"), told.count("no"), max(sure)),
+        ),
         Block(page, "packing", markdown("packing")),
         Block(page, "packing-gpu", gpu_markdown()),
         Block(page, "packing-four", four_markdown()),

@@ -339,7 +339,25 @@ def pack() -> list[Sentence]:
     ]
     networks = ("MLP-3", "MobileNet", "ResNet-50", "DenseNet-121")
     at_once = [brackets_at_once(name) for name in networks]
+    pairs = benchmark("packing-pairs")["rows"]
+    shared = [r for r in pairs if (r["data"], r["preprocessing"]) == ("same", "yes")]
+    others = [each["pack?"] for each in pairs if each not in shared]
+    four = benchmark("packing_four")["ratios"]
+    switches = [value for key, value in four.items() if key.startswith("switch_")]
     return [
+        sentence(
+            page,
+            "{} of {} such pairs gain, and of the {} others {} gain and {} lose",
+            sum(each["pack?"] == "yes" for each in shared),
+            *(len(shared), len(others), others.count("yes"), others.count("no")),
+        ),
+        sentence(page, "their tensors take {:.1f} GiB", four["gib_2_resnet50_80"]),
+        sentence(
+            page,
+            "as much as training {:.0f} to {:.0f} images",
+            min(switches),
+            max(switches),
+        ),
         sentence(
             page,
             "MLP-3: {:.2f}, {:.2f} and {:.2f} against the paper's {:.2f}, {:.2f} and {:.2f}.",
