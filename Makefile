@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow soak lint house bench gpu papers docs clean
+.PHONY: demo test quick slow soak lint house mutants bench gpu papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,9 @@ lint: $(VENV)/.dev
 
 house: $(VENV)/.base  ## the package in numbers: sizes, density, imports, names, against their targets
 	$(BIN)/python tools/house.py
+
+mutants: $(VENV)/.dev  ## faults put into the papers' rules: tests must notice each one; two minutes on two cores
+	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
 	for file in sim elastic replay hop plan packing hyperband search_on_hop model_selection tune_grid shared_stream feed rescale rescaled arrivals flotilla rungs many step page; do $(BIN)/python benchmarks/$$file.py || exit 1; done

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ FLOTILLA = "policy/width/flotilla.py"
 GROUPING = "policy/pack/grouping.py"
 OF_FLOTILLA = "tests/policy/width/test_flotilla.py"
 OF_GROUPING = "tests/policy/pack/test_grouping.py"
+OF_METER = "tests/train/lane/test_meter.py::test_of_48_batches_the_last_20_count"
 OF_STEADY = "tests/policy/elastic/test_steady.py"
 OF_DOUBLING = "tests/policy/width/test_doubling.py"
 OF_MILP = "tests/policy/elastic/test_milp.py"
@@ -63,6 +65,20 @@ MUTANTS = (
         f"{OF_FLOTILLA}::test_places",
     ),
     Mutant(
+        "FLEET, algorithm 3: who has a partner is nobody else's partner",
+        PLACE,
+        "partner = partners.pop(0)",
+        "partner = partners[0]",
+        OF_FLOTILLA,
+    ),
+    Mutant(
+        "FLEET, algorithm 3: up to 1024 orders are looked at",
+        PLACE,
+        "ORDERS = 1024",
+        "ORDERS = 1",
+        f"{OF_FLOTILLA}::test_places",
+    ),
+    Mutant(
         "FLEET, eq. 4: nodes of a lane over its slots",
         PLACE,
         "_nodes(p.start, p.stop, per_node) / len(p)",
@@ -75,6 +91,27 @@ MUTANTS = (
         ">= self.alpha * len(mine)",
         ">= 0.99 * len(mine)",
         f"{OF_FLOTILLA}::test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy",
+    ),
+    Mutant(
+        "FLEET, algorithm 1: the paper's alpha",
+        FLOTILLA,
+        "alpha: float = 0.8",
+        "alpha: float = 0.9",
+        f"{OF_FLOTILLA}::test_the_papers_alpha",
+    ),
+    Mutant(
+        "FLEET, algorithm 2: the fastest gives the pace",
+        FLOTILLA,
+        "fast = max(able",
+        "fast = min(able",
+        f"{OF_FLOTILLA}::test_flotillas_of_five_models",
+    ),
+    Mutant(
+        "FLEET, algorithm 2: what is left over goes to the slowest",
+        FLOTILLA,
+        "slowest = min(rising",
+        "slowest = max(rising",
+        f"{OF_FLOTILLA}::test_what_is_left_over_goes_to_the_slowest",
     ),
     Mutant(
         "FLEET, algorithm 2: paces differ by delta at most",
@@ -105,6 +142,34 @@ MUTANTS = (
         "tests/profile/test_fleet.py::test_widths_to_profile",
     ),
     Mutant(
+        "FLEET, appendix B.3: all widths up to M_t are measured",
+        "policy/width/profiling.py",
+        "upto = _widths_to_measure(view, wanting)",
+        "upto = 2",
+        "tests/policy/width/test_profiling.py",
+    ),
+    Mutant(
+        "FLEET, appendix B.3: 48 batches at most",
+        "train/lane/measure.py",
+        "STEPS, COUNTED = 48, 20",
+        "STEPS, COUNTED = 49, 20",
+        OF_METER,
+    ),
+    Mutant(
+        "FLEET, appendix B.3: the last 20 batches count",
+        "train/lane/measure.py",
+        "STEPS, COUNTED = 48, 20",
+        "STEPS, COUNTED = 48, 21",
+        OF_METER,
+    ),
+    Mutant(
+        "FLEET, eq. 5: beyond two nodes a slot gains less and less",
+        "profile/fleet.py",
+        " * q ** (width - base)",
+        "",
+        "tests/profile/test_fleet.py",
+    ),
+    Mutant(
         "Capes, eq. 6: seconds saved, by the slot",
         "policy/width/doubling.py",
         "return (ask.seconds(rung + 1) - ask.seconds(rung)) / ask.step(rung)",
@@ -112,11 +177,39 @@ MUTANTS = (
         f"{OF_DOUBLING}::test_what_is_saved_counts_by_the_slot",
     ),
     Mutant(
+        "Capes, eq. 6: seconds saved by the next step, after each step",
+        "policy/width/doubling.py",
+        "heappush(heap, (_saved(taken[i], rungs[i]), i))",
+        "heappush(heap, (_saved(taken[i], 0), i))",
+        OF_DOUBLING,
+    ),
+    Mutant(
         "Pack, kNN: the distance of two values in order",
         GROUPING,
         "return abs(a - b)",
         "return int(a != b)",
         f"{OF_GROUPING}::test_distance_is_that_of_the_papers_example",
+    ),
+    Mutant(
+        "Pack, kNN: values without order are equal or not",
+        GROUPING,
+        "return int(a != b)",
+        "return 0",
+        f"{OF_GROUPING}::test_distance_is_that_of_the_papers_example",
+    ),
+    Mutant(
+        "Pack, kNN: none is further than the threshold",
+        GROUPING,
+        "if far[i] <= within]",
+        "]",
+        f"{OF_GROUPING}::test_nearest_stops_at_its_threshold",
+    ),
+    Mutant(
+        "Pack, kNN: the next one is drawn at random",
+        GROUPING,
+        "left.pop(int(rng.integers(len(left))))",
+        "left.pop(0)",
+        f"{OF_GROUPING}::test_who_takes_the_nearest_is_drawn_at_random",
     ),
     Mutant(
         "Pack, kNN: L1, as in the paper's example",
@@ -172,17 +265,18 @@ MUTANTS = (
 
 def survivors() -> Iterator[tuple[Mutant, bool]]:
     """Each fault, and whether its tests pass all the same."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(MUTANTS, pool.map(survives, MUTANTS), strict=True)
+
+
+def survives(mutant: Mutant) -> bool:
+    """Whether its tests pass with a copy of the package that has the fault."""
     with TemporaryDirectory() as folder:
         package = Path(folder) / "shoal"
-        shutil.copytree(
-            ROOT / "shoal", package, ignore=shutil.ignore_patterns("__pycache__")
-        )
-        for mutant in MUTANTS:
-            path = package / mutant.file
-            text = path.read_text()
-            path.write_text(broken(text, mutant))
-            yield mutant, passes(mutant.tests, folder)
-            path.write_text(text)
+        shutil.copytree(ROOT / "shoal", package)
+        path = package / mutant.file
+        path.write_text(broken(path.read_text(), mutant))
+        return passes(mutant.tests, folder)
 
 
 def broken(text: str, mutant: Mutant) -> str:
@@ -207,11 +301,10 @@ def passes(tests: str, folder: str) -> bool:
     # -P: the checkout, from which this is called, is not searched for the package.
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q"]
     command += ["-p", "no:cacheprovider", tests]
-    paths = {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     found = subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | paths,
+        env=os.environ | {"PYTHONPATH": folder},
         capture_output=True,
         text=True,
         check=False,
@@ -223,9 +316,9 @@ def passes(tests: str, folder: str) -> bool:
 
 def main() -> None:
     alive = 0
-    for mutant, survives in survivors():
-        alive += survives
-        caught = "SURVIVES" if survives else "caught"
+    for mutant, lives in survivors():
+        alive += lives
+        caught = "SURVIVES" if lives else "caught"
         print(f"{caught}  {mutant.breaks}: {mutant.tests}", flush=True)
     sys.exit(bool(alive))
 

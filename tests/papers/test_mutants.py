@@ -18,6 +18,7 @@ def test_the_piece_to_break_is_there_once(mutant: Mutant) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes on two cores
 def test_no_fault_survives() -> None:
     alive = [mutant.breaks for mutant, survives in survivors() if survives]
     assert alive == []

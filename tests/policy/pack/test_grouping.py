@@ -121,6 +121,13 @@ def test_the_nearest_are_taken_first(seed):
     assert groups == [[0, 2], [1, 3]]
 
 
+def test_who_takes_the_nearest_is_drawn_at_random():
+    """Four seeds of twenty tell of four members drawn first, each with its own nearest one."""
+    m = [Member(0.0, place=(p,)) for p in (0, 10, 1, 11)]
+    firsts = {tuple(nearest(m, 1.0, 2, [seed])[0]) for seed in range(20)}
+    assert firsts == {(0, 2), (2, 0), (1, 3), (3, 1)}
+
+
 def test_exact_refuses_many():
     with pytest.raises(ValueError, match="15 members"):
         exact(members([20] * 15), 9.0, 9, lambda g: 1.0)

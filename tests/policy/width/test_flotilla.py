@@ -163,6 +163,18 @@ def test_a_new_flotilla_where_fewer_slots_than_alpha_are_busy(
     assert (plan.gangs != known.plan.gangs) == again
 
 
+@pytest.mark.parametrize(("left", "again"), [(16, False), (15, True)])
+def test_the_papers_alpha(left: int, again: bool) -> None:
+    """Of twenty slots: 0.8 of them, where no alpha is given."""
+    policy, rates = Flotilla(), table((10.0,))
+    known = state([trial(i, 9, (1, 1)) for i in range(21)], nodes(20))
+    plan, memory = policy.decide(seen(known, rates), policy.start())
+    ended = [Finished(TrialId(f"t{i}")) for i in range(20 - left)]
+    known = follow(known, plan, *ended)
+    plan, _ = policy.decide(seen(known, rates), memory)
+    assert (plan.gangs != known.plan.gangs) == again
+
+
 def test_delta_is_the_greatest_difference_of_paces() -> None:
     both = [ask(0, 1, {1: 100.0}), ask(1, 1, {1: 80.0})]
     assert list(create_flotilla(both, 2, 20.0)) == ["t0", "t1"]

@@ -1,6 +1,7 @@
 """What a slot measures, and that it waits for its device only while it measures."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,8 @@ from shoal.train.lane.measure import STEPS, Meter
 class SomeLane:
     """As much of a lane as timing needs."""
 
-    signature = "some"
+    signature, bytes = "some", 0
+    settings = SimpleNamespace(batch_size=8, accumulate_grad_batches=1)
 
 
 def test_the_device_is_waited_for_only_while_steps_are_timed(
@@ -33,3 +35,24 @@ def test_the_device_is_waited_for_only_while_steps_are_timed(
     assert not meter.wants("some")
     assert list(meter.timed(lane, steps(100))) == [8] * 100
     assert len(waits) == 2 * STEPS
+
+
+def test_of_48_batches_the_last_20_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLEET's appendix B.3: the clock goes on by 1 second for the first 28 batches, by 2 for the
+    next ten, by 3 for the last ten, and by 4 for batches after these.
+    """
+    meter = Meter(torch.device("cpu"))
+    meter.learn_memory("some", 0)
+    clock = [0.0]
+    monkeypatch.setattr(meter, "now", lambda: clock[0])
+
+    def steps() -> Iterator[int]:
+        for seconds in [1.0] * 28 + [2.0] * 10 + [3.0] * 10 + [4.0] * 40:
+            clock[0] += seconds
+            yield 8
+
+    lane = cast(TrainingLane, SomeLane())
+    assert len(list(meter.timed(lane, steps()))) == 88
+    meter.conclude(lane)
+    assert meter.step("some") == 2.5
+    assert meter.news("some") == {"step": 2.5, "rate": 8 / 2.5, "memory": 0.0}
