@@ -147,10 +147,18 @@ def _parts(
 def _stamps(
     catalogue: Catalogue, findings: Sequence[Finding]
 ) -> dict[tuple[ShardId, str], Stamp]:
-    """When each file was written, by part and the node as the catalogue names it."""
+    """When each file was written, by part and the node as the catalogue names it.
+
+    What a node found is of its own file only. A finding under another name than the catalogue's
+    is of what lies everywhere, or of this machine under its other name.
+    """
     found = {}
     for each in findings:
-        for node, path in catalogue.parts[each.part].items():
+        places = catalogue.parts[each.part]
+        if each.node in places:
+            found[each.part, each.node] = each.stamp
+            continue
+        for node, path in places.items():
             if path == each.path:
-                found[each.part, node] = each.stamp
+                found.setdefault((each.part, node), each.stamp)
     return found

@@ -21,6 +21,11 @@ from shoal.train.rng import Rng
 
 Read = Callable[[Path], Any]  # the user's reader of a file
 ONLY = ShardId("s000")  # what readers call the only shard of a file
+# What to do about a table that is no numbers.
+OF_TABLES = (
+    "a shard's table must be of numbers, without gaps: write it so, or "
+    "give the recipe a method read(self, path) that returns its columns as numbers"
+)
 # The kind of files with these endings.
 KINDS: Mapping[str, str] = {
     ".csv": "csv",
@@ -96,7 +101,7 @@ def _by_library(kind: str, path: Path) -> Parts:
         made = tar.from_tars(path, None, None, None, None, 0)
     else:
         tables = reader("read.tables", what, "pyarrow")
-        setup = tables.TableSetup(None, None, {}, None)
+        setup = tables.TableSetup(None, None, {}, None, remedy=OF_TABLES)
         made = tables.from_tables(path, kind, setup, None, IN_ORDER)
     return made
 

@@ -25,8 +25,8 @@ class PlacedFiles:
     node. `names`: of the node that this process is on; none: it holds nothing. `own`: the user's
     reader.
 
-    Before a file is read, its size and its time of writing are looked at. If they changed, its
-    checksum is computed again.
+    Before a file is read, its size, its time of writing and its time of change are looked at. If
+    they changed, its checksum is computed again.
     """
 
     catalogue: Catalogue
@@ -110,12 +110,12 @@ class PlacedFiles:
 
     def _found(self, place: Place) -> tuple[Path, Stamp]:
         file = located(place.path, place.node, self.cache)
-        return file, stamp_of(file)
+        return file, stamp_of(file, place.path)
 
     def _verified(self, part: ShardId, place: Place, file: Path) -> tuple[Path, Stamp]:
         """The file, if it holds what it must; one that was fetched is fetched once again if not."""
         wanted = self.contents[part]
-        stamp = stamp_of(file)
+        stamp = stamp_of(file, place.path)
         content = content_of(file)
         if content != wanted and is_url(place.path):
             self.cache.forget(place.path, place.node)
@@ -153,7 +153,7 @@ class PlacedRows(PlacedFiles):
         """These samples of the part. Raises as `read` does."""
         file = self.file(part)
         with self._reading(part):
-            stamp, parts = self._opened.get(part, ((0, 0), None))
+            stamp, parts = self._opened.get(part, ((0, 0, 0), None))
             if parts is None or stamp != self._good[part]:
                 parts = opened(file)
                 self._opened[part] = self._good[part], parts

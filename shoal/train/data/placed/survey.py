@@ -22,7 +22,8 @@ WHOLE = 64 * 2**20  # bytes up to which a checksum is of the whole file
 PIECE = 2**20  # bytes at a place that it is of else
 PLACES = 64
 SHOWN = 6  # problems that an error lists
-Stamp = tuple[int, int]  # bytes, and when the newest file was written, in ns
+# Bytes, when the newest file was written, and when one was last changed or replaced, both in ns.
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Finding:
     node: str
     path: str
     content: Content | None = None
-    stamp: Stamp = (0, 0)
+    stamp: Stamp = (0, 0, 0)
     form: PartForm | None = None
     why: str = ""
 
@@ -89,14 +90,19 @@ def located(path: str, node: str, cache: UrlCache) -> Path:
     return Path(path)
 
 
-def stamp_of(path: Path) -> Stamp:
-    """What changes when the file is written to.
+def stamp_of(file: Path, path: str) -> Stamp:
+    """What changes when the local file of the place `path` is written to or replaced.
+
+    A copy may come with the old time of writing. The time of the change tells of that. It is not
+    looked at for a file of the cache, since the cache changes it to mark its use.
 
     Raises:
         OSError: it is not there.
     """
-    found = [file.stat() for file in _files(path)]
-    return sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
+    found = [each.stat() for each in _files(file)]
+    size = sum(each.st_size for each in found)
+    changed = 0 if is_url(path) else max(each.st_ctime_ns for each in found)
+    return size, max(each.st_mtime_ns for each in found), changed
 
 
 def content_of(path: Path) -> Content:
@@ -170,7 +176,7 @@ def _seen(
     task: Inspection, part: ShardId, path: str, cache: UrlCache, read: Read | None
 ) -> Finding:
     file = located(path, task.node, cache)
-    stamp = stamp_of(file)
+    stamp = stamp_of(file, path)
     form = None
     if part in task.forms:
         form = form_of(file, read, part)

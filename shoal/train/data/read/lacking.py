@@ -19,22 +19,25 @@ FITTED = ("mean", "median")  # fillings that are computed from the training part
 SHOWN = 5  # columns that an error describes
 FEW = 100  # different texts up to which an error proposes "onehot"
 COMMA = re.compile(r"[-+]?\d+,\d+")
-# Other ways in which numbers are written, what they are called, and what reads them.
+# Other ways in which numbers are written, what they are called, what reads them, and a hint.
 WRITTEN = (
     (
         re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+"),
-        'numbers with commas, such as {} (if they part the fraction, give decimal=",")',
+        "numbers with commas, such as {}",
         'text.replace(",", "")',
+        ' (if they part the fraction, give decimal=",")',
     ),
     (
         re.compile(r"[-+]?\d{1,3}(\.\d{3})*(,\d+)?"),
         "numbers with points and commas, such as {}",
         'text.replace(".", "").replace(",", ".")',
+        "",
     ),
     (
         re.compile(r"[-+]?\d+(\.\d+)? ?%"),
         "numbers with a sign, such as {}",
         'text.strip("%")',
+        "",
     ),
 )
 DAYS = "lambda _: lambda days: [day.toordinal() for day in days]"
@@ -60,6 +63,8 @@ class TableSetup:
     drop: Sequence[str] = ()  # columns to leave out
     dropna: Sequence[str] = ()  # columns whose missing values leave rows out
     form: CsvForm = field(default_factory=CsvForm)
+    # what an error proposes where none of these settings can be given; empty: the settings
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         fill = self.fill
@@ -107,10 +112,14 @@ class TableSetup:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What is wrong with a column, and the arguments that would mend it."""
+    """What is wrong with a column, and the arguments that would mend it.
+
+    `hint`: an argument that mends it if it is meant otherwise.
+    """
 
     why: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +169,12 @@ def check_columns(opened: TableFiles, setup: TableSetup, new: bool = False) -> N
         needs += _needs(name, opened, setup)
     if not needs:
         return
-    whys = [need.why for need in needs[:SHOWN]]
+    remedy = setup.remedy
+    whys = [need.why if remedy else need.why + need.hint for need in needs[:SHOWN]]
     if len(needs) > SHOWN:
         whys.append(f"and so on for {len(needs) - SHOWN} more")
+    if remedy:
+        raise DataError("; ".join(whys) + f": {remedy}")
     if new:
         raise DataError(
             "; ".join(whys)
@@ -290,11 +302,11 @@ def _nearly_numbers(name: str, column: Any, opened: TableFiles) -> _Need | None:
 
 def _written_otherwise(name: str, texts: Sequence[str]) -> _Need | None:
     """What a column of numbers needs that are all written in another way; None: it has others."""
-    for pattern, words, code in WRITTEN:
+    for pattern, words, code, hint in WRITTEN:
         if all(map(pattern.fullmatch, texts)):
             why = f"column {name} holds {words.format(repr(texts[0]))}"
             how = _Code(f"lambda _: lambda texts: [float({code}) for text in texts]")
-            return _Need(why, {"encode": {name: how}})
+            return _Need(why, {"encode": {name: how}}, hint)
     return None
 
 
