@@ -3,7 +3,9 @@ import pytest
 from allocations import Case, case
 
 from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic import milp
 from shoal.policy.elastic.milp import NodeMilp, count_milp, first_map, node_milp
+from shoal.policy.elastic.program import Solved
 from shoal.policy.elastic.table import value
 
 
@@ -65,3 +67,19 @@ def test_stopped_before_a_solution_the_present_counts_stay():
     stay = np.where(x.table[np.arange(3), x.held] > -1e29, x.held, 0)
     assert value(x.table, counts) >= value(x.table, stay)
     assert value(x.table, counts) <= value(x.table, best_counts(x.table, x.free)) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"), [([4, 0], [2, 2]), ([0, 0], [2, 2]), ([1, 3], [1, 3])]
+)
+def test_the_better_of_the_present_counts_and_a_solution_that_is_not_the_best(
+    monkeypatch, found, kept
+):
+    # section 3.6: where the solver's time is over, what runs now may be the better map
+    curve = np.array([[0.0, 10.0, 11.0, 11.0, 11.0], [0.0, 5.0, 10.0, 30.0, 31.0]])
+    monkeypatch.setattr(
+        milp, "node_milp", lambda *_: Solved(np.array(found), 0.0, optimal=False)
+    )
+    free = np.zeros(2)
+    counts = NodeMilp().counts(curve, np.array([2, 2]), free, free, 4)
+    assert counts.tolist() == kept
