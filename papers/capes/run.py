@@ -348,7 +348,7 @@ def main(short: bool) -> bool:
     paper = tomllib.loads((HERE / "expected.toml").read_text())
     seeds = range(2 if short else SEEDS)
     cells, b1 = table3(paper, seeds)
-    read, b4 = readings(paper, seeds)
+    read, b4 = readings(paper, seeds[: len(seeds) // 2])
     better, b2 = beyond(seeds, short)
     rows = [*cells, *read, *peaks(paper, seeds), fit(paper), *better]
     return write(
