@@ -119,8 +119,9 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
     """The hybrid of hopping and data-parallel training: each group of slots reads the shards
-    that lie there.
+    that lie there. The profile says that two slots pay.
     """
+    rows = [Row((50.0, 98.0), {"width": width}) for width in (8, 16)]
     recipe = Exact(tmp_path / "traces", samples=1203, shards=4, slow=0.01)
     study = studied(recipe, [8, 16])
     study.optimize(
@@ -128,6 +129,7 @@ def test_few_trials_hop_between_groups_of_slots(tmp_path: Path) -> None:
         policy="hybrid",
         max_epochs=2,
         widths=(1, 2),
+        profile=Table(tuple(rows)),
         backend="ray",
         slots=4,
         progress=False,
