@@ -23,6 +23,7 @@ from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.recipes import (
     Recipes,
+    brought_by,
     named_in,
     own_config,
     own_recipe,
@@ -51,6 +52,11 @@ class Setup:
 
 def check_recipe_type(recipe: Any) -> None:
     """Raise StudyError unless this is an instance of a recipe."""
+    if isinstance(recipe, Mapping):
+        raise StudyError(
+            f"several recipes, {', '.join(map(str, recipe))}, are for create_study; here give "
+            "one of them"
+        )
     if isinstance(as_recipe(recipe), FunctionRecipe):
         raise StudyError(
             "only recipes can do this; a function drives itself: see docs/functions.md"
@@ -128,15 +134,19 @@ def each_recipe(
         return
     names = tuple(recipe.parts)
     if space is not None:
-        names = _named(recipe, space)
+        names = named_recipes(recipe, space)
     for name in names:
         own = None if data is None else own_data(data, name)
         inner = None if space is None else own_space(space, name)
         yield replace(setup, recipe=recipe.parts[name], space=inner), own, inner
 
 
-def _named(recipe: Recipes, space: Space) -> tuple[str, ...]:
-    """The names of the recipes that the space has."""
+def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
+    """The names of the recipes that the space has.
+
+    Raises:
+        StudyError: it names none, or one that is not there.
+    """
     found = named_in(space)
     wrong = [name for name in found if name not in recipe.parts]
     if wrong or not found:
@@ -145,6 +155,13 @@ def _named(recipe: Recipes, space: Space) -> tuple[str, ...]:
             f"{', '.join(recipe.parts)}; got {', '.join(map(repr, wrong)) or 'none'}: give "
             f"{{{RECIPE!r}: shoal.grid({[*recipe.parts]})}}"
         )
+    for name in found:
+        twice = sorted(set(space) & set(brought_by(space, name)))
+        if twice:
+            raise StudyError(
+                f"the search space has {', '.join(twice)} for all recipes, and once more for "
+                f"recipe {name!r}: leave out one of both"
+            )
     return found
 
 

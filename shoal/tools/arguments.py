@@ -8,14 +8,16 @@ import typer
 File = Annotated[
     str,
     typer.Argument(
-        metavar="FILE.py[:Recipe]", help="a Python file with a shoal.Recipe in it"
+        metavar="FILE.py[:Recipe]",
+        help="a Python file with a shoal.Recipe in it, or with a dict `recipes` of several",
     ),
 ]
 FileOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="[FILE.py[:Recipe]]",
-        help="a Python file with a shoal.Recipe in it; or give --command",
+        help="a Python file with a shoal.Recipe in it, or with a dict `recipes` of several; "
+        "or give --command",
     ),
 ]
 CommandLine = Annotated[

@@ -267,19 +267,11 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
     Raises:
         Exit: with 1 when they differ.
     """
-    from shoal.study.parts.planned import plan_to_measure
-    from shoal.study.setup import data_of, first_config, unlike_config
-    from shoal.train.lane.device import device_of
-    from shoal.train.tools.check import check_recipe
+    from shoal.tools.probe import checked
 
-    recipe = plan_to_measure(recipe_of(file))
+    recipe = recipe_of(file)
     check_driven(recipe, "check")
-    domains = space_of(recipe, space)
-    config = first_config(domains)
-    neighbour = unlike_config(domains, config)
-    found = check_recipe(
-        recipe, data_of(recipe), config, neighbour=neighbour, device=device_of(device)
-    )
+    found = checked(recipe, space_of(recipe, space), device)
     show(found, as_json, check_lines)
     if not found["ok"]:
         raise typer.Exit(1)

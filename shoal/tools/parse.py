@@ -1,10 +1,12 @@
 """How what a user typed becomes a study, a recipe, a search space, a configuration."""
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import shoal
+from shoal.core.cluster import RECIPE
 from shoal.study.folder import (
     StudyError,
     code_name,
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from shoal.study.study import Study
     from shoal.train.recipe.recipe import Recipe
 
+BY_NAME = "recipes"  # what a file calls a dict of recipes that needs no name
 DOMAINS = ("uniform", "loguniform", "randint", "choice", "grid")
 
 
@@ -60,7 +63,8 @@ def _file_and_name(file: str) -> tuple[str, str | None]:
 def recipe_of(file: str) -> "Recipe":
     """An instance of the recipe that FILE.py[:NAME] names.
 
-    A name may also be that of a LightningModule, or of a function to train.
+    A name may also be that of a LightningModule, of a function to train, or of a dict of recipes by
+    name; such a dict called `recipes` needs no name.
 
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
@@ -73,6 +77,9 @@ def recipe_of(file: str) -> "Recipe":
     adapted = recipe_in(module, name)
     if adapted is not None:
         return adapted
+    by_name = getattr(module, name or BY_NAME, None)
+    if isinstance(by_name, Mapping) and (name or _has_recipes(by_name)):
+        return as_recipe(by_name)
     function = getattr(module, name or "", None)
     if callable(function) and not isinstance(function, type):
         return as_recipe(function)
@@ -86,6 +93,13 @@ def recipe_of(file: str) -> "Recipe":
         ) from error
 
 
+def _has_recipes(found: Mapping[Any, Any]) -> bool:
+    """Whether a recipe is among the values."""
+    from shoal.train.recipe.recipe import Recipe
+
+    return any(isinstance(each, Recipe) for each in found.values())
+
+
 def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any] | None:
     """The recipe's search space; the dimensions given replace its own of that name, or are added.
 
@@ -97,7 +111,18 @@ def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any]
         return more
     if more is None:
         return own  # the study says so if it is no dict
+    if hasattr(recipe, "parts"):
+        own = _without(own, more)
     return {**own, **more}
+
+
+def _without(space: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """The space of recipes by name, in which no recipe has a dimension of these names."""
+    left = {}
+    recipes = space[RECIPE]
+    for name, own in zip(recipes.values, recipes.under, strict=True):
+        left[name] = {key: each for key, each in own.items() if key not in names}
+    return {**space, RECIPE: shoal.grid(left)}
 
 
 def check_driven(recipe: "Recipe", command: str) -> None:

@@ -1,4 +1,7 @@
-"""What `shoal plan` tries before it simulates: which trials there will be, and their speed."""
+"""What `shoal plan` tries before it simulates: which trials there will be, and their speed.
+
+And what `shoal check` tries.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,14 +22,26 @@ from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.study.options import Options
 from shoal.study.parts.planned import plan_to_measure
+from shoal.study.setup import (
+    as_space,
+    data_of,
+    first_config,
+    named_recipes,
+    unlike_config,
+)
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
+from shoal.train.recipe.several.recipes import Recipes, own_space
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
+from shoal.train.tools.check import check_recipe
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
     from shoal.train.data.data import Data
+    from shoal.train.recipe.recipe import Recipe
+
+Space = Mapping[str, Any]
 
 # A signature, and what was measured for it by name.
 Measurement = tuple[str, Mapping[str, Any]]
@@ -109,3 +124,32 @@ def _most(step: Seconds) -> int:
     """How many trials are probed together, if a step of the slowest takes so long."""
     in_time = int(LONGEST / max(1e-9, STEPS * step))
     return max(2, min(MOST_TOGETHER, in_time))
+
+
+def checked(recipe: "Recipe", space: Space | None, device: str) -> dict[str, Any]:
+    """What `check_recipe` finds; of recipes by name, each is checked by itself.
+
+    Raises:
+        StudyError: the space names no recipe, or the data cannot be read.
+    """
+    if not isinstance(recipe, Recipes):
+        return _checked(recipe, space, device)
+    domains = as_space(space) or {}
+    steps = 0
+    checks: list[tuple[str, bool, str]] = []
+    for name in named_recipes(recipe, domains):
+        found = _checked(recipe.parts[name], own_space(domains, name), device)
+        steps += found["steps"]
+        checks += [(f"{name}: {each}", *rest) for each, *rest in found["checks"]]
+    return {"ok": all(each[1] for each in checks), "steps": steps, "checks": checks}
+
+
+def _checked(recipe: "Recipe", space: Space | None, device: str) -> dict[str, Any]:
+    """What the check of one recipe finds."""
+    recipe = plan_to_measure(recipe)
+    config = first_config(space)
+    neighbour = unlike_config(space, config)
+    where = device_of(device)
+    return check_recipe(
+        recipe, data_of(recipe), config, neighbour=neighbour, device=where
+    )

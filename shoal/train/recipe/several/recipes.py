@@ -81,10 +81,16 @@ def attribute(recipe: Recipe, config: Config, name: str) -> Any:
 def own_space(space: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The dimensions of the trials of this recipe, as it sees them."""
     own = validated(space)
-    domain = own.pop(RECIPE, None)
+    own.pop(RECIPE, None)
+    return own | brought_by(space, name)
+
+
+def brought_by(space: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The dimensions that come with this value of "recipe"."""
+    domain = validated(space).get(RECIPE)
     if isinstance(domain, Choice | GridDomain):
-        own |= dict(options(domain)).get(name, {})
-    return own
+        return dict(dict(options(domain)).get(name, {}))
+    return {}
 
 
 def named_in(space: Mapping[str, Any]) -> tuple[Any, ...]:
