@@ -80,6 +80,11 @@ def bftrainer() -> list[Sentence]:
             "35 trials in parallel: U of {:.1f} % and more on both weeks",
             percent(goal("bftrainer", "E-4")),
         ),
+        sentence(
+            page,
+            "the same U on the second week as the paper's 120 s, within {:.1f} points",
+            percent(goal("bftrainer", "E-5")),
+        ),
         allocator(page),
         *rescaling(page),
     ]
@@ -213,6 +218,34 @@ def capes() -> list[Sentence]:
             paper_row("capes", "equi, speeds believed off")["None"] / equi["None"],
         ),
         sentence(page, "the paper's gain is {:.2f}x at most", most_gain_over_fixed()),
+        sentence(
+            page,
+            "off by {:.0f} % at most",
+            percent(paper_row("capes", "eq. 5 on Table 2")["worst"]),
+        ),
+        *capes_peaks(page),
+    ]
+
+
+def capes_peaks(page: str) -> list[Sentence]:
+    """The most trials at once."""
+    extreme, moderate, none = (
+        paper_row("capes", f"peak of trials, {load}") for load in LOADS
+    )
+    return [
+        sentence(
+            page,
+            "{} to {} under extreme contention (paper: {}), {} to {} under moderate ({}). Under "
+            "the lottery extreme contention peaks at {} to {}",
+            *(*extreme["fifo"], extreme["paper"]),
+            *(*moderate["fifo"], moderate["paper"]),
+            *extreme["lottery"],
+        ),
+        sentence(
+            page,
+            "six draws give {} to {} simultaneous trials, the paper prints {}",
+            *(*none["fifo"], none["paper"]),
+        ),
     ]
 
 
