@@ -51,6 +51,15 @@ class Placed(Tiny):
         return [json.loads(line) for line in self.record.read_text().splitlines()]
 
 
+class Killing(Placed):
+    """Reading shard s1 ends the process."""
+
+    def read(self, path: Path) -> Any:
+        if path.stem == "s1":
+            os._exit(1)
+        return super().read(path)
+
+
 def placed(
     folder: Path, shards: int, replicas: int, nodes: tuple[str, ...] = NODES
 ) -> dict[str, dict[str, dict[str, str]]]:
@@ -177,7 +186,7 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
     tables = placed(tmp_path, shards=3, replicas=1, nodes=NODES[:2])
     recipe = Placed(tmp_path / "c.toml", tmp_path / "record")
 
-    def refused(folder: str, policy: str = "hop") -> str:
+    def refused(folder: str, policy: str = "hop", recipe: Placed = recipe) -> str:
         study = shoal.create_study(
             recipe,
             storage=tmp_path / folder,
@@ -211,6 +220,13 @@ def test_one_error_before_any_work(tmp_path: Path, head: Cluster) -> None:
     assert "s1 at n1" in text and "there is no such file" in text
     assert "the copies of s0 differ" in text
 
+    killing = Killing(recipe.catalogue, recipe.record)
     written(recipe.catalogue, tables)
+    text = refused("killed", recipe=killing)
+    assert (
+        f"the process at n1 ended twice while it read s1 ({train['s1']['n1']})" in text
+    )
+    assert "n0" not in text and "the recipe's read(path) ends its process" in text
+
     text = refused("whole", policy="fifo")
     assert "policy fifo reads the whole data set" in text and "hop" in text

@@ -2,16 +2,20 @@
 
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
+from ray.exceptions import OutOfMemoryError, WorkerCrashedError
 
 from shoal.backend.ray import cluster
 from shoal.train.data.columns import DataError
 from shoal.train.data.placed.constructor import Survey
 from shoal.train.data.placed.survey import (
+    SHOWN,
     Asked,
     Finding,
     Inspection,
@@ -37,7 +41,7 @@ def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding
     """Have each node that the catalogue names look at its files, all of them at the same time.
 
     Raises:
-        DataError: a node is not in the cluster.
+        DataError: a node is not in the cluster, or its process ends while it reads.
     """
     if ray.is_initialized():
         return _surveyed(asked, begun)
@@ -58,10 +62,19 @@ def _surveyed(asked: Asked, begun: bool) -> list[Finding]:
     anywhere = known[0] if known else next(iter(there))
     recipe = dumps(asked.recipe)
     tasks = tasks_of(asked.catalogue, known, anywhere)
-    refs = [_looked(task, there[task.node], asked, recipe) for task in tasks]
+    under_way = [_begin(task, there[task.node], asked, recipe) for task in tasks]
     findings: list[Finding] = []
-    for found in ray.get(refs):
+    ended = []
+    for task, answers in zip(tasks, under_way, strict=True):
+        found = _answered(answers)
+        if len(found) < len(task.paths):  # once more: it may have been chance
+            left = _but(task, found)
+            found += _answered(_begin(left, there[task.node], asked, recipe))
+        if len(found) < len(task.paths):
+            ended.append(_but(task, found))
         findings += found
+    if ended:
+        raise DataError(_of_ended(ended))
     return findings
 
 
@@ -101,15 +114,54 @@ def _check_away(
     )
 
 
-def _looked(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
-    """A reference to what the node finds."""
-    remote = ray.remote(num_cpus=0, max_retries=1)(_look).options(
-        scheduling_strategy=cluster.only_at(node)
+def _begin(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
+    """References to what the node finds, part by part.
+
+    Ray tries nothing again by itself: it would do so for ever if memory runs out.
+    """
+    remote = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_look)
+    there = remote.options(scheduling_strategy=cluster.only_at(node))
+    return there.remote(task, asked.cache, recipe)
+
+
+def _answered(answers: Any) -> list[Finding]:
+    """What the node found until its process ended, which it does after the last part."""
+    found: list[Finding] = []
+    with suppress(WorkerCrashedError, OutOfMemoryError):
+        for answer in answers:
+            found.append(ray.get(answer))
+    return found
+
+
+def _but(task: Inspection, found: Sequence[Finding]) -> Inspection:
+    """What of the task was not found out."""
+    seen = {each.part for each in found}
+    paths = {part: path for part, path in task.paths.items() if part not in seen}
+    return replace(task, paths=paths)
+
+
+def _of_ended(ended: Sequence[Inspection]) -> str:
+    """Which shards the nodes read when their processes ended, and which they did not come to."""
+    said = []
+    for task in ended:
+        (part, path), *rest = task.paths.items()
+        text = f"the process at {task.node} ended twice while it read {part} ({path})"
+        if rest:
+            shown = ", ".join(name for name, _ in rest[:SHOWN])
+            more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
+            text += f", and had still to look at {shown}{more}"
+        said.append(text)
+    return (
+        "; ".join(said)
+        + ": either memory ran out there, or the recipe's read(path) ends "
+        "its process; read this file by itself to see which"
     )
-    return remote.remote(task, asked.cache, recipe)
 
 
-def _look(task: Inspection, cache: Any, recipe: bytes) -> list[Finding]:
+def _look(task: Inspection, cache: Any, recipe: bytes) -> Iterator[Finding]:
     """What runs at a node."""
     brought = pickle.loads(recipe)
-    return look(task, cache, getattr(brought, "read", None))
+    for part, path in task.paths.items():
+        alone = replace(task, paths={part: path})
+        [found] = look(alone, cache, getattr(brought, "read", None))
+        yield found
