@@ -224,6 +224,42 @@ def capes() -> list[Sentence]:
             percent(paper_row("capes", "eq. 5 on Table 2")["worst"]),
         ),
         *capes_peaks(page),
+        *capes_exploring(page),
+    ]
+
+
+def capes_exploring(page: str) -> list[Sentence]:
+    """The readings of the exploratory strategy, and what the load's work comes to."""
+    extreme, moderate = (
+        paper_row("capes", f"Table 3, Exploratory, {load}") for load in LOADS[:2]
+    )
+    held = paper_row("capes", "Exploratory, holds 8 slots, drawn wide")["Moderate"]
+    hours = {
+        name: paper_row("capes", f"all work at Extreme, {name}")["hours"]
+        for name in ("eight", "once, then one")
+    }
+    return [
+        sentence(
+            page,
+            "{:.1f} h under extreme contention, where the paper prints {:.2f} h",
+            *(extreme["lottery"], extreme["paper"]),
+        ),
+        sentence(
+            page,
+            "all three cells come within {:.0f} % (goal B-4)",
+            percent(goal("capes", "B-4")),
+        ),
+        sentence(
+            page,
+            "the moderate load takes {:.0f} % too long",
+            more(held / moderate["paper"]),
+        ),
+        sentence(
+            page,
+            "{:.1f} h where each explores once and then runs on one slot, and {:.1f} h on 8 slots "
+            "each",
+            *(hours["once, then one"], hours["eight"]),
+        ),
     ]
 
 

@@ -1,8 +1,9 @@
 """The exploratory strategy, in the reading under which all three of its cells come out.
 
-Two things are inferred; the paper says neither. A trial that explores holds as many slots as it
-tries, not 8 all the while. And while there are more trials than slots, those who run are drawn for
-8 slots each, as a new trial asks for 8: so few run, and these are wide.
+Two things are inferred. A trial that explores holds as many slots as it tries; the paper's words
+are that a new job gets 8 for the first ten minutes. And while there are more trials than slots,
+those who run are drawn for 8 slots each, as a new trial asks for 8: so few run, and these are wide.
+The paper does not say who waits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,8 @@ from shoal.policy.width.place import place
 WIDTHS = tuple(MINUTES)  # 1, 2, 4, 8
 MOST = WIDTHS[-1]
 SOON: Seconds = 1e-6  # a stage that has less left is over
-Stamp = Sequence[
-    float
-]  # seconds explored by then, and since when it explores (-1: it does not)
+# Seconds explored by then, and since when it explores (-1: it does not).
+Stamp = Sequence[float]
 NEW: Stamp = (0.0, -1.0)
 
 
