@@ -47,6 +47,13 @@ class Given:
         return for_all and all(figures.keys() >= NEEDED for _, figures in self.rows)
 
 
+def tells_of_hops(profile: object) -> bool:
+    """Whether the profile (None: there is none) says of each trial it names what a hop costs."""
+    if isinstance(profile, Given):
+        return all("switch" in figures for _, figures in profile.rows)
+    return profile is not None
+
+
 def load(path: str | Path) -> Table | Given:
     """Read a profile, as `Table.load` does.
 

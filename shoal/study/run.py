@@ -17,7 +17,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
-from shoal.profile.given import Given
+from shoal.profile.given import Given, tells_of_hops
 from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
 from shoal.study import control
@@ -122,8 +122,8 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     lines = setup.folder.lines()
     data = data_of(setup.recipe, survey_for(asked.deciders.options, bool(lines)))
-    rule = _rule(setup, asked.deciders, data, asked.profile is not None)
     given = profile_of(asked.profile)
+    rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
     check_slots(asked.deciders.options)
     state = replay(lines)
     before = last_head(lines)
@@ -169,17 +169,17 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
-def _rule(setup: Setup, asked: Deciders, data: Data, given: bool) -> Policy[Any]:
+def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
     """The policy that was asked for, by name or itself, for this study.
 
-    `given`: speeds and costs are given in a profile.
+    `told`: a profile says what a hop costs.
     """
     if trains_itself(setup):
         check_function_search(setup, asked.searcher)
         return function_policy(asked.policy)
     fuse = asked.options.fuse and not isinstance(setup.recipe, ShardRecipe)
     every = about_every(setup, asked.options, data)
-    hopping = needs_hops(data, given)
+    hopping = needs_hops(data, told)
     rule = policy_of(asked.policy, fuse, setup.seed, every, hopping)
     if data.catalogue is not None:
         check_place_of_data(rule, data.catalogue, asked.policy)

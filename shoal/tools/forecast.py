@@ -22,7 +22,7 @@ from shoal.core.trial import Seconds
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
-from shoal.profile.given import Given
+from shoal.profile.given import Given, tells_of_hops
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
 from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
@@ -87,11 +87,11 @@ def forecast(
     names = policies or _usual(widths)
     every = about_every(study.setup, chosen, data)
     seed = study.setup.seed
-    hops = needs_hops(data, profile is not None)
+    given = profile_of(profile)
+    hops = needs_hops(data, tells_of_hops(given))
     rules = {name: policy_of(name, chosen.fuse, seed, every, hops) for name in names}
 
     begin = perf_counter()
-    given = profile_of(profile)
     state = all_trials(searcher, data)
     believe = believer(given)
     if given is None or isinstance(given, Given):

@@ -20,6 +20,7 @@ from shoal.study.setup import data_of, first_config
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of
 from shoal.tools.profile_times import (
+    HOP,
     Kind,
     kinds_of,
     time_feeders,
@@ -112,12 +113,19 @@ def profiled(
 def _take_measured(
     study: "Study", kinds: Sequence[Kind], threads: int, say: Callable[[str], None]
 ) -> None:
-    """Have the kinds take over what the study's last run measured with as many threads."""
+    """Have the kinds take over what the study's last run measured with as many threads.
+
+    What a hop costs is taken from a run on Ray only: elsewhere states have no way to go.
+    """
     options = study.folder.head().get("options", {})
     if options.get("threads") != threads:
         return
-    figures = study.state.figures
-    known = sum(kind.take(figures.get(kind.signature, {})) for kind in kinds)
+    known = 0
+    for kind in kinds:
+        figures = dict(study.state.figures.get(kind.signature, {}))
+        if options.get("backend") != "ray":
+            figures.pop(HOP, None)
+        known += kind.take(figures)
     if known:
         say(f"{plural(known, 'speed')} known from the study")
 

@@ -18,6 +18,8 @@ CAUSES = ("forward", "backward", "reduce", "step", "data")
 # Of a `profile.table.Row`, as a slot measures them.
 COSTS = ("memory", "build", "first", "evaluate", "save")
 CHANGES = ("up", "down")
+# Known of a run only, since the way between slots is most of it.
+HOP = "switch"
 
 
 @dataclass(slots=True)
@@ -30,7 +32,7 @@ class Kind:
     # Why it cannot be timed.
     failed: str | None
     configs: list[dict[str, Any]] = field(default_factory=list)
-    # Seconds and bytes, by the names of `COSTS`, and "up" and "down" of a rescale.
+    # Seconds and bytes, by the names of `COSTS`, and "up" and "down" of a rescale, "switch".
     costs: dict[str, float] = field(default_factory=dict)
     # Of each width: seconds of each part of a step, samples/s and efficiency. What a run measured
     # does not have the seconds.
@@ -43,7 +45,7 @@ class Kind:
 
     def take(self, measured: Mapping[str, float]) -> int:
         """Take over what a run has measured of this kind; returns how many widths that are."""
-        names = (*COSTS, *CHANGES)
+        names = (*COSTS, *CHANGES, HOP)
         self.costs |= {name: measured[name] for name in names if name in measured}
         rates = wide_rates(measured)
         if "rate" in measured and "step" in measured:

@@ -11,7 +11,7 @@ from shoal.core.fold import fold
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
 from shoal.core.trial import TrialId
-from shoal.profile.given import Given, load
+from shoal.profile.given import Given, load, tells_of_hops
 from shoal.profile.measure import Believer, believe, measured
 from shoal.profile.table import Row, Table
 from shoal.testing import check_profile
@@ -97,6 +97,16 @@ def test_a_file_that_says_everything_leaves_nothing_to_measure(tmp_path: Path) -
     assert isinstance(load(path), Given), "of other trials it says nothing"
     path.write_text("[[rows]]\nrates = [5.0]\n[speeds]\nw0 = 2.0\n")
     assert isinstance(load(path), Table), "slots of unlike speed are a table's"
+
+
+def test_a_profile_tells_of_hops_only_if_it_says_what_they_cost(tmp_path: Path) -> None:
+    """`auto` weighs hops by a profile, as if they cost nothing if it counted one without."""
+    (tmp_path / "p.toml").write_text("[[rows]]\nrates = [10.0]\nbuild = 0.1\n")
+    assert not tells_of_hops(load(tmp_path / "p.toml"))
+    (tmp_path / "p.toml").write_text("[[rows]]\nrates = [10.0]\nswitch = 0.1\n")
+    assert tells_of_hops(load(tmp_path / "p.toml"))
+    assert tells_of_hops(Table([Row(rates=(10.0,))]))
+    assert not tells_of_hops(None)
 
 
 def test_a_table_as_given_figures() -> None:

@@ -275,7 +275,8 @@ def test_what_the_study_has_measured_is_not_timed_again(tmp_path: Path) -> None:
 def test_a_kind_that_is_known_is_left_out() -> None:
     kind = Kind("s", Trial(TrialId("a"), 1.0, {}), None, [{}])
     measured = {"rate": 100.0, "step": 0.16, "rate@2": 150.0, "up": 0.2, "down": 0.1}
-    assert kind.take(measured) == 2
+    assert kind.take({**measured, "switch": 0.3}) == 2
+    assert kind.costs == {"up": 0.2, "down": 0.1, "switch": 0.3}
     assert kind.widths[2] == {"rate": 150.0, "efficiency": 0.75}
     nobody: Any = None  # who asks a slot raises
     for width in (1, 2):

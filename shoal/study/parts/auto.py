@@ -247,16 +247,16 @@ def hops(policy: Any) -> bool:
     return own or isinstance(policy, Hop)
 
 
-def needs_hops(data: "Data", given: bool) -> bool | None:
+def needs_hops(data: "Data", told: bool) -> bool | None:
     """Whether models must go to the data: True where some node lacks some of it.
 
     False where each slot has all data at hand anyway, so that hops are needless. None where that
     depends: data is read from files, and may be more than a machine's memory holds; or a profile
-    is `given`, which says what a hop costs.
+    has `told` what a hop costs.
     """
     if data.catalogue is not None and not data.catalogue.is_whole_everywhere:
         return True
-    if given or not (data.in_memory or data.catalogue is not None):
+    if told or not (data.in_memory or data.catalogue is not None):
         return None
     return False
 
