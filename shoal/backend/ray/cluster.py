@@ -3,9 +3,12 @@
 import getpass
 import logging
 import os
+import re
 import shutil
+import socket
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from typing import Any, Literal
 
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
+from shoal.core.trial import Seconds
 from shoal.train.slot.setup import cpus_here
 
 # Nothing is reported to anyone, and there is no notice about it either.
@@ -31,6 +35,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 GIB = 1024**3
 LONGEST_FOLDER = 36  # characters: a socket's path may have 107, and Ray adds up to 70
 SMALLEST_STORE = 256 * 2**20
+# Seconds that a cluster may take to answer: it may be starting. Ray itself waits for minutes.
+PATIENCE: Seconds = 10.0
 # How gradients travel between slots.
 Gradients = Literal["gloo", "nccl"]
 # An object that nobody needs any more is freed at once, not in batches each second. The next state
@@ -74,6 +80,9 @@ def join(
     One started here prints nothing, and only this machine reaches it.
 
     Returns whether it was started here, and then with how many slots.
+
+    Raises:
+        ConnectionError: no cluster is at the address.
     """
     if ray.is_initialized():
         return False, slots
@@ -82,6 +91,7 @@ def join(
     # The only way to silence Ray's notices about processes that died.
     ray_worker._worker_logs_enabled = False
     if address is not None:
+        check_reached(address)
         ray.init(address=address, **quiet)
         return False, slots
 
@@ -100,6 +110,32 @@ def join(
     reaper.guard()
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
+
+
+def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
+    """Wait until something answers at the address, if it names a host and a port.
+
+    Raises:
+        ConnectionError: nothing did, for as long as `patience`.
+    """
+    named = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address)
+    if named is None:
+        return
+    end = time.monotonic() + patience
+    while True:
+        try:
+            socket.create_connection(
+                (named[1], int(named[2])), timeout=patience
+            ).close()
+        except (OSError, OverflowError) as error:  # the latter: no number of a port
+            if time.monotonic() < end:
+                time.sleep(0.2)
+                continue
+            raise ConnectionError(
+                f"no Ray cluster answers at {address} ({error}; tried for {patience:g} s): give "
+                "the address that `ray start --head` printed where the cluster was started"
+            ) from error
+        return
 
 
 def asks_for_token() -> bool:

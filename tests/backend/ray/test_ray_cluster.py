@@ -1,14 +1,18 @@
 """Where shards go, and how recipes travel."""
 
 import pickle
+import socket
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from threading import Timer
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.backend.ray.cluster import check_reached
 from shoal.backend.ray.slots import mend, spread
 from shoal.core.cluster import ShardId, SlotId
 from shoal.train.recipe.pickled import dumps
@@ -90,3 +94,40 @@ def test_recipes_travel_with_their_code(tmp_path: Path) -> None:
     )
     assert b"mine" in pickle.dumps(Own)
     assert len(pickle.dumps(Own())) < 100  # by reference again
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "ray://127.0.0.1"])
+def test_an_address_without_a_cluster_is_one_error(host: str) -> None:
+    """Ray itself would wait for minutes, and print lines of its own."""
+    address = f"{host}:{free_port()}"
+    with pytest.raises(
+        ConnectionError, match=f"no Ray cluster answers at {address} .*refused"
+    ):
+        check_reached(address, patience=0.1)
+    with pytest.raises(
+        ConnectionError, match="no Ray cluster answers at 127.0.0.1:99999 "
+    ):
+        check_reached("127.0.0.1:99999", patience=0.1)
+
+
+def test_a_cluster_that_starts_is_waited_for() -> None:
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(ConnectionError):
+            check_reached(address, patience=0.0)
+        start = Timer(0.3, head.listen)
+        start.start()
+        check_reached(address, patience=30.0)
+        start.join()
+
+
+def test_other_forms_of_an_address_are_left_to_ray() -> None:
+    for address in ("auto", "local"):
+        check_reached(address, patience=0.0)
