@@ -16,6 +16,9 @@ from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, said
 from shoal.profile.measure import measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
+# A policy that was chosen by simulation is left only for this many times the gain: simulations do
+# not show that trials must complete their visits before their slots serve another plan.
+SURER = 2.0
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 
@@ -31,9 +34,10 @@ class Auto:
     went, when twice as many trials are known as at the last time, when the first figures are
     measured, and when the first result is there, if it was the objective. Also when trials that may
     have several slots become fewer than the slots, as in the last rungs of a search, or are as many
-    again. Also when a figure turned out wrong by more than 2x, and at least as much was trained
-    since the last time as before it. A candidate earlier in the order wins unless another is better
-    by more than `gain`, and so does the one followed so far.
+    again, and when such trials are twice as many as at the last time, or half as many. Also when a
+    figure turned out wrong by more than 2x, and at least as much was trained since the last time as
+    before it. A candidate earlier in the order wins unless another is better by more than `gain`.
+    So does the one followed so far, by twice the gain if it was chosen by simulating.
 
     The usual candidate is followed, without simulating, while nothing is measured, and where
     simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more
@@ -72,6 +76,7 @@ class Auto:
             **told,
             "known": 0,
             "few": False,
+            "left": 0,
             "aim": self.objective,
             "slots": "",
             "figures": {},
@@ -110,7 +115,7 @@ class Auto:
         if memory["follows"] is None:
             return True
         doubled = len(view.known) >= 2 * memory["known"]
-        thinned = _few(view) != memory.get("few", False)
+        thinned = _few(view) != memory.get("few", False) or _halved(view, memory)
         reached = aim_of(self.objective, view) != memory.get("aim", MAKESPAN)
         if memory["of"] > 1 and (doubled or thinned or reached or _news(view, memory)):
             return True
@@ -130,7 +135,10 @@ class Auto:
 
         unasked = self._not_asked(view, names, spent + cost)
         if unasked is None:
-            follows, why = self._compared(view, names, follows)
+            gain = self.gain
+            if simulated:
+                gain *= SURER
+            follows, why = self._compared(view, names, follows, gain)
             simulated = True
             spent += cost
         else:
@@ -144,6 +152,7 @@ class Auto:
             "spent": spent,
             "known": len(view.known),
             "few": _few(view),
+            "left": len(view.trials),
             "aim": aim_of(self.objective, view),
             "slots": _members(view),
             "figures": dict(measured(view.profile) or {}),
@@ -165,18 +174,20 @@ class Auto:
             return f"comparing policies takes {cost:.2g} s, too long for {work:.3g} s of work"
         return None
 
-    def _compared(self, view: View, names: Sequence[str], now: str) -> tuple[str, str]:
-        """The best, and the seconds of each."""
+    def _compared(
+        self, view: View, names: Sequence[str], now: str, gain: float
+    ) -> tuple[str, str]:
+        """The best, and the seconds of each; `now` unless another saves more than `gain`."""
         takes: dict[str, Seconds] = {}
         for name in names:
             takes[name] = float(self.simulate(view, self.candidates[name]))
 
         best = now
         for name, seconds in takes.items():
-            if seconds < takes[best] * (1.0 - self.gain):
+            if seconds < takes[best] * (1.0 - gain):
                 best = name
         aim = aim_of(self.objective, view)
-        return best, _comparison(view, best, takes, self.gain, aim)
+        return best, _comparison(view, best, takes, gain, aim)
 
 
 def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
@@ -273,6 +284,18 @@ def _few(view: View) -> bool:
     """Whether there are fewer trials than slots, and one of them may have several."""
     few = len(view.trials) < len(view.slots)
     return few and any(trial.widths[1] > 1 for trial in view.trials.values())
+
+
+def _halved(view: View, memory: Mapping[str, Any]) -> bool:
+    """Whether half as many trials are left as at the last choice, or twice as many.
+
+    Trials of one slot do not count: only widths are best shared out otherwise among fewer.
+    """
+    left = memory.get("left", 0)
+    now = len(view.trials)
+    if not now or not left or left / 2 < now < 2 * left:
+        return False
+    return any(trial.widths[1] > 1 for trial in view.trials.values())
 
 
 def _news(view: View, memory: Mapping[str, Any]) -> bool:

@@ -115,6 +115,43 @@ def test_the_first_is_followed_unless_another_is_clearly_quicker() -> None:
     )
 
 
+def test_what_simulations_chose_is_left_for_twice_the_gain() -> None:
+    follows = []
+    for fifo in (85.0, 75.0):
+        simulate = Asked(Fifo=150.0, Equi=100.0)
+        policy = Auto({"fifo": Fifo(), "equi": Equi()}, simulate, gain=0.1)
+        memory = policy.decide(seen(study(6, 3)), policy.start())[1]
+        assert memory["follows"] == "equi"
+        simulate.takes["Fifo"] = fifo
+        memory = policy.decide(seen(study(6, 4)), memory)[1]
+        assert simulate.times == 4
+        follows.append(memory["follows"])
+    assert follows == ["equi", "fifo"], "15 % less is not enough, 25 % is"
+
+
+def test_it_asks_again_when_half_of_the_trials_that_may_be_wide_are_left() -> None:
+    for widths, times in (((1, 4), 6), ((1, 1), 3)):
+        simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+        policy = Auto(CANDIDATES, simulate)
+        state = fold(
+            State(),
+            [
+                Joined((Slot(SlotId("g0")), Slot(SlotId("g1")))),
+                *(
+                    Submitted(Trial(TrialId(f"t{i}"), 1000.0, widths=widths))
+                    for i in range(8)
+                ),
+            ],
+        )
+        memory = policy.decide(seen(state), policy.start())[1]
+        for i in range(4):
+            assert simulate.times == 3, f"{8 - i} of 8 are left"
+            trial = TrialId(f"t{i}")
+            state = fold(state, [Advanced({trial: 1000.0}), Finished(trial)])
+            memory = policy.decide(seen(state), memory)[1]
+        assert simulate.times == times
+
+
 def test_candidates_of_which_none_would_finish_are_named() -> None:
     policy = Auto(CANDIDATES, Asked(Fifo=inf, Equi=inf, Width=inf))
     memory = policy.decide(seen(study(3, 1)), policy.start())[1]

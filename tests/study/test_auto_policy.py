@@ -228,6 +228,19 @@ def test_wide_lanes_are_looked_at_where_trials_may_have_several_slots() -> None:
     assert "hybrid" not in among(replace(may, shards={})), "it hops"
 
 
+@pytest.mark.parametrize(("widths", "crowd"), [((1, 3), True), ((2, 3), False)])
+def test_in_a_crowd_only_the_few_that_pack_or_fill_are_simulated(
+    widths: tuple[int, int], crowd: bool
+) -> None:
+    """More than four trials a slot; but who needs several slots has no other choice."""
+    among = candidates.Among((*candidates.USUAL, *candidates.WIDE))
+    for trials in (12, 13):
+        names = [replace(trial(f"t{i}"), widths=widths) for i in range(trials)]
+        left_out = set(candidates.SHARING) - set(among(view_of(started(*names))))
+        expected = crowd and trials == 13
+        assert left_out == (set(candidates.SHARING) if expected else set())
+
+
 @pytest.mark.parametrize(
     ("scaling", "gains"), [((10.0, 19.0, 27.0), True), ((10.0, 7.0, 6.0), False)]
 )

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 NAME = "auto"
 # Each of these fixes a trial's order of shards when it first sees the trial, whatever units follow.
 USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
-# These come in addition where trials may have several slots.
-WIDE = ("hybrid", "waterfill", "mixed")
+# These come in addition where trials may have several slots. Those of `SHARING` only decide who has
+# how many, and are left out where trials are so many that hardly any would have more than one.
+SHARING = ("doubling", "equi", "elastic", "flotilla")
+WIDE = ("hybrid", "waterfill", "mixed", *SHARING)
+CROWD = 4  # trials a slot: more of them are a crowd
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
 # Policies whose names begin so need several slots with shards of their own.
@@ -281,7 +284,8 @@ class Among:
 
     Hopping needs several slots and several shards; it is usual if there is a shard for every slot.
     Wide lanes are for trials that may have several slots; they are usual if there are fewer such
-    trials than slots. Trials that need several slots leave no other choice.
+    trials than slots. Trials that need several slots leave no other choice. Policies that only
+    share slots out are left out where there are more than four trials a slot.
     """
 
     names: tuple[str, ...]
@@ -306,8 +310,11 @@ class Among:
         several = len(view.slots) > 1
         wide = several and any(trial.widths[1] > 1 for trial in view.trials.values())
         needed = wide and any(trial.widths[0] > 1 for trial in view.trials.values())
+        crowd = len(view.trials) > CROWD * len(view.slots)
         able = []
         for name in self.names:
+            if crowd and name in SHARING and not needed:
+                continue
             if (name in WIDE and wide) or (name not in WIDE and not needed):
                 able.append(name)
         return able
