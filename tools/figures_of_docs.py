@@ -130,6 +130,16 @@ def widths() -> list[Sentence]:
         ),
         sentence(
             PAGE,
+            "DDP makes {:.2f}, {:.2f}, {:.2f} and {:.2f} times Shoal's samples/s",
+            *(row("wide", width=each)["ddp_over_shoal"] for each in (1, 2, 4, 8)),
+        ),
+        sentence(
+            PAGE,
+            "rounds differ from {:.2f} to {:.2f} and",
+            *(row("wide", width=2)[end] for end in ("least", "most")),
+        ),
+        sentence(
+            PAGE,
             "accuracy {:.4f} at width 1, {:.4f} at 1 -> 2 -> 4 with a fixed batch, {:.4f} with a "
             "batch per slot; at batch 32 two cores save no time: {:.1f} s at 1 -> 2 -> 2, "
             "{:.1f} s at width 1",
