@@ -69,6 +69,9 @@ def _trials_line(found: Mapping[str, Any]) -> str:
 
 def _best_lines(found: Mapping[str, Any]) -> list[str]:
     """The best trials with their scores."""
+    own = found.get("best_by_recipe", {})
+    if own:
+        return [line for each in own.values() for line in _best_lines(each)]
     metric = found["metric"]
     if not metric:
         return []

@@ -6,12 +6,12 @@ It subscribes to the engine's moments.
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf, isfinite
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Entry, Failed, Finished
@@ -40,7 +40,7 @@ class Progress:
     the display of a notebook, in its kernel. `every`: least
     seconds between two plain lines, but for trials that finish or fail, which have a line each.
     `endless`: the trials are functions, whose samples are reports. Those that are to make so many
-    end by themselves, nobody knows when.
+    end by themselves, nobody knows when. `aim`: metric and mode of a trial's configuration.
     """
 
     def __init__(
@@ -51,9 +51,11 @@ class Progress:
         every: Seconds = 5.0,
         frames: float = 8.0,
         endless: Samples | None = None,
+        aim: Callable[[Any], tuple[str | None, str]] | None = None,
     ) -> None:
         self.metric = metric
         self.mode = mode
+        self._aim = aim or (lambda config: (metric, mode))
         self.stream = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
@@ -119,7 +121,7 @@ class Progress:
     def best(self, state: State) -> tuple[float, TrialId] | None:
         """The best last score and its trial, as the study ranks them."""
         found: list[tuple[float, TrialId]] = []
-        for trial in state.known:
+        for trial in state.known if self.metric else ():
             reached = self._score(state, trial)
             if reached is not None:
                 found.append((reached, trial))
@@ -129,14 +131,13 @@ class Progress:
 
     def _score(self, state: State, trial: TrialId) -> float | None:
         """The trial's last score; None if it has none, is not finite, or the trial failed."""
-        if self.metric is None or state.ended.get(trial, "").startswith("failed"):
+        metric, _ = self._aim(state.known[trial].config)
+        if metric is None or state.ended.get(trial, "").startswith("failed"):
             return None
         for _, values in reversed(state.scores.get(trial, ())):
-            if self.metric in values:
-                last = values[self.metric]
-                if isfinite(last):
-                    return last
-                return None
+            if metric in values:
+                last = values[metric]
+                return last if isfinite(last) else None
         return None
 
     def _score_text(self, state: State, trial: TrialId, before: str) -> str:
@@ -144,7 +145,8 @@ class Progress:
         reached = self._score(state, trial)
         if reached is None:
             return ""
-        return f"{before}{self.metric} {score(reached)}"
+        metric, _ = self._aim(state.known[trial].config)
+        return f"{before}{metric} {score(reached)}"
 
     # -- plain lines -------------------------------------------------------------------------------
 

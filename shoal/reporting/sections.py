@@ -73,7 +73,7 @@ def _facts(account: Account, folder: str | None) -> dict[str, str]:
         backend += ", simulated"
     return {
         "recipe": _recipe(head.get("recipe")),
-        "wanted": _goal(account),
+        "wanted": account.goal,
         "searcher": described(head.get("searcher")),
         "policy": policy,
         "backend": backend,
@@ -90,15 +90,6 @@ def _recipe(recipe: Any) -> str:
     if recipe.get("file"):
         text += f" in {PurePath(str(recipe['file'])).name}"
     return text
-
-
-def _goal(account: Account) -> str:
-    """Which score is wanted."""
-    if not account.metric:
-        return ""
-    if account.mode == "max":
-        return f"highest {account.metric}"
-    return f"lowest {account.metric}"
 
 
 def _simulated(account: Account) -> bool:
@@ -146,6 +137,8 @@ def _tile(label: str, figure: str, note: str) -> str:
 
 def _best_tile(account: Account) -> str:
     """The best score; nothing where there is no metric."""
+    if account.by_recipe:
+        return "".join(map(_best_tile, account.by_recipe.values()))
     if not account.metric:
         return ""
     label = f"best {account.metric}"
@@ -397,4 +390,6 @@ def _python(account: Account, folder: str) -> str:
     text = f"import shoal\n\nstudy = shoal.load_study({folder!r})\n"
     if account.best() is not None:
         text += "study.best_trial.config\nmodel = study.best_model()\n"
+    if account.by_recipe:
+        text += "best = study.best_by_recipe\n"
     return text + "frame = study.trials_dataframe()\n"

@@ -140,6 +140,12 @@ def trials(
     if not account.trials:
         return "<p>No trial was submitted.</p>"
 
+    if account.by_recipe:
+        own = account.by_recipe.items()
+        parts = [
+            f"<h3>{escape(n)}</h3>{trials(each, varying, same)}" for n, each in own
+        ]
+        return "".join(parts)
     names = [parameter.name for parameter in varying]
     note = ""
     if len(account.trials) == 1:

@@ -92,14 +92,23 @@ def _stopped(facts: Account) -> str | None:
 
 def _trials(facts: Account) -> dict[str, Any]:
     """How many trials there are, and the best of them."""
-    top = [_trial(row) for row in facts.ranked()[:TOP] if row.scored]
     folds = over_folds(facts.trials, facts.mode)
+    own = {
+        name: {"metric": each.metric, "mode": each.mode, **_top(each)}
+        for name, each in facts.by_recipe.items()
+    }
     return {
         "trials": {"all": len(facts.trials), **facts.count()},
-        "best": next(iter(top), None),
-        "top": top,
+        **_top(facts),
+        **({"best_by_recipe": own} if own else {}),
         **({"folds": folds} if folds else {}),
     }
+
+
+def _top(facts: Account) -> dict[str, Any]:
+    """The best trials."""
+    top = [_trial(row) for row in facts.ranked()[:TOP] if row.scored]
+    return {"best": next(iter(top), None), "top": top}
 
 
 def _work(facts: Account) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.study.folder import StudyError
-from shoal.study.results import result_of
+from shoal.study.parts.result import result_of
 
 
 def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:

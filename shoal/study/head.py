@@ -21,6 +21,7 @@ from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.data.joined import JoinedData
+from shoal.train.recipe.several.recipes import aims
 
 Head = Mapping[str, Any]
 
@@ -57,6 +58,7 @@ def head(
         },
         "metric": setup.metric,
         "mode": setup.mode,
+        **_aims(setup),
         "seed": setup.seed,
         "space": space,
         "searcher": _described(search.describe, deciders.searcher),
@@ -78,6 +80,12 @@ def _of_each(data: Data) -> dict[str, Any]:
     if not isinstance(data, JoinedData):
         return {}
     return {"recipes": {name: own.fingerprint for name, own in data.of.items()}}
+
+
+def _aims(setup: Setup) -> dict[str, Any]:
+    """Metric and mode of each recipe, by name; nothing where the study has one for all."""
+    found = aims(setup.recipe, setup.metric)
+    return {"aims": found} if found else {}
 
 
 def _code(now: dict[str, Any], before: Head) -> Head:

@@ -1,13 +1,12 @@
-"""What came of a study: scores, models, and trials trained a second time to compare with."""
+"""What came of a study: models, and trials trained a second time to compare with."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
-from shoal.core.state import Score, State
+from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.study.folder import StudyError, last_head
@@ -18,7 +17,6 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
-from shoal.study.parts.result import TrialResult
 from shoal.study.setup import Setup, check_recipe_type, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
@@ -43,71 +41,6 @@ ROUNDING_FLOAT64 = 1e-6
 NUDGE = 1e-5
 NUDGES = 2
 LEEWAY = 2.0
-COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
-
-
-def results_of(setup: Setup, state: State) -> list[TrialResult]:
-    """What came of each trial, in the order of their submission."""
-    return [result_of(setup, state, trial) for trial in state.known.values()]
-
-
-def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
-    """What came of this trial; the caller may change what it holds."""
-    name = trial.id
-    scores = state.scores[name]
-    last, best = _values(setup, scores)
-    return TrialResult(
-        id=name,
-        config=dict(trial.config),
-        status=state.ended.get(name, "running"),
-        epochs=len(state.visits[name]) / max(len(trial.shards), 1),
-        samples=state.done[name],
-        value=last,
-        best_value=best,
-        scores=tuple((epoch, dict(found)) for epoch, found in scores),
-    )
-
-
-def _values(setup: Setup, scores: Sequence[Score]) -> tuple[float, float]:
-    """The last value of the study's metric, and the best; nan if there is none."""
-    metric = setup.metric or ""  # no value has this name
-    values = [found[metric] for _, found in scores if metric in found]
-    better = min
-    if setup.mode == "max":
-        better = max
-    best = better(filter(isfinite, values), default=nan)
-    return [nan, *values][-1], best
-
-
-def ranked(setup: Setup, state: State) -> list[TrialResult]:
-    """The trials that have a score, the best last score first; of equal ones the earlier first.
-
-    Raises:
-        StudyError: the study has no metric, or no trial has a score.
-    """
-    if setup.metric is None:
-        raise StudyError(
-            "the study has no metric to rank by: create it with metric= (and mode=)"
-        )
-    scored = []
-    for result in results_of(setup, state):
-        if isfinite(result.value) and not result.status.startswith("failed"):
-            scored.append(result)
-    if not scored:
-        raise StudyError(
-            f"no trial has a score {setup.metric!r} yet; {len(state.known)} trials are known"
-        )
-    return sorted(scored, key=lambda result: result.value, reverse=setup.mode == "max")
-
-
-def row_of(trial: TrialResult) -> dict[str, Any]:
-    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric."""
-    row = {name: getattr(trial, name) for name in COLUMNS}
-    row |= {f"config.{name}": value for name, value in trial.config.items()}
-    if trial.scores:
-        _, values = trial.scores[-1]
-        row |= {f"last.{name}": value for name, value in values.items()}
-    return row
 
 
 def data_as_trained(setup: Setup) -> Data:
@@ -197,7 +130,7 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
 
 def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:
     """The name of the best of its durable states that were kept."""
-    retention = Retention(vault, setup.metric, setup.mode)
+    retention = Retention(vault, setup.aim)
     retention.learn(setup.folder.lines())
     if trial not in retention.best:
         return None

@@ -66,7 +66,14 @@ from shoal.study.parts.longer import (
 )
 from shoal.study.parts.planned import SCHEDULE, check_planned, plan
 from shoal.study.parts.rehearsed import check_by_rehearsal
-from shoal.study.setup import Setup, Space, check_recipe, data_of, each_recipe, pausing
+from shoal.study.setup import (
+    Setup,
+    Space,
+    check_recipe,
+    data_of,
+    each_recipe,
+    pausing,
+)
 from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
@@ -319,13 +326,13 @@ def _watchers(
 ) -> list[Any]:
     """What follows the run and does not decide anything."""
     limit = ready.deciders.options.max_checkpoint_gb
-    retention = Retention(made.vault, setup.metric, setup.mode, limit)
+    retention = Retention(made.vault, setup.aim, limit)
     retention.restore(ready.lines)
     return [
         retention,
         Log(setup.folder.log),
         Idleness(),
-        MetricCheck(setup.metric),
+        MetricCheck(setup.aim),
         SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
         *made.watchers,

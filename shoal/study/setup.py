@@ -23,6 +23,7 @@ from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.recipes import (
     Recipes,
+    aim_of,
     brought_by,
     named_in,
     own_config,
@@ -49,13 +50,16 @@ class Setup:
     space: Mapping[str, Any] | None
     seed: int
 
+    def aim(self, config: Mapping[str, Any]) -> tuple[str | None, str]:
+        """The metric and mode that a trial of this configuration is ranked by."""
+        return aim_of(self.recipe, config, self.metric, self.mode)
+
 
 def check_recipe_type(recipe: Any) -> None:
     """Raise StudyError unless this is an instance of a recipe."""
     if isinstance(recipe, Mapping):
         raise StudyError(
-            f"several recipes, {', '.join(map(str, recipe))}, are for create_study; here give "
-            "one of them"
+            f"recipes by name are for create_study; here give one of {[*recipe]}"
         )
     if isinstance(as_recipe(recipe), FunctionRecipe):
         raise StudyError(
@@ -138,7 +142,13 @@ def each_recipe(
     for name in names:
         own = None if data is None else own_data(data, name)
         inner = None if space is None else own_space(space, name)
-        yield replace(setup, recipe=recipe.parts[name], space=inner), own, inner
+        metric, mode = setup.aim({RECIPE: name})
+        part = recipe.parts[name]
+        yield (
+            replace(setup, recipe=part, metric=metric, mode=mode, space=inner),
+            own,
+            inner,
+        )
 
 
 def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:

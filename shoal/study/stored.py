@@ -11,6 +11,7 @@ from shoal.core.trial import TrialId
 from shoal.engine.journal import Line, replay
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
+from shoal.study.parts import result
 from shoal.study.parts.curves import curve_rows
 from shoal.study.parts.places import unlike_here
 from shoal.study.parts.result import TrialResult
@@ -35,6 +36,7 @@ MEANT = {
     "best_result": "best_trial",
     "get_best_result": "best_trial",
     "get_best_trial": "best_trial",
+    "best_trials": "best_by_recipe",
     "get_best_config": "best_config",
     "best_estimator_": "best_model()",
     "best_checkpoint": "best_model()",
@@ -99,16 +101,28 @@ class StoredStudy:
     @property
     def trials(self) -> list[TrialResult]:
         """All trials, in the order of their submission."""
-        return results.results_of(self.setup, self.state)
+        return result.results_of(self.setup, self.state)
 
     @property
     def best_trial(self) -> TrialResult:
         """The trial with the best last score; of equal ones the first.
 
         Raises:
-            StudyError: no metric was named, or no trial has a score yet.
+            StudyError: no metric was named, several recipes have unlike ones, or no trial has a
+                score yet.
         """
-        return results.ranked(self.setup, self.state)[0]
+        return result.ranked(self.setup, self.state)[0]
+
+    @property
+    def best_by_recipe(self) -> Mapping[str, TrialResult]:
+        """Of several recipes by name, the best trial of each, by its own metric.
+
+        A recipe is left out as long as none of its trials has a score.
+
+        Raises:
+            StudyError: the study has one recipe.
+        """
+        return result.best_by_recipe(self.setup, self.state)
 
     @property
     def best_config(self) -> Mapping[str, Any]:
@@ -147,7 +161,7 @@ class StoredStudy:
         """The models of the best `top` trials, best first."""
         return [
             self.load_model(trial)
-            for trial in results.ranked(self.setup, self.state)[:top]
+            for trial in result.ranked(self.setup, self.state)[:top]
         ]
 
     def load_model(
@@ -179,7 +193,7 @@ class StoredStudy:
         Its columns: id, status, value, best_value, epochs, samples, config.<name>, and
         last.<name> for each metric.
         """
-        rows = [results.row_of(trial) for trial in self.trials]
+        rows = [result.row_of(trial) for trial in self.trials]
         return _frame(rows, "trials_dataframe")
 
     def learning_curves(self) -> Any:

@@ -1,12 +1,15 @@
 """What users do with a study of several recipes: the command line, results, going on."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.study.folder import StudyError, load_module
 
 TWO = """
 import numpy as np
@@ -121,3 +124,92 @@ def test_mistakes_are_one_line(
 def test_classes_are_no_recipes(file: Path, tmp_path: Path) -> None:
     said = typed("run", f"{file}:wrong", "--storage", tmp_path / "s", code=2)
     assert "give an instance, Pictures()" in said
+
+
+@pytest.fixture(scope="module")
+def study(file: Path, tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
+    """Both recipes, of which one wants much accuracy and the other little loss."""
+    made = shoal.create_study(
+        load_module(file).recipes, storage=tmp_path_factory.mktemp("s") / "both"
+    )
+    made.optimize(policy="pack(grouping=random)", checkpoint_every=0, progress=False)
+    return made
+
+
+def test_each_trial_is_ranked_by_its_own_metric(study: shoal.Study) -> None:
+    for trial in study.trials:
+        name = {"pictures": "accuracy", "table": "loss"}[str(trial.config["recipe"])]
+        values = [scores[name] for _, scores in trial.scores]
+        choose = {"accuracy": max, "loss": min}[name]
+        assert (trial.value, trial.best_value) == (values[-1], choose(values))
+    best = study.best_by_recipe
+    pictures, table = study.trials[:2], study.trials[2:]
+    assert best["pictures"].value == max(each.value for each in pictures)
+    assert best["table"].value == min(each.value for each in table)
+    with pytest.raises(
+        StudyError, match=r"do not compare: pictures accuracy \(max\), ta"
+    ):
+        _ = study.best_trial
+
+
+def test_status_and_report_have_the_best_of_each(study: shoal.Study) -> None:
+    best, folder = study.best_by_recipe, study.folder.path
+    said = typed("status", folder)
+    assert f"best     accuracy {best['pictures'].value:.5g}"[:20] in said
+    assert f"{best['table'].id}  recipe=table" in said
+    page = study.report().read_text()
+    assert "<h3>pictures</h3>" in page and "<h3>table</h3>" in page
+    assert "highest accuracy of pictures" in page and "lowest loss of table" in page
+
+
+def test_the_best_weights_are_those_of_the_best_score(study: shoal.Study) -> None:
+    again = shoal.load_study(study.folder.path)
+    for name, trial in again.best_by_recipe.items():
+        part = study.recipe.parts[name]  # type: ignore[attr-defined]
+        held = study.data().of[name]  # type: ignore[attr-defined]
+        batch = [torch.as_tensor(x) for x in held.read(next(iter(held.validation)))]
+        found = part.validation_step(again.load_model(trial, which="best"), batch)
+        (value,) = (float(each.mean()) for each in found.values())
+        assert value == pytest.approx(trial.best_value, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_schedules_watch_the_metric_of_their_recipe(file: Path, tmp_path: Path) -> None:
+    module = load_module(file)
+
+    class Watching(module.Table):  # type: ignore[name-defined, misc]
+        max_epochs = 6
+
+        def configure_optimizers(self, model: Any, config: Any) -> Any:
+            made = super().configure_optimizers(model, config)
+            plan = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                made, patience=0, threshold=0.5
+            )
+            return {"optimizer": made, "lr_scheduler": plan}
+
+    def weights(recipe: Any, name: str) -> Any:
+        made = shoal.create_study(recipe, storage=tmp_path / name)
+        made.optimize(policy="fifo", progress=False, max_epochs=6)
+        assert all(row["equal"] for row in made.replay())
+        return made.load_model(made.trials[-1]).weight
+
+    both = {"pictures": module.Pictures(), "table": Watching()}
+    assert torch.equal(weights(both, "both"), weights(Watching(), "alone"))
+
+
+def test_searches_that_compare_need_one_metric(file: Path, tmp_path: Path) -> None:
+    study = shoal.create_study(load_module(file).recipes, storage=tmp_path / "s")
+    with pytest.raises(StudyError, match="ASHA compares trials"):
+        study.optimize("asha", num_samples=4, max_epochs=2, progress=False)
+    assert not study.folder.journal.exists()
+
+
+def test_one_name_with_two_meanings_is_no_common_metric(
+    file: Path, tmp_path: Path
+) -> None:
+    module = load_module(file)
+    module.Pictures.metric = "loss"  # of which more is better there
+    study = shoal.create_study(
+        {"a": module.Pictures(), "b": module.Table()}, storage=tmp_path / "s"
+    )
+    assert study.metric is None

@@ -284,7 +284,7 @@ def test_on_two_slots_of_ray(tmp_path: Path) -> None:
 
 
 def test_only_whole_visits_can_be_the_best_state() -> None:
-    retention = Retention(None, "loss", "min", None)  # type: ignore[arg-type]
+    retention = Retention(None, lambda config: ("loss", "min"))  # type: ignore[arg-type]
     retention._learn(Evaluated(TrialId("a"), 0.6, {"loss": 1.0}))
     assert not retention._scored
 

@@ -34,6 +34,11 @@ from shoal.study.watch.retention import Retention
 A, B = TrialId("a"), TrialId("b")
 
 
+def by_loss(config):
+    """The least loss is the best."""
+    return "loss", "min"
+
+
 class Shelf:
     """Where checkpoints lie."""
 
@@ -53,7 +58,7 @@ class Shelf:
 def play(moments):
     """(the shelf, the retention, all lines) after these moments; what is kept lies on the shelf."""
     shelf, state, lines = Shelf(), State(), []
-    retention = Retention(shelf, "loss", "min")
+    retention = Retention(shelf, by_loss)
     for now, entries in enumerate(moments):
         shelf.held |= {e.name for e in entries if isinstance(e, Kept)}
         state = fold(state, entries)
@@ -88,7 +93,7 @@ def test_what_another_trial_starts_from_is_kept_until_it_has_its_own():
 
 def test_also_after_a_restart():
     shelf, lines = play([*BEGUN, kept(A, 3)])
-    again = Retention(shelf, "loss", "min")
+    again = Retention(shelf, by_loss)
     again.restore(lines)
     assert shelf.held == {"a/2", "a/3"}
 
@@ -104,7 +109,7 @@ def test_over_the_limit_the_best_trial_keeps_its_weights():
     """
     names = [TrialId(x) for x in "abc"]
     shelf, state = Shelf(), State()
-    retention = Retention(shelf, "loss", "min", limit_gb=2 / 1024**3)
+    retention = Retention(shelf, by_loss, limit_gb=2 / 1024**3)
     moments = [[Opened(1, SHARDS), *(Submitted(replace(PARENT, id=t)) for t in names)]]
     moments += [
         [*scored(names[0], 1, nan), *scored(names[0], 2, 0.1)],
@@ -134,7 +139,7 @@ def test_a_state_that_becomes_durable_late_has_its_own_score_or_none():
         ([advanced, evaluated, further, later, durable], None),
         ([advanced, evaluated, further, later, durable, last], "a/2"),
     ):
-        retention = Retention(Shelf("a/1", "a/2"), "loss", "min")
+        retention = Retention(Shelf("a/1", "a/2"), by_loss)
         retention.learn([Line(0.0, entry) for entry in [*begun, *lines]])
         assert retention.best.get(A, (0, None))[1] == best
 

@@ -1,10 +1,10 @@
 """The figures people want of a study, from its journal alone."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shoal.core.cluster import SlotId
+from shoal.core.cluster import RECIPE, SlotId
 from shoal.core.fold import fold
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, Value
@@ -49,6 +49,8 @@ class Account:
     feeders: Feeders = field(default_factory=dict)
     overhead: Overhead = Overhead()
     rescales: tuple[WidthChange, ...] = ()  # of running trials
+    # Of several recipes with metrics of their own: the account of each one's trials, by its name.
+    by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
 
     @property
     def seconds(self) -> Seconds:
@@ -107,6 +109,16 @@ class Account:
         if isinstance(policy, Mapping) and policy.get("name") != "auto":
             return None
         return self.choices[-1]
+
+    @property
+    def goal(self) -> str:
+        """Which score is wanted; empty where there is nothing to rank by."""
+        if self.by_recipe:
+            own = self.by_recipe.items()
+            return "; ".join(f"{each.goal} of {name}" for name, each in own)
+        if not self.metric:
+            return ""
+        return f"{'highest' if self.mode == 'max' else 'lowest'} {self.metric}"
 
     @property
     def status(self) -> str:
@@ -225,13 +237,28 @@ class Accounting:
         if mode not in ("min", "max"):
             raise ValueError(f'mode must be "min" or "max"; got {mode!r}')
 
+        rows = TrialRows(tally, state, metric, mode).all()
+        made = self._made(metric, mode, rows, goes_on)
+        own = {}
+        for name, (its, better) in _aims(tally.head, metric).items():
+            rows = TrialRows(tally, state, its, better).all()
+            some = tuple(row for row in rows if row.config.get(RECIPE) == name)
+            own[name] = replace(made, metric=its, mode=better, trials=some)
+        return replace(made, by_recipe=own)
+
+    def _made(
+        self, metric: str | None, mode: str, rows: tuple[TrialRow, ...], goes_on: bool
+    ) -> Account:
+        """The figures so far, with these rows of trials."""
+        tally = self._tally
+        state = self._state
         drawn = self._drawing.so_far(goes_on)
         finished = bool(state.known) and not state.trials
         return Account(
             head=tally.head,
             metric=metric,
             mode=mode,
-            trials=TrialRows(tally, state, metric, mode).all(),
+            trials=rows,
             runs=tuple(run_rows(tally.runs, finished)),
             curves=curves_of(tally.trials.values()),
             chart=drawn,
@@ -244,6 +271,12 @@ class Accounting:
             overhead=self._overhead.so_far(),
             rescales=self._rescales.so_far(),
         )
+
+
+def _aims(head: Mapping[str, Any], metric: str | None) -> Mapping[str, Any]:
+    """Metric and mode of each recipe, by its name; empty where the study has one metric."""
+    found = head.get("aims")
+    return found if metric is None and isinstance(found, Mapping) else {}
 
 
 def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figures]]:

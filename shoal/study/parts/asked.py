@@ -31,7 +31,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.several.recipes import Recipes, aims
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 from shoal.train.tools.check import trained_names
 
@@ -143,6 +143,8 @@ def searcher_of(
         if not drawn:
             _check_repeats(each)
     _check_copies(setup.recipe, whole)
+    if aims(setup.recipe, setup.metric):
+        _check_compared(whole)
     return whole
 
 
@@ -155,6 +157,16 @@ def _check_copies(recipe: Recipe, searcher: Searcher[Any]) -> None:
             "PBT copies weights from trial to trial, and a study of several recipes has models "
             "that differ: use random, grid, asha, hyperband or optuna, or a study for each recipe"
         )
+
+
+def _check_compared(searcher: Searcher[Any]) -> None:
+    """Raise StudyError if scores of unlike metrics would be compared."""
+    for each in nested(searcher):
+        if getattr(each, "metric", "") is None:
+            raise StudyError(
+                f"{type(each).__name__} compares trials, and the recipes have metrics of their "
+                "own: use random or grid, or give metric=, one that all of them have"
+            )
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:

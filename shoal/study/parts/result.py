@@ -1,12 +1,19 @@
-"""What came of one trial, as users see it."""
+"""What came of each trial, as users see it, and which are the best."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any
 
-from shoal.core.state import Score
-from shoal.core.trial import Samples, TrialId, Value
+from shoal.core.cluster import RECIPE
+from shoal.core.state import Score, State
+from shoal.core.trial import Samples, Trial, TrialId, Value
+from shoal.study.folder import StudyError
+from shoal.study.setup import Setup
 from shoal.train.function.objective import numbered
+from shoal.train.recipe.several.recipes import Recipes, aims
+
+COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
 
 # What users of other tools look for, and what to use here.
 MEANT = {
@@ -27,7 +34,8 @@ class TrialResult:
     """What came of one trial.
 
     `value` is its last score of the study's metric, `best_value` the best over its epochs; both
-    are nan without a score. `scores` are (epoch, {metric: value}), oldest first.
+    are nan without a score. Where several recipes have unlike metrics, it is that of its recipe.
+    `scores` are (epoch, {metric: value}), oldest first.
     """
 
     id: TrialId
@@ -62,3 +70,105 @@ class TrialResult:
         if meant is not None:
             hint = f": did you mean {meant}?"
         raise AttributeError(f"a trial has no {name!r}{hint}")
+
+
+def results_of(setup: Setup, state: State) -> list[TrialResult]:
+    """What came of each trial, in the order of their submission."""
+    return [result_of(setup, state, trial) for trial in state.known.values()]
+
+
+def result_of(setup: Setup, state: State, trial: Trial) -> TrialResult:
+    """What came of this trial; the caller may change what it holds."""
+    name = trial.id
+    scores = state.scores[name]
+    last, best = _values(*setup.aim(trial.config), scores)
+    return TrialResult(
+        id=name,
+        config=dict(trial.config),
+        status=state.ended.get(name, "running"),
+        epochs=len(state.visits[name]) / max(len(trial.shards), 1),
+        samples=state.done[name],
+        value=last,
+        best_value=best,
+        scores=tuple((epoch, dict(found)) for epoch, found in scores),
+    )
+
+
+def _values(
+    metric: str | None, mode: str, scores: Sequence[Score]
+) -> tuple[float, float]:
+    """The last value of the metric, and the best; nan if there is none."""
+    name = metric or ""  # no value has the empty name
+    values = [found[name] for _, found in scores if name in found]
+    better = min
+    if mode == "max":
+        better = max
+    best = better(filter(isfinite, values), default=nan)
+    return [nan, *values][-1], best
+
+
+def ranked(setup: Setup, state: State) -> list[TrialResult]:
+    """The trials that have a score, the best last score first; of equal ones the earlier first.
+
+    Raises:
+        StudyError: there is no metric, or several recipes have unlike ones; or no trial has a
+            score.
+    """
+    own = aims(setup.recipe, setup.metric)
+    if own:
+        said = ", ".join(
+            f"{name} {metric} ({mode})" for name, (metric, mode) in own.items()
+        )
+        raise StudyError(
+            f"the recipes have metrics of their own, which do not compare: {said}. Take "
+            "study.best_by_recipe, or create the study with metric= (and mode=)"
+        )
+    if setup.metric is None:
+        raise StudyError(
+            "the study has no metric to rank by: create it with metric= (and mode=)"
+        )
+    scored = _best_first(results_of(setup, state), setup.mode)
+    if not scored:
+        raise StudyError(
+            f"no trial has a score {setup.metric!r} yet; {len(state.known)} trials are known"
+        )
+    return scored
+
+
+def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:
+    """The best trial of each recipe that has one with a score.
+
+    Raises:
+        StudyError: the study has one recipe, without a name.
+    """
+    if not isinstance(setup.recipe, Recipes):
+        raise StudyError(
+            "the study has one recipe, not several by name: take study.best_trial"
+        )
+    trials = results_of(setup, state)
+    found = {}
+    for name in setup.recipe.parts:
+        own = [trial for trial in trials if trial.config.get(RECIPE) == name]
+        _, mode = setup.aim({RECIPE: name})
+        for best in _best_first(own, mode)[:1]:
+            found[name] = best
+    return found
+
+
+def _best_first(trials: Sequence[TrialResult], mode: str) -> list[TrialResult]:
+    """The trials that have a score and did not fail, by their last score."""
+    scored = []
+    for result in trials:
+        if isfinite(result.value) and not result.status.startswith("failed"):
+            scored.append(result)
+    return sorted(scored, key=lambda result: result.value, reverse=mode == "max")
+
+
+def row_of(trial: TrialResult) -> dict[str, Any]:
+    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric."""
+    row = {name: getattr(trial, name) for name in COLUMNS}
+    row |= {f"config.{name}": value for name, value in trial.config.items()}
+    if trial.scores:
+        _, values = trial.scores[-1]
+        row |= {f"last.{name}": value for name, value in values.items()}
+    return row

@@ -18,7 +18,7 @@ def display(wanted: bool, setup: Setup) -> list[Any]:
     endless = None
     if isinstance(setup.recipe, FunctionRecipe):
         endless = UNLIMITED
-    return [Progress(metric=setup.metric, mode=setup.mode, endless=endless)]
+    return [Progress(setup.metric, setup.mode, endless=endless, aim=setup.aim)]
 
 
 def optuna_log(

@@ -6,6 +6,7 @@ from shoal.core.cluster import RECIPE
 from shoal.core.event import Entry, Evaluated, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds
+from shoal.train.recipe.several.recipes import Aim
 
 # Idle seconds of slots that are not worth a warning.
 LITTLE = 5.0
@@ -14,8 +15,8 @@ LITTLE = 5.0
 class MetricCheck:
     """Ends the run at a recipe's first score if its scores lack the study's metric."""
 
-    def __init__(self, metric: str | None) -> None:
-        self._metric = metric
+    def __init__(self, aim: Aim) -> None:
+        self._aim = aim
         self._seen: set[object] = set()  # recipes by name
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
@@ -24,25 +25,24 @@ class MetricCheck:
         Raises:
             ValueError: it lacks the metric.
         """
-        if self._metric is None:
-            return
         for entry in entries:
-            if isinstance(entry, Evaluated):
-                recipe = self._recipe(entry, state)
-                if recipe in self._seen:
-                    continue
-                if self._metric not in entry.values:
-                    names = ", ".join(sorted(entry.values)) or "nothing"
-                    raise ValueError(
-                        f"trials{_of(recipe)} have no metric {self._metric!r}; evaluations give "
-                        f"{names}: run again with metric= set to one of them"
-                    )
+            if not isinstance(entry, Evaluated) or entry.trial not in state.known:
+                continue
+            config = state.known[entry.trial].config
+            recipe = config.get(RECIPE)  # its name, among several
+            if recipe not in self._seen:
+                self._check(entry, recipe, self._aim(config)[0])
                 self._seen.add(recipe)
 
-    def _recipe(self, entry: Evaluated, state: State) -> object:
-        """The name of the trial's recipe, among several; else None."""
-        known = state.known.get(entry.trial)
-        return None if known is None else known.config.get(RECIPE)
+    def _check(self, entry: Evaluated, recipe: object, metric: str | None) -> None:
+        """Raise ValueError if the scores lack the metric."""
+        if metric is None or metric in entry.values:
+            return
+        names = ", ".join(sorted(entry.values)) or "nothing"
+        raise ValueError(
+            f"trials{_of(recipe)} have no metric {metric!r}; evaluations give {names}: run again "
+            "with metric= set to one of them"
+        )
 
 
 def _of(recipe: object) -> str:

@@ -2,15 +2,16 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf, isfinite, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.core.event import Entry, Evaluated, Kept, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line
+from shoal.train.recipe.several.recipes import Aim
 
 GIB = 1024**3
 
@@ -28,24 +29,22 @@ class Weights(Protocol):
 class Retention:
     """Keeps the last and the best durable state of each trial, within a limit for the whole study.
 
-    The best state is the kept one with the best `metric`. Over the limit (GiB) it deletes states
-    that are the best but not the last, those of the worst trials first; then the last states of
-    failed and retired trials, the worst first. It never deletes a finished trial's final weights,
-    a running trial's newest state, or that of the study's best trial: it warns instead. Nor does
-    it delete the state that another trial starts from, until that trial has its own. Called after
-    the journal's sync.
+    The best state is the kept one with the best score. `aim`: a trial's metric and mode. Over the
+    limit (GiB) it deletes states that are the best but not the last, those of the worst trials
+    first; then the last states of failed and retired trials, the worst first. It never deletes a
+    finished trial's final weights, a running trial's newest state, or that of the study's best
+    trial: it warns instead. Nor does it delete the state that another trial starts from, until that
+    trial has its own. Called after the journal's sync.
     """
 
     def __init__(
         self,
         vault: Weights,
-        metric: str | None,
-        mode: str,
+        aim: Aim,
         limit_gb: float | None = None,
     ) -> None:
         self.vault = vault
-        self.metric = metric or ""  # no value has this name
-        self.sign = 1.0 if mode == "max" else -1.0
+        self._aim = aim
         self.limit = inf if limit_gb is None else limit_gb * GIB
         self.last: dict[TrialId, str] = {}
         self.best: dict[TrialId, tuple[float, str]] = {}
@@ -54,6 +53,7 @@ class Retention:
         # How many trials have the state of that name as their last or best.
         self._uses: Counter[str] = Counter()
         self._shards: dict[TrialId, int] = {}
+        self._configs: dict[TrialId, Mapping[str, Any]] = {}
         # Of each trial's newest evaluation: after how many visits, and its score.
         self._scored: dict[TrialId, tuple[int, float]] = {}
         self._warned = False
@@ -92,16 +92,15 @@ class Retention:
     def _learn(self, entry: Entry) -> None:
         if isinstance(entry, Submitted):
             self._shards[entry.trial.id] = len(entry.trial.shards)
+            self._configs[entry.trial.id] = entry.trial.config
             self._borrow(entry)
         elif isinstance(entry, Evaluated):
             made = entry.epoch * self._shards.get(entry.trial, 1)
             visits = round(made)
             if abs(made - visits) > EPS:
                 return  # within a visit no state becomes durable
-            self._scored[entry.trial] = (
-                visits,
-                self.sign * entry.values.get(self.metric, nan),
-            )
+            score = self._score(entry.trial, entry.values)
+            self._scored[entry.trial] = visits, score
         elif isinstance(entry, Kept):
             self._keep_last(entry.trial, entry.name)
             visits, score = self._scored.get(entry.trial, (0, nan))
@@ -162,12 +161,18 @@ class Retention:
         self.vault.delete(name)
         self._total -= self.sizes.pop(name, 0)
 
+    def _score(self, trial: TrialId, values: Mapping[str, float]) -> float:
+        """The value of the trial's metric, the larger the better; nan without one."""
+        metric, mode = self._aim(self._configs.get(trial, {}))
+        score = values.get(metric or "", nan)  # no value has the empty name
+        return score if mode == "max" else -score
+
     def _worth(self, state: State, trial: TrialId) -> float:
         """The last score, the larger the better; -inf without one, and of a failed trial."""
         scores = state.scores.get(trial, ())
         if not scores or state.ended.get(trial, "").startswith("failed"):
             return -inf
-        score = self.sign * scores[-1][1].get(self.metric, nan)
+        score = self._score(trial, scores[-1][1])
         if not isfinite(score):
             return -inf
         return score

@@ -52,7 +52,7 @@ class LaneBuilder:
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
             lane.found = found
-            lane.optimizing.check_metric(at.setup.metric)
+            lane.optimizing.check_metric(at.setup.metric or recipe.metric)
             signature = lane.signature  # a shard recipe's code says what is in it
 
         self._meter.record(signature, "build", perf_counter() - begin)

@@ -157,7 +157,7 @@ class UnitEnd:
         """The study's metric in the validation, or else in the training of the epoch."""
         found = scores or {}
         values = {**named_apart(lane.noted.epoch_means(), found), **found}
-        return values.get(self._setup.metric or "")
+        return values.get(self._setup.metric or lane.recipe.metric or "")
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""

@@ -177,9 +177,10 @@ def retrain(
         return _untrained(recipe, data, trial, setup)
     station = Station(recipe, data, None, replace(setup, checkpoint_every=inf))
     shards = len(trial.shards or data.shards)
+    metric = setup.metric or own_recipe(recipe, trial.config).metric
     for done, visit in enumerate(visits[first:], first):
         epoch = (done + 1) / shards
-        score = setup.metric is not None and _is_evaluated(epoch, evaluated)
+        score = metric is not None and _is_evaluated(epoch, evaluated)
 
         planned = visit._replace(samples=0)
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)

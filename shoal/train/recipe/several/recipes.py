@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -11,6 +11,7 @@ from shoal.search.space import Choice, GridDomain, grid, options, validated
 from shoal.train.recipe.recipe import Recipe
 
 Config = Mapping[str, Any]
+Aim = Callable[[Config], tuple[str | None, str]]  # metric and mode of a trial
 # What a study takes from its recipe where it is not told.
 SHARED = ("metric", "mode", "max_epochs", "num_samples", "validate_every")
 
@@ -34,11 +35,17 @@ class Recipes(Recipe):
         spaces = {name: part.search_space for name, part in self.parts.items()}
         self.search_space = {RECIPE: grid(spaces)}  # type: ignore[misc]
         for name in SHARED:
-            setattr(
-                self,
-                name,
-                _common([getattr(part, name) for part in self.parts.values()]),
-            )
+            setattr(self, name, self._common(name))
+        if len({part.mode for part in self.parts.values()} - {None}) > 1:
+            self.metric = None  # type: ignore[misc] # of one name, more is better or less
+
+    def _common(self, name: str) -> Any:
+        """The value that all recipes have which have one; None if they differ."""
+        values = [getattr(part, name) for part in self.parts.values()]
+        said = [value for value in values if value is not None]
+        if said and all(value == said[0] for value in said):
+            return said[0]
+        return None
 
     def brought(self) -> list[type]:
         """The user's classes, whose code is pickled."""
@@ -76,6 +83,30 @@ def attribute(recipe: Recipe, config: Config, name: str) -> Any:
     """The recipe's attribute of this name, or what the configuration has in its place."""
     own = own_recipe(recipe, config)
     return own_config(recipe, config).get(name, getattr(own, name))
+
+
+def aim_of(
+    recipe: Recipe, config: Config, metric: str | None, mode: str
+) -> tuple[str | None, str]:
+    """The metric and mode that a trial of this configuration is ranked by.
+
+    `metric`, `mode`: the study's. Without a metric of the study, a trial of several recipes has
+    that of its own recipe.
+    """
+    if metric is not None:
+        return metric, mode
+    return aims(recipe, metric).get(config.get(RECIPE), (None, mode))
+
+
+def aims(recipe: Recipe, metric: str | None) -> dict[Any, tuple[str, str]]:
+    """Metric and mode of each of several recipes; empty where the study has one metric for all."""
+    if metric is not None or not isinstance(recipe, Recipes):
+        return {}
+    found: dict[Any, tuple[str, str]] = {}
+    for name, part in recipe.parts.items():
+        if part.metric is not None:
+            found[name] = part.metric, part.mode or "min"
+    return found
 
 
 def own_space(space: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -125,11 +156,3 @@ def _named(name: str, recipe: Recipe) -> Recipe:
     part = copy(recipe)
     part.recipe_name = name
     return part
-
-
-def _common(values: list[Any]) -> Any:
-    """The value that all recipes have which have one; None if they differ."""
-    said = [value for value in values if value is not None]
-    if said and all(value == said[0] for value in said):
-        return said[0]
-    return None
