@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+from choice_page import choices
 from figure_rules import Block, Rule, Sentence, sentence
 from packing_page import four_markdown, gpu_markdown, markdown
 from results import Row, benchmark, ratio, row, rows
@@ -606,4 +607,5 @@ RULES: list[Rule] = [
     *searches(),
     *divided(),
     *packing(),
+    *choices(),
 ]
