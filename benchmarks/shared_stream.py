@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -210,25 +210,11 @@ def of_shoal(
             progress=False,
             **more,
         )
-    curves: dict[str, list[tuple[float, float]]] = {}
-    ends, fed = [], None
-    for at, entry in study.lines():
-        if isinstance(entry, Advanced):
-            for trial, count in entry.samples.items():
-                before = curves.setdefault(trial, [(at, 0.0)])[-1][1]
-                curves[trial].append((at, before + count))
-        elif isinstance(entry, Finished):
-            ends.append(at)
-        elif isinstance(entry, Fed):
+    count, begin, end = trained(study.lines())
+    fed = None
+    for _, entry in study.lines():
+        if isinstance(entry, Fed):
             fed = entry.figures
-    begin, end = max(marks[1][0] for marks in curves.values()), min(ends)
-    if begin >= end:
-        raise ValueError(
-            f"{way}: some trials ended before others had made an epoch; give more epochs"
-        )
-    count = sum(
-        reached(marks, end) - reached(marks, begin) for marks in curves.values()
-    )
     zero = datetime.fromisoformat(last_head(study.lines())["started"]).timestamp()
     row = {
         "way": way,
@@ -248,6 +234,28 @@ def of_shoal(
     return row, {
         trial: vault.load(kept.name) for trial, kept in study.state.kept.items()
     }
+
+
+def trained(lines: Iterable[Any]) -> tuple[float, float, float]:
+    """Samples trained while all trials trained, and when that began and ended."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    ends = []
+    for at, entry in lines:
+        if isinstance(entry, Advanced):
+            for trial, count in entry.samples.items():
+                before = curves.setdefault(trial, [(at, 0.0)])[-1][1]
+                curves[trial].append((at, before + count))
+        elif isinstance(entry, Finished):
+            ends.append(at)
+    begin, end = max(marks[1][0] for marks in curves.values()), min(ends)
+    if begin >= end:
+        raise ValueError(
+            "some trials ended before others had made an epoch; give more epochs"
+        )
+    count = sum(
+        reached(marks, end) - reached(marks, begin) for marks in curves.values()
+    )
+    return count, begin, end
 
 
 def reached(marks: Sequence[tuple[float, float]], at: float) -> float:
