@@ -188,6 +188,7 @@ def test_status_of_a_folder_of_studies(study: Path, tmp_path: Path) -> None:
     assert found["more/two"]["trials"]["all"] == 4
 
 
+@pytest.mark.slow
 def test_who_reads_only_the_first_line_stops_nothing(
     study: Path, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_one_configuration_is_completed_from_the_search_space(tmp_path: Path) ->
     assert trial.config == {"size": 4, "lr": 7.0}
 
 
+@pytest.mark.slow
 def test_of_a_study_its_own_trials(tmp_path: Path) -> None:
     study = package.create_study(Sizes(), storage=tmp_path / "study")
     study.optimize(max_epochs=1, policy="fifo", progress=False)
@@ -286,6 +287,7 @@ def test_a_kind_that_is_known_is_left_out() -> None:
         time_width(nobody, [kind], 4, 4)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "p.toml"
     text = shoal(

@@ -75,6 +75,7 @@ def figures(bench: Bench) -> Mapping[str, float]:
     return bench.events(Fed)[-1].figures
 
 
+@pytest.mark.slow
 def test_each_chunk_is_made_once_for_all(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Costly(shards=2))
     bench.run(Given(trials_of(bench.data, [4, 5, 6, 7], 2)), Fifo(), slots=2, feeders=1)

@@ -225,6 +225,7 @@ class Largest(Tiny):
     batch_size = "max"
 
 
+@pytest.mark.slow
 def test_the_largest_batch_goes_with_the_trial_from_slot_to_slot(
     tmp_path: Path,
 ) -> None:

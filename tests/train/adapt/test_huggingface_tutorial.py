@@ -75,6 +75,7 @@ def searched(recipe: Any, folder: Path, policy: str = "fifo") -> Any:
     return study
 
 
+@pytest.mark.slow
 def test_a_classifier_of_a_tutorial_trains_alone_as_packed(tmp_path: Path) -> None:
     recipe = recipe_of(ARGS)
     alone = searched(recipe, tmp_path / "alone").trials_dataframe()
