@@ -97,6 +97,12 @@ def test_packs(tmp_path: Path, run: Run) -> None:
     assert float(out.splitlines()[1].split()[-1]) >= 0.9
 
 
+def test_recipes(tmp_path: Path, run: Run) -> None:
+    out = run(tmp_path, "recipes.py")
+    assert "\ndigits t00" in out and "\ndiabetes t00" in out
+    assert "Linear(in_features=10" in out
+
+
 def code_of_class(text: str) -> list[str]:
     """The lines of the only class in a file, without blank lines, docstrings and comments."""
     [found] = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]

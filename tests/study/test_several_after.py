@@ -1,6 +1,9 @@
 """What users do with a study of several recipes: the command line, results, going on."""
 
+import subprocess
+import sys
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -169,7 +172,7 @@ def test_the_best_weights_are_those_of_the_best_score(study: shoal.Study) -> Non
         held = study.data().of[name]  # type: ignore[attr-defined]
         batch = [torch.as_tensor(x) for x in held.read(next(iter(held.validation)))]
         found = part.validation_step(again.load_model(trial, which="best"), batch)
-        (value,) = (float(each.mean()) for each in found.values())
+        (value,) = (each.mean().item() for each in found.values())
         assert value == pytest.approx(trial.best_value, abs=1e-6)
 
 
@@ -213,3 +216,37 @@ def test_one_name_with_two_meanings_is_no_common_metric(
         {"a": module.Pictures(), "b": module.Table()}, storage=tmp_path / "s"
     )
     assert study.metric is None
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
+    folder, epochs = tmp_path / "s", ["--max-epochs", "40"]
+    policy = ["--policy", "pack(grouping=random)", "--checkpoint-every", "0"]
+    run = ["run", str(file), *policy, *epochs, "--storage", str(folder)]
+    process = subprocess.Popen([sys.executable, "-m", "shoal.cli", *run])
+    try:
+        study = _begun(folder, process)
+    finally:
+        process.kill()
+        process.wait()
+    assert not study.state.ended
+    typed("resume", folder)
+    assert {trial.epochs for trial in study.trials} == {40.0}
+    alone = shoal.create_study(load_module(file).Table(), storage=tmp_path / "alone")
+    alone.optimize(policy="fifo", max_epochs=40, progress=False)
+    for own, trial in zip(alone.trials, study.trials[2:], strict=True):
+        one, other = alone.load_model(own), study.load_model(trial)
+        assert torch.equal(one.weight, other.weight)
+    assert "4 of 4 trials equal" in typed("replay", folder)
+
+
+def _begun(folder: Path, process: "subprocess.Popen[bytes]") -> shoal.Study:
+    """The study, once something of all trials is durable."""
+    end = monotonic() + 60
+    while monotonic() < end and process.poll() is None:
+        if (folder / "journal.jsonl").exists():
+            study = shoal.load_study(folder)
+            if len(study.state.kept) == 4:
+                return study
+        sleep(0.01)
+    raise AssertionError("the run did not come so far")
