@@ -79,8 +79,10 @@ def _best_lines(found: Mapping[str, Any]) -> list[str]:
         return [f"best     no trial has a score {metric!r} yet"]
     lines = []
     start = f"best     {metric} "
-    for row in found["top"]:
-        text = f"{start}{score(row['score']):<7} {row['trial']}  {config(row['config'], 90)}"
+    scores = [score(row["score"]) for row in found["top"]]
+    width = max(map(len, scores))
+    for reached, row in zip(scores, found["top"], strict=True):
+        text = f"{start}{reached:<{width}} {row['trial']}  {config(row['config'], 90)}"
         lines.append(f"{text}{_better_before(row)}")
         start = " " * (10 + len(metric))
     return lines

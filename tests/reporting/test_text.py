@@ -50,6 +50,15 @@ def test_lines_for_people(hopping: list[Line]) -> None:
     ]
 
 
+def test_names_of_the_best_trials_stand_in_line(hopping: list[Line]) -> None:
+    found = reporting.summary(hopping)
+    found["top"][0] |= {"score": 0.065983, "best_score": 0.065983}
+    assert reporting.status_lines(found)[2:4] == [
+        "best     accuracy 0.065983 x  lr=0.1, width=64",
+        "                  0.80000  y  lr=0.001, width=64",
+    ]
+
+
 def test_lines_tell_of_repeated_work_and_of_runs(killed: list[Line]) -> None:
     lines = reporting.status_lines(reporting.summary(killed))
     assert "time     6.75 s in 2 runs" in lines
