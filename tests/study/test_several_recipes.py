@@ -207,7 +207,11 @@ def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_on_ray_it_is_the_same(tmp_path: Path) -> None:
-    more = {"backend": "ray", "slots": 2}
-    study = trained(both(), tmp_path / "ray", "pack(grouping=random)", **more)
-    assert are_equal(weights(study), weights(trained(both(), tmp_path / "local")))
+@pytest.mark.parametrize("policy", ["pack(grouping=random)", "hop"])
+def test_on_ray_each_equals_its_visits_made_again_alone(
+    tmp_path: Path, policy: str
+) -> None:
+    study = trained(both(), tmp_path / "ray", policy, backend="ray", slots=2)
+    rows = study.replay()
+    assert len(rows) == 4
+    assert all(row["equal"] or (row["fused"] and row["agrees"]) for row in rows)
