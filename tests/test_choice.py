@@ -59,3 +59,15 @@ def test_who_never_leaves_the_usual_choice_is_not(
     """The comparison would notice a bad choice."""
     monkeypatch.setattr(auto, "GAIN", 10.0)
     assert over_best(choice, name, seeds=1) > 1.05
+
+
+@pytest.mark.slow
+def test_on_ray_it_shares_out_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `choice_on_ray.py` runs it: three trials on four slots end sooner if some have more."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from emulated import own_process
+
+    script = BENCHMARKS / "choice_on_ray.py"
+    found = own_process(str(script), "auto", "--workload", "few")
+    assert found["finished"] == 3
+    assert found["followed"][-1] in auto.WIDE
