@@ -251,7 +251,10 @@ def check(asked: Asked, findings: Sequence[Finding]) -> dict[ShardId, Finding]:
         listed = "; ".join(problems[:SHOWN])
         more = len(problems) - SHOWN
         rest = f"; and {more} more" if more > 0 else ""
-        raise DataError(f"the catalogue does not fit what holders have: {listed}{rest}")
+        raise DataError(
+            f"the catalogue does not fit what holders have: {listed}{rest}. Put the files "
+            "right, or take these lines out of the catalogue: one copy of each part is enough"
+        )
     return {part: good[part] for part in asked.catalogue.parts}
 
 
