@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-import numpy as np
-from numpy.typing import NDArray
-
 # Seconds per sample, the factors of 1/w, w - 1, (w - 1)/w and 1.
 Theta = tuple[float, float, float, float]
-Floats = NDArray[np.float64]
 
 
 def is_power_of_two(width: int) -> bool:
@@ -80,54 +76,15 @@ def fit_speed(rates: Mapping[int, float]) -> Speed:
 
 
 def _fit(rates: Mapping[int, float]) -> Theta:
+    from scipy.optimize import nnls  # slow to import, and needed here only
+
     relative = [
         [term * rate for term in _terms(width)] for width, rate in rates.items()
     ]
-    theta = nonnegative_fit(np.array(relative), np.ones(len(rates)))
+    theta, _ = nnls(relative, [1.0] * len(rates))
     a, b, c, d = map(float, theta)
     return a, b, c, d
 
 
 def _terms(width: int) -> Theta:
     return 1.0 / width, width - 1.0, (width - 1.0) / width, 1.0
-
-
-def nonnegative_fit(terms: Floats, values: Floats) -> Floats:
-    """The coefficients >= 0 with which the terms (a column each) come nearest to the values.
-
-    Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23. SciPy has it, too, but
-    a driver that imports `scipy.optimize` for its first fit stands still for most of a second.
-    """
-    found = np.zeros(terms.shape[1])
-    used = np.zeros(len(found), bool)
-    rounding = max(terms.shape) * np.finfo(float).eps
-    least = 10 * rounding * float(np.abs(terms).sum(axis=0).max())
-    for _ in range(3 * len(found)):
-        gains = np.where(used, -np.inf, terms.T @ (values - terms @ found))
-        best = int(gains.argmax())
-        if gains[best] <= least:
-            break
-        used[best] = True
-        found = _settled(terms, values, found, used)
-        used = found > 0
-    return found
-
-
-def _settled(
-    terms: Floats, values: Floats, start: Floats, used: NDArray[np.bool_]
-) -> Floats:
-    """The best coefficients of these terms, less those whose coefficient falls to 0 on the way."""
-    found = start
-    while used.any():
-        best = np.zeros(len(found))
-        best[used] = np.linalg.lstsq(terms[:, used], values, rcond=None)[0]
-        falling = used & (best <= 0)
-        if not falling.any():
-            return best
-        parts = np.full(len(found), np.inf)  # of the way, until a coefficient is 0
-        fall = np.maximum((found - best)[falling], np.finfo(float).tiny)
-        parts[falling] = found[falling] / fall
-        first = parts.min()
-        found = np.where(parts <= first, 0.0, found + first * (best - found))
-        used = used & (found > 0)
-    return np.zeros(len(found))
