@@ -132,12 +132,23 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     name = given.pop("name", None)
     if name not in KNOWN:
         raise ValueError(f"no policy is named {name!r}; there are {', '.join(NAMES)}")
+    _check_switches(name, given)
     try:
         policy: Policy[Any] = KNOWN[name](**given)
     except TypeError as error:
         takes = ", ".join(signature(KNOWN[name]).parameters) or "nothing"
         raise ValueError(f"policy {name}: {error}; it takes {takes}") from error
     return policy
+
+
+def _check_switches(name: str, given: Mapping[str, Any]) -> None:
+    """Raise ValueError if what is on or off is neither: a word, such as false, would be on."""
+    for field in fields(KNOWN[name]):
+        value = given.get(field.name, False)
+        if field.type is bool and not isinstance(value, bool):
+            raise ValueError(
+                f"policy {name}: {field.name} is True or False; got {value!r}"
+            )
 
 
 def _rebuilt(value: Any) -> Any:

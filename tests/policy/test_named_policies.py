@@ -127,6 +127,8 @@ def test_as_a_user_names_it(text: str, made: Any) -> None:
         ("every(seconds=1, policy=best)", "no policy is named 'best'"),
         ("explore(seconds=open('x'))", "a name with named arguments"),
         ("explore(seconds=1+1j*[])", "plain values"),
+        ("rounds(together=false)", "together is True or False; got 'false'"),
+        ("every(seconds=1, policy=pack(refill=0))", "refill is True or False"),
         ("explore(", "is named as"),
     ],
 )
