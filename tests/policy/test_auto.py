@@ -152,6 +152,20 @@ def test_it_asks_again_when_half_of_the_trials_that_may_be_wide_are_left() -> No
         assert simulate.times == times
 
 
+def test_a_single_candidate_of_a_crowd_is_compared_once_half_are_left() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0)
+    candidates = {"fifo": Fifo(), "equi": Equi()}
+
+    def among(look: View) -> tuple[str, ...]:
+        return ("fifo",) if len(look.trials) > 4 else ("fifo", "equi")
+
+    policy = Auto(candidates, simulate, among=among)
+    memory = policy.decide(seen(study(8, 1)), policy.start())[1]
+    assert (memory["follows"], simulate.times) == ("fifo", 0)
+    memory = policy.decide(seen(study(4, 1)), memory)[1]
+    assert (memory["follows"], simulate.times) == ("equi", 2)
+
+
 def test_candidates_of_which_none_would_finish_are_named() -> None:
     policy = Auto(CANDIDATES, Asked(Fifo=inf, Equi=inf, Width=inf))
     memory = policy.decide(seen(study(3, 1)), policy.start())[1]
