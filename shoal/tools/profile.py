@@ -27,7 +27,7 @@ from shoal.tools.profile_times import (
     time_rescales,
     time_width,
 )
-from shoal.train.lane.device import device_of, gpus
+from shoal.train.lane.device import device_of, gpus, kind_of_name
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.slot.setup import cpus_here
 
@@ -91,7 +91,7 @@ def profiled(
         kinds = kinds_of(slots, trials)
         say(f"{plural(len(kinds), 'kind')} among {plural(len(trials), 'trial')}")
         if not request.again:
-            _take_measured(study, kinds, request.threads, say)
+            _take_measured(study, kinds, device, request.threads, say)
         timing = _Timing(slots, kinds, most, say)
         timing.widths([1])
         alone = rates_alone(kinds)
@@ -111,14 +111,22 @@ def profiled(
 
 
 def _take_measured(
-    study: "Study", kinds: Sequence[Kind], threads: int, say: Callable[[str], None]
+    study: "Study",
+    kinds: Sequence[Kind],
+    device: str,
+    threads: int,
+    say: Callable[[str], None],
 ) -> None:
-    """Have the kinds take over what the study's last run measured with as many threads.
+    """Have the kinds take over what the study's last run measured.
+
+    Nothing if that run had another number of threads, or another kind of device.
 
     What a hop costs is taken from a run on Ray only: elsewhere states have no way to go.
     """
-    options = study.folder.head().get("options", {})
-    if options.get("threads") != threads:
+    head = study.folder.head()
+    options = head.get("options", {})
+    trained_on = head.get("place", {}).get("device")
+    if options.get("threads") != threads or trained_on != kind_of_name(device):
         return
     known = 0
     for kind in kinds:

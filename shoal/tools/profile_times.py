@@ -34,8 +34,8 @@ class Kind:
     configs: list[dict[str, Any]] = field(default_factory=list)
     # Seconds and bytes, by the names of `COSTS`, and "up" and "down" of a rescale, "switch".
     costs: dict[str, float] = field(default_factory=dict)
-    # Of each width: seconds of each part of a step, samples/s and efficiency. What a run measured
-    # does not have the seconds.
+    # Of each width: seconds of each part of a step, and samples/s. What a run measured does not
+    # have the seconds.
     widths: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, trial: Trial, figures: Mapping[str, float]) -> None:
@@ -52,19 +52,10 @@ class Kind:
             waits = measured.get("data", 0.0)
             rates[1] = 1.0 / (1.0 / measured["rate"] + waits)
         for width, rate in sorted(rates.items()):
-            self.widths[width] = {
-                "rate": rate,
-                "efficiency": self.efficiency(width, rate),
-            }
+            self.widths[width] = {"rate": rate}
         if 1 in rates:
             self.widths[1]["batch"] = round(measured["rate"] * measured["step"])
         return len(rates)
-
-    def efficiency(self, width: int, rate: float) -> float:
-        """The rate, as a part of what so many slots would make at best."""
-        if 1 not in self.widths:
-            return 1.0
-        return float(rate / (width * self.widths[1]["rate"]))
 
     def figures(self) -> dict[str, Any]:
         """The figures as JSON can hold them."""
@@ -72,9 +63,18 @@ class Kind:
             "signature": self.signature,
             "configs": self.configs,
             "figures": self.costs,
-            "widths": self.widths,
+            "widths": {
+                width: row | {"efficiency": self._efficiency(width)}
+                for width, row in sorted(self.widths.items())
+            },
             "failed": self.failed,
         }
+
+    def _efficiency(self, width: int) -> float:
+        """The rate, as a part of what so many slots would make at best."""
+        if 1 not in self.widths:
+            return 1.0
+        return float(self.widths[width]["rate"] / (width * self.widths[1]["rate"]))
 
 
 def kinds_of(slots: ProfileSlots, trials: Sequence[Trial]) -> list[Kind]:
@@ -164,7 +164,6 @@ def _note(kind: Kind, width: int, ranks: Sequence[Answer | None]) -> None:
     row["total"] = seconds / first["steps"]
     row["batch"] = first["batch"]
     row["rate"] = first["samples"] / seconds
-    row["efficiency"] = kind.efficiency(width, row["rate"])
     kind.widths[width] = row
 
 

@@ -249,7 +249,9 @@ def test_of_a_study_its_own_trials(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_study_has_measured_is_not_timed_again(tmp_path: Path) -> None:
+def test_what_the_study_has_measured_is_not_timed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = package.create_study(Sizes(), storage=tmp_path / "study")
     study.optimize(max_epochs=1, policy="fifo", progress=False)
     request = profiling.ProfileRequest(slots=1, feeders=())
@@ -271,6 +273,9 @@ def test_what_the_study_has_measured_is_not_timed_again(tmp_path: Path) -> None:
     other = replace(request, threads=2)
     (timed,) = profiling.profiled(study, trials, other)["kinds"]
     assert timed["widths"][1]["forward"] > 0, "the run had one thread a slot"
+    monkeypatch.setattr("shoal.tools.profile.kind_of_name", lambda device: "a GPU")
+    (timed,) = profiling.profiled(study, trials, request)["kinds"]
+    assert timed["widths"][1]["forward"] > 0, "the run was on the CPU"
 
 
 def test_a_kind_that_is_known_is_left_out() -> None:
@@ -278,13 +283,20 @@ def test_a_kind_that_is_known_is_left_out() -> None:
     measured = {"rate": 100.0, "step": 0.16, "rate@2": 150.0, "up": 0.2, "down": 0.1}
     assert kind.take({**measured, "switch": 0.3}) == 2
     assert kind.costs == {"up": 0.2, "down": 0.1, "switch": 0.3}
-    assert kind.widths[2] == {"rate": 150.0, "efficiency": 0.75}
+    assert kind.figures()["widths"][2] == {"rate": 150.0, "efficiency": 0.75}
     nobody: Any = None  # who asks a slot raises
     for width in (1, 2):
         time_width(nobody, [kind], width, 2)
     time_rescales(nobody, kind)
     with pytest.raises(AttributeError):
         time_width(nobody, [kind], 4, 4)
+
+
+def test_the_efficiency_of_a_known_width_is_told_against_one_slot_timed_later() -> None:
+    kind = Kind("s", Trial(TrialId("a"), 1.0, {}), None, [{}])
+    kind.take({"rate@2": 150.0})
+    kind.widths[1] = {"rate": 100.0}
+    assert kind.figures()["widths"][2]["efficiency"] == 0.75
 
 
 @pytest.mark.slow
