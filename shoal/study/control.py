@@ -210,8 +210,8 @@ def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     check_within(former, note["max_epochs"])
     options = Options.of(**former["options"])
     check_widths((fewest, most), options)
-    check_for_width(options, len(state.shards), most)
     own = shards_of(state.shards, note["config"])
+    check_for_width(options, len(own), most)
     return Trial(
         name,
         note["max_epochs"] * sum(own.values()),

@@ -23,6 +23,7 @@ from shoal.core.state import State
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, newest, read
 from shoal.train.recipe import pickled
+from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
@@ -199,10 +200,10 @@ class Folder:
             if file.is_file():
                 pickled.import_from(file.parent)
         recipe = _unpickled(saved)
-        if hasattr(recipe, "parts"):
-            each = recipe.parts.items()
-            recipe.parts = {
-                name: _as_now(part, parts.get(name, {})) for name, part in each
+        own = parts_of(recipe)
+        if own:
+            recipe.parts = {  # type: ignore[attr-defined]
+                name: _as_now(part, parts.get(name, {})) for name, part in own.items()
             }
         return _as_now(recipe, about)
 
@@ -357,8 +358,8 @@ def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
         "file": None,
         "sha256": None,
     }
-    parts = getattr(recipe, "parts", None)
-    if parts is not None:
+    parts = parts_of(recipe)
+    if parts:
         about["parts"] = {name: describe_recipe(each) for name, each in parts.items()}
         return about
     if isinstance(code, str):

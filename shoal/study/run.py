@@ -136,11 +136,11 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     before = last_head(lines)
     longest = plan(setup, asked.deciders.searcher, before, state)
     space = _space_of(asked.deciders.searcher)
+    most = most_slots(asked.deciders.searcher, state.trials.values())
     for own, its, inner in each_recipe(setup, data, space):
         check_metric(own, its or data, inner)
+        check_validate_every(own, asked.deciders.options, its or data, most)
     check_scored(setup.metric, state)
-    most = most_slots(asked.deciders.searcher, state.trials.values())
-    check_validate_every(setup, asked.deciders.options, data, most)
     deciders = _deciders(setup, asked.deciders, rule, data, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
     check_same(before, now, state)

@@ -14,6 +14,7 @@ from shoal.study.folder import (
     load_module,
     recipe_class,
 )
+from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from shoal.study.study import Study
@@ -111,7 +112,7 @@ def space_of(recipe: "Recipe | None", given: list[str] | None) -> dict[str, Any]
         return more
     if more is None:
         return own  # the study says so if it is no dict
-    if hasattr(recipe, "parts"):
+    if parts_of(recipe):
         own = _without(own, more)
     return {**own, **more}
 

@@ -12,7 +12,8 @@ import shoal
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
 from shoal.engine.journal import read
-from shoal.study.folder import StudyError
+from shoal.study.folder import StudyError, describe_recipe
+from shoal.tools.parse import space_of
 
 Config = dict[str, Any]
 
@@ -164,6 +165,14 @@ def test_changed_data_of_one_is_refused(tmp_path: Path) -> None:
         study.optimize(progress=False)
 
 
+def test_an_attribute_parts_makes_no_several_recipes(tmp_path: Path) -> None:
+    class Body(Waves):
+        parts = ("head", "tail")
+
+    assert "parts" not in describe_recipe(Body())
+    assert "depth" in (space_of(Body(), ["depth=grid([1, 2])"]) or {})
+
+
 def test_the_head_names_the_code_of_each(tmp_path: Path) -> None:
     head = trained(both(), tmp_path / "s").folder.head()
     names = {name: part["name"] for name, part in head["recipe"]["parts"].items()}
@@ -197,6 +206,16 @@ def test_mistakes_are_one_error(
         shoal.create_study(recipes, storage=tmp_path / "s", **more).optimize(
             progress=False
         )
+
+
+def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(
+    tmp_path: Path,
+) -> None:
+    """Half an epoch is three of all six shards, but ends within a visit of each recipe."""
+    several = {"a": Lines(), "b": Lines()}
+    options = {"validate_every": 0.5, "widths": (1, 2), "slots": 2, "backend": "ray"}
+    with pytest.raises(StudyError, match="within a visit.* use a multiple of 0.333"):
+        trained(several, tmp_path / "s", **options)
 
 
 def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
