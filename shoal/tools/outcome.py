@@ -151,9 +151,12 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
         raise typer.Exit(1)
 
 
-def _best(study: "Study", best: Mapping[str, Any] | None) -> str:
+def _best(study: "Study", found: Mapping[str, Any]) -> str:
     """How to get what the best trial has learnt."""
     load = f"shoal.load_study({str(study.folder.path)!r})"
+    best = found["best"]
+    if "best_by_recipe" in found:
+        return f"{load}.best_by_recipe   gives the best trial of each recipe"
     if best is None:
         return f"{load}.trials   gives the trials"
     if best["trial"] not in study.state.kept:
@@ -190,9 +193,8 @@ def next_steps(
                 f"next:    shoal replay {folder}   trains every trial again over its recorded "
                 "visits and compares the weights"
             )
-        best = found["best"]
         begin = "         " if study.state.kept else "next:    "
-        yield f"{begin}{_best(study, best)} in Python"
+        yield f"{begin}{_best(study, found)} in Python"
     if found.get("stopped"):
         yield f"         shoal resume {folder}   goes on where this run stopped"
 

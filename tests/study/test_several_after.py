@@ -90,7 +90,9 @@ def typed(*args: str | Path, code: int = 0) -> str:
 
 def test_the_command_line_takes_a_dict_of_recipes(file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    typed("run", file, "--storage", folder, "--space", "lr=0.02", "--max-epochs", "1")
+    space = ("--space", "lr=0.02", "--max-epochs", "1")
+    said = typed("run", file, "--storage", folder, *space)
+    assert "best_by_recipe   gives the best trial of each recipe in Python" in said
     trials = shoal.load_study(folder).trials
     assert [each.config["recipe"] for each in trials] == ["pictures"] * 2 + ["table"]
     assert {each.config["lr"] for each in trials} == {0.02}
