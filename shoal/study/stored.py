@@ -36,7 +36,7 @@ MEANT = {
     "best_result": "best_trial",
     "get_best_result": "best_trial",
     "get_best_trial": "best_trial",
-    "best_trials": "best_by_recipe",
+    "best_trials": "best_trial, or best_by_recipe",
     "get_best_config": "best_config",
     "best_estimator_": "best_model()",
     "best_checkpoint": "best_model()",

@@ -209,9 +209,12 @@ def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, study in found["studies"].items():
         standing, trials, *_ = reporting.status_lines(study)
         line = f"{name}: {standing.partition(': ')[2]}; {trials.replace('   ', ' ')}"
-        best = study["best"]
-        if best is not None:
-            line += f"; best {study['metric']} {score(best['score'])} ({best['trial']})"
+        for each in study.get("best_by_recipe", {name: study}).values():
+            best = each["best"]
+            if best is not None:
+                line += (
+                    f"; best {each['metric']} {score(best['score'])} ({best['trial']})"
+                )
         yield line
 
 

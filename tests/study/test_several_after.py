@@ -162,6 +162,8 @@ def test_status_and_report_have_the_best_of_each(study: shoal.Study) -> None:
     said = typed("status", folder)
     assert f"best     accuracy {best['pictures'].value:.5g}"[:20] in said
     assert f"{best['table'].id}  recipe=table" in said
+    said = typed("status", folder.parent)
+    assert "best accuracy" in said and f"({best['table'].id})" in said
     page = study.report().read_text()
     assert "<h3>pictures</h3>" in page and "<h3>table</h3>" in page
     assert "highest accuracy of pictures" in page and "lowest loss of table" in page
