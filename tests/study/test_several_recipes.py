@@ -156,6 +156,23 @@ def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:
     assert are_equal(weights(again), weights(trained(both(), tmp_path / "whole")))
 
 
+class Ends(Lines):
+    """Its schedule allows no step beyond its end."""
+
+    def configure_optimizers(self, model: nn.Module, config: Config) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+        rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+        return optimizer, rates
+
+
+def test_the_schedule_of_each_says_whether_trials_can_go_on(tmp_path: Path) -> None:
+    recipes = {"waves": Waves(), "ends": Ends()}
+    study = trained(recipes, tmp_path / "s", max_epochs=1)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    with pytest.raises(StudyError, match="2 trials .* cannot grow with OneCycleLR"):
+        study.optimize(policy="fifo", max_epochs=2, progress=False)
+
+
 def test_changed_data_of_one_is_refused(tmp_path: Path) -> None:
     trained(both(), tmp_path / "s")
     other = both()

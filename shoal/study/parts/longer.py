@@ -31,9 +31,23 @@ def check_longer(
     _check_weights(setup, state, trials)
     if laid_out is not None:
         return
-    epoch = epoch_size(state.shards, trials[0].config)
-    was = state.known[trials[0].id].samples / epoch
+    alike: dict[str, list[Trial]] = {}
+    for trial in trials:
+        name = own_recipe(setup.recipe, trial.config).recipe_name
+        alike.setdefault(name, []).append(trial)
+    for some in alike.values():
+        _check_schedules(setup, state, some)
+
+
+def _check_schedules(setup: Setup, state: State, trials: Sequence[Trial]) -> None:
+    """Say what learning rates these trials of one recipe would go on with.
+
+    Raises:
+        StudyError: their schedules are at an end.
+    """
     config = trials[0].config
+    epoch = epoch_size(state.shards, config)
+    was = state.known[trials[0].id].samples / epoch
     recipe = own_recipe(setup.recipe, config)
     own = own_config(setup.recipe, config)
     ends = schedule_ends(recipe, own, setup.seed, was)
@@ -47,7 +61,7 @@ def check_longer(
         warnings.warn(
             f"{goes} with the learning rates of {', '.join(ends.reasons)}: if those depend on "
             "max_epochs, the trials will not equal ones that train so long at once",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
