@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shoal.core.cluster import RECIPE, shards_of
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
 from shoal.reporting.facts.format import plural
+from shoal.search.space import grid
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here
 from shoal.study.parts.asked import Wishes, default_searcher
@@ -28,6 +30,8 @@ from shoal.tools.profile_times import (
     time_width,
 )
 from shoal.train.lane.device import device_of, gpus, kind_of_name
+from shoal.train.recipe.several.parts import parts_of
+from shoal.train.recipe.several.recipes import brought_by
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.slot.setup import cpus_here
 
@@ -231,11 +235,20 @@ def trials_of(
     """
     data = data_of(study.recipe)
     if given:
-        config = {**first_config(study.setup.space), **given}
-        return [Trial(TrialId("t000"), 1.0, config, shards=frozenset(data.shards))]
+        config = {**first_config(_space_with(study, given.get(RECIPE))), **given}
+        shards = frozenset(shards_of(data.sizes, config))
+        return [Trial(TrialId("t000"), 1.0, config, shards=shards)]
     if study.folder.journal.exists() and study.state.known:
         return list(study.state.known.values())
     return _trials_of_space(study, data, num_samples)
+
+
+def _space_with(study: "Study", recipe: Any) -> Mapping[str, Any]:
+    """The search space; of several recipes the part of it that this one has."""
+    space = study.setup.space or {}
+    if recipe is None or recipe not in parts_of(study.recipe):
+        return space
+    return {**space, RECIPE: grid({recipe: brought_by(space, recipe)})}
 
 
 def _trials_of_space(

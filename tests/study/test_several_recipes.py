@@ -14,6 +14,7 @@ from shoal.core.plan import Gang
 from shoal.engine.journal import read
 from shoal.study.folder import StudyError, describe_recipe
 from shoal.tools.parse import space_of
+from shoal.tools.profile import trials_of
 
 Config = dict[str, Any]
 
@@ -233,6 +234,19 @@ def test_where_wide_trials_are_evaluated_is_checked_for_each_recipe(
     options = {"validate_every": 0.5, "widths": (1, 2), "slots": 2, "backend": "ray"}
     with pytest.raises(StudyError, match="within a visit.* use a multiple of 0.333"):
         trained(several, tmp_path / "s", **options)
+
+
+def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(
+    tmp_path: Path,
+) -> None:
+    study = shoal.create_study(both(), storage=tmp_path / "s")
+    (trial,) = trials_of(study, {"recipe": "lines"})
+    assert trial.config.keys() == {"recipe", "recipe.lr"}
+    assert trial.shards == {f"lines::s00{number}" for number in range(3)}
+    (trial,) = trials_of(study, {"recipe": "waves", "recipe.width": 3})
+    assert trial.config == {"recipe": "waves", "recipe.width": 3, "recipe.lr": 0.05}
+    with pytest.raises(ValueError, match="must be one of lines, waves; got 'x'"):
+        trials_of(study, {"recipe": "x"})
 
 
 def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
