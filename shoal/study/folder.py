@@ -202,7 +202,7 @@ class Folder:
         recipe = _unpickled(saved)
         own = parts_of(recipe)
         if own:
-            recipe.parts = {  # type: ignore[attr-defined]
+            recipe.parts = {
                 name: _as_now(part, parts.get(name, {})) for name, part in own.items()
             }
         return _as_now(recipe, about)
