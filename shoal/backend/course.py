@@ -348,11 +348,14 @@ def _end_refused(
 ) -> list[Event]:
     """The slot learnt that the lanes have no room together, and began none: the gang ends.
 
-    What it learnt is told first, so that policies make smaller packs.
+    What it learnt is told first, so that policies make smaller packs. It may not have looked at all
+    of the lanes.
     """
     run.left = []
     events: list[Event] = []
     for trial, error in errors.items():
+        if not error.signature:
+            continue
         events += positions.measured(trial, error.signature, error.figures, slot.memory)
     return [*events, Ended(run.gang)]
 

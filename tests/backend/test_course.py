@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from shoal.backend.course import GangRun, Positions
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Evaluated, Event
+from shoal.core.event import Advanced, Ended, Evaluated, Event, Measured
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.train.recipe.unit import Done, Reached, Scored
+from shoal.train.recipe.unit import Done, PackRefused, Reached, Scored
 
 A, B, SHARD, SLOT = TrialId("a"), TrialId("b"), ShardId("s"), SlotId("slot0")
 
@@ -48,3 +48,21 @@ def test_each_evaluation_within_a_unit_is_told_once() -> None:
     assert told(course.on(A, Reached(6.0, (half,)))) == [0.5]
     course.abandon(A)
     assert told(course.on(A, Reached(6.0, (half,)))) == [0.5]
+
+
+def test_a_refused_pack_does_not_unlearn_what_its_trials_are() -> None:
+    """The slot stops at the first trial without room, and does not look at the others."""
+    course = Positions(0, {SHARD: 10})
+    for trial in (A, B):
+        course.submit(Trial(trial, 20.0, {}, shards=frozenset([SHARD])))
+    unit = course.unit(GangRun.of(Gang((Lane(B, (SLOT,)),))), B, None, carry=False)
+    course.done(unit, Done(unit.visit._replace(samples=10), signature="kind of b"))
+
+    gang = Gang((Lane(A, (SLOT,)), Lane(B, (SLOT,))))
+    refused = {
+        A: PackRefused("no room", "kind of a", {"memory": 1.0}),
+        B: PackRefused("no room"),
+    }
+    events = course.end_round(GangRun.of(gang), Slot(SLOT, memory=1.5), refused)
+    assert events == [Measured(A, "kind of a", {"memory": 1.0}), Ended(gang)]
+    assert course.positions[B].signature == "kind of b"

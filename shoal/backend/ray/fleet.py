@@ -239,9 +239,8 @@ class Fleet:
 
         there = not _never_ran(error) and process.node in nodes(self._share)
         if not there:
-            self._nodes.pop(
-                process.node, None
-            )  # should it be there after all, it is new
+            # should it be there after all, it is new
+            self._nodes.pop(process.node, None)
         events = self._without(process, died=True, why=_why(error))
         tries = 1
         if process.slot is None:

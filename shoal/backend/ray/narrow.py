@@ -165,7 +165,7 @@ class OneSlotGangs:
             if isinstance(outcome, Unreadable):
                 return self._without_shard(process, run, call, outcome)
 
-        call.measure_way(here)
+        call.measure_way(outcomes)
         events: Events = []
         failed: dict[TrialId, TrialError] = {}
         lost: list[TrialId] = []

@@ -16,6 +16,7 @@ from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
+from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
 
 
@@ -143,6 +144,8 @@ class RaySetup:
 
 def why_no_feeders(recipe: Recipe, data: Data) -> str | None:
     """Why feeders would have nothing to do for all slots; None if there is something."""
+    if isinstance(recipe, Recipes):
+        return "the study has several recipes, each with its own data: slots prepare it"
     if recipe.data_keys or data.arrangement.folds is not None:
         return "each trial's data depends on its configuration: slots prepare their own"
     if data.arrangement.reshuffles and data.catalogue is not None:

@@ -174,3 +174,22 @@ def test_feeders_come_where_several_nodes_read_one_stream(nodes: Nodes) -> None:
     nodes.directory.demand("there", NodeDemand([0.02], own.asked))
     asyncio.run(nodes.exchange.learn(demand))
     assert demand.together.train == [0.012, 0.012], "it was asked just now"
+
+
+def test_a_node_that_makes_its_own_chunks_counts_its_own_slots_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = Nodes(monkeypatch, sending=0.2)
+    nodes.meet()
+    demand = FeederDemand()
+    for number in range(2):
+        demand.hear("slot", [key(number)], 0.012)
+    nodes.directory.demand("there", NodeDemand([0.012], [key(0)]))
+    asyncio.run(nodes.exchange.learn(demand))
+    assert demand.together is not None and demand.together.nodes == 2
+
+    nodes.exchange.made(PreparedChunk(8, BYTES, 0.1, 0.1, 1))
+    nodes.brought(key(0))
+    nodes.clock[0] += 10.0
+    asyncio.run(nodes.exchange.learn(demand))
+    assert demand.together is None, "sending takes longer than preparing"

@@ -15,9 +15,12 @@ import ray
 from ray_kit import Bench, Given, Tiny, trials_of
 
 from shoal.backend.ray.backend import Ray
+from shoal.backend.ray.setup import RaySetup
 from shoal.core.event import Fed
 from shoal.policy.fifo import Fifo
 from shoal.train.data import data as train_data
+from shoal.train.recipe.bring import bring
+from shoal.train.recipe.several.recipes import Recipes
 
 
 class Costly(Tiny):
@@ -211,3 +214,11 @@ def test_a_process_that_dies_is_not_missed(tmp_path: Path, what: str) -> None:
     assert killed
     assert set(bench.state.ended.values()) == {"finished"}
     bench.check_weights()
+
+
+def test_who_asks_for_feeders_with_several_recipes_hears_that_there_are_none() -> None:
+    recipes = Recipes({"one": Costly(), "other": Costly()})
+    data, setup = bring(recipes), RaySetup("", 0, feeders=2)
+    assert setup.feeders_for(recipes, data) == 0
+    with pytest.warns(UserWarning, match="feeders=2 has no effect, .* several recipes"):
+        setup.warn_of_idle_feeders(recipes, data)

@@ -1,12 +1,20 @@
 """What a hop costs: loading a state, and its way from slot to slot."""
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from shoal.backend.course import Positions
+from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node.outcomes import Cut, Trained
-from shoal.backend.ray.slots import Call
+from shoal.backend.ray.slots import Call, SlotProcess
 from shoal.backend.ray.states import with_way
-from shoal.core.cluster import ShardId
-from shoal.core.trial import TrialId, Visit
+from shoal.backend.ray.work import Work
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.plan import Gang, Lane
+from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.recipe.unit import Done
 
 A, B = TrialId("a"), TrialId("b")
@@ -45,3 +53,56 @@ def test_it_is_part_of_the_switch():
     unmeasured = with_way(Done(DONE.visit), 0.4)
     assert unmeasured.spent == {"switch": 0.4}
     assert unmeasured.figures == {}
+
+
+class Answers:
+    """A slot's process whose calls are answered by hand."""
+
+    def __init__(self) -> None:
+        self.given: list[Future[Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._ask))
+
+    def _ask(self, *_: Any) -> Any:
+        future: Future[Any] = Future()
+        self.given.append(future)
+        return [SimpleNamespace(future=lambda: future), None, None]
+
+
+def test_what_a_lane_took_that_left_its_pack_meanwhile_is_no_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both lanes train in the round under way, though what comes of one does not count any more."""
+    clock = [10.0]
+    monkeypatch.setattr("shoal.backend.ray.slots.monotonic", lambda: clock[0])
+    monkeypatch.setattr("shoal.backend.ray.rounds.monotonic", lambda: clock[0])
+    slot, shard = SlotId("slot0"), ShardId("s0")
+    actor = Answers()
+    process = SlotProcess(slot, "n", actor, slot=Slot(slot))
+    course = Positions(0, {shard: 10})
+    ways = []
+    states: Any = SimpleNamespace(
+        active=set(),
+        source=lambda *_, **__: None,
+        trained=lambda _, call, *__: ways.append(call.way) or [],
+        settle=lambda *_: None,
+    )
+    fleet: Any = SimpleNamespace(
+        processes={slot: process},
+        is_current=lambda _: True,
+        follow=lambda ref, then: ref.future().add_done_callback(then),
+    )
+    work = Work(course, fleet, states, lambda _: [], lambda: None)
+    gangs = OneSlotGangs(work)
+    for name in (A, B):
+        trial = Trial(name, 100.0, {}, shards=frozenset([shard]))
+        work.submit(trial, lambda _: None)
+    both = Gang((Lane(A, (slot,)), Lane(B, (slot,))), shards=(shard,), since=1)
+    gangs.wait(both)
+    gangs.begin()
+    alone = Gang((Lane(A, (slot,)),), shards=(shard,), since=1)
+    assert gangs.shrinks(both, alone)
+    clock[0] += 5.0
+    actor.given[0].set_result({A: MADE, B: MADE})
+    assert ways == [pytest.approx(0.4)]

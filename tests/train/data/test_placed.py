@@ -78,6 +78,7 @@ def test_the_fingerprint_is_of_the_contents_alone(tmp_path: Path) -> None:
         ),
         ("form", "a catalogue is {shard id: {node: path}}"),
         ("twice", "need names of their own; a is both"),
+        ("name", "a shard's name must be without '::'; got 'b::1'"),
         ("cut", "b at local: .*b.npz cannot be read as .npz"),
     ],
 )
@@ -102,6 +103,8 @@ def test_one_error_before_any_work(tmp_path: Path, mistake: str, told: str) -> N
         train["b"] = str(file)
     elif mistake == "twice":
         valid = {"a": train["a"]}
+    elif mistake == "name":
+        train["b::1"] = train.pop("b")
     else:
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(DataError, match=told):

@@ -12,6 +12,7 @@ import shoal
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.placed import source
+from shoal.train.data.placed.cache import UrlCache
 from shoal.train.data.placed.constructor import Survey, surveying
 from shoal.train.data.placed.survey import (
     Asked,
@@ -27,6 +28,20 @@ def written(folder: Path) -> dict[str, dict[str, str]]:
     """A shard "a" at the node "local"."""
     np.savez(folder / "a.npz", x=np.arange(12.0), y=np.arange(12))
     return {"a": {"local": str(folder / "a.npz")}}
+
+
+def test_a_file_that_the_recipe_misses_is_named(tmp_path: Path) -> None:
+    """The shard is there, and `read` looks for another file as well."""
+
+    def read(path: Path) -> str:
+        return (path / "labels.txt").read_text()
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "rows.txt").write_text("1 2 3")
+    part = ShardId("a")
+    task = Inspection("n0", {part: str(tmp_path / "a")}, frozenset([part]))
+    [found] = look(task, UrlCache(1.0), read)
+    assert "labels.txt" in found.why
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

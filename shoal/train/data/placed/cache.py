@@ -64,9 +64,8 @@ class UrlCache:
         if self.folder is not None:
             folder = Path(self.folder)
         name = blake2b(url.encode(), digest_size=12).hexdigest()
-        file = url.partition("?")[0].partition("::")[
-            0
-        ]  # of a.npz in zip://a.npz::b.zip
+        # of a.npz in zip://a.npz::b.zip
+        file = url.partition("?")[0].partition("::")[0]
         ending = "".join(Path(file).suffixes[-2:])
         return folder / _as_folder(node) / f"{name}{ending}"
 

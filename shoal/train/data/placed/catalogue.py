@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import OF_RECIPE, ShardId
 from shoal.train.data.columns import DataError
 
 LOCAL = "local"  # the node of the local backend
@@ -38,7 +38,8 @@ class Catalogue:
     The node "*" stands for every node: a shared folder, say, or a URL.
 
     Raises:
-        DataError: no training shard, a shard without a holder, or one name for two things.
+        DataError: no training shard, a shard without a holder, one name for two things, or a name
+            that stands for the shard of one of several recipes.
     """
 
     train: Parts
@@ -52,6 +53,11 @@ class Catalogue:
             raise DataError(
                 "training shards and validation parts need names of their own; "
                 f"{', '.join(both[:5])} is both"
+            )
+        wrong = [part for part in self.parts if OF_RECIPE in part]
+        if wrong:
+            raise DataError(
+                f"a shard's name must be without {OF_RECIPE!r}; got {wrong[0]!r}"
             )
         alone = [part for part, places in self.parts.items() if not places]
         if alone:

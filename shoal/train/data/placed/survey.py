@@ -157,8 +157,6 @@ def look(task: Inspection, cache: UrlCache, read: Read | None) -> list[Finding]:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, DataError):
                 why = str(error)
-            elif isinstance(error, FileNotFoundError):
-                why = _absent(path)
             found.append(Finding(part, task.node, path, why=why))
     return found
 
@@ -175,8 +173,11 @@ def _absent(path: str) -> str:
 def _seen(
     task: Inspection, part: ShardId, path: str, cache: UrlCache, read: Read | None
 ) -> Finding:
-    file = located(path, task.node, cache)
-    stamp = stamp_of(file, path)
+    try:
+        file = located(path, task.node, cache)
+        stamp = stamp_of(file, path)
+    except FileNotFoundError as error:
+        raise DataError(_absent(path)) from error
     form = None
     if part in task.forms:
         form = form_of(file, read, part)

@@ -86,17 +86,21 @@ class ChunkExchange:
     async def learn(self, demand: FeederDemand) -> None:
         """Find out now and then what the slots of all nodes need together.
 
-        For feeders of this node may make the chunks of the others.
+        For feeders of this node may make the chunks of the others. While each node makes its own,
+        only its own slots count.
         """
         now = monotonic()
         own = demand.own()
-        if own is None or now < self._reported + EVERY or not self._pays():
+        if own is None or now < self._reported + EVERY:
+            return
+        if not self._pays():
+            demand.together = None
             return
         self._reported = now
         found: ClusterDemand | None = await self._told(
             lambda: self._directory.demand.remote(self._node, own)
         )
-        demand.together = found or demand.together
+        demand.together = found
 
     def _pays(self) -> bool:
         """Whether there is another node, and sending a chunk is cheaper than making it again."""
