@@ -29,6 +29,7 @@ from shoal.train.recipe.several.recipes import (
     own_config,
     own_recipe,
     own_space,
+    own_validate_every,
 )
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.tools import keys, tried
@@ -253,7 +254,7 @@ def with_own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, and what the recipe says of those that were not."""
     given = dict(options)
     if given.get("validate_every") is None:
-        own = recipe.validate_every
+        own = own_validate_every(recipe)
         given["validate_every"] = 1 if own is None else own
     return given
 

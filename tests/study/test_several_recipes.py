@@ -249,6 +249,14 @@ def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(
         trials_of(study, {"recipe": "x"})
 
 
+def test_evaluations_at_unlike_times_are_no_default(tmp_path: Path) -> None:
+    one, other = Waves(), Lines()
+    one.validate_every, other.validate_every = 0.5, "4 steps"  # type: ignore[misc]
+    study = shoal.create_study({"one": one, "other": other}, storage=tmp_path / "s")
+    with pytest.raises(ValueError, match="one 0.5, other '4 steps'.*validate_every="):
+        study.optimize(progress=False)
+
+
 def test_copies_are_for_one_recipe(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="PBT copies weights"):
         trained(

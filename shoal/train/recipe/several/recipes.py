@@ -109,6 +109,24 @@ def aims(recipe: Recipe, metric: str | None) -> dict[Any, tuple[str, str]]:
     return found
 
 
+def own_validate_every(recipe: Recipe) -> float | str | None:
+    """When the recipe, or each of several that says so, wants evaluations.
+
+    Raises:
+        ValueError: several want them at unlike times.
+    """
+    found = recipe.validate_every
+    if isinstance(recipe, Recipes) and found is None:
+        each = {name: part.validate_every for name, part in recipe.parts.items()}
+        said = [f"{name} {every!r}" for name, every in each.items() if every]
+        if said:
+            raise ValueError(
+                f"the recipes have unlike validate_every: {', '.join(said)}; give validate_every=, "
+                "one for all"
+            )
+    return found
+
+
 def own_space(space: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The dimensions of the trials of this recipe, as it sees them."""
     own = validated(space)
