@@ -595,9 +595,8 @@ study.optimize(max_epochs=60, policy={policy!r}, checkpoint_every=0.05, progress
 """
 
 
-@pytest.mark.parametrize(
-    "policy", [pytest.param("fifo", marks=pytest.mark.slow), "hop"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["fifo", "hop"])
 def test_kill_9_of_the_process_loses_no_trial(
     tmp_path: Path, blobs: Any, policy: str
 ) -> None:
@@ -619,7 +618,7 @@ def test_kill_9_of_the_process_loses_no_trial(
         blobs(samples=1500), storage=tmp_path / "s", load_if_exists=True
     )
     assert study.state.trials, "killed too late: the test did not test"
-    study.optimize(max_epochs=60, policy=policy, checkpoint_every=0.05, progress=False)
+    study.optimize(max_epochs=60, policy=policy, progress=False)
     undisturbed = shoal.create_study(blobs(samples=1500), storage=tmp_path / "u")
     undisturbed.optimize(max_epochs=60, policy=policy, progress=False)
     assert finished(study) and same_weights(study, undisturbed)

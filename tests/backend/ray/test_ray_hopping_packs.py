@@ -21,6 +21,7 @@ def all_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "gains", lambda *_: True)
 
 
+@pytest.mark.slow
 def test_packs_hop(tmp_path: Path) -> None:
     """With one that raises in the middle of its pack."""
     bench = Bench(tmp_path, Tiny())

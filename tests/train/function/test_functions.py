@@ -228,6 +228,7 @@ study.optimize(max_epochs=9, progress=False, checkpoint_every=0)
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -36,6 +36,7 @@ study.optimize(objective, "asha", n_trials=3, max_epochs=9, optuna_log=True,
 """
 
 
+@pytest.mark.slow
 def test_it_goes_on_and_counts_what_it_trains_again_once(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="optuna is not installed")
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -63,6 +63,7 @@ class Dropping(Plateau):
         return torch.optim.SGD(model.parameters(), lr=config["lr"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [False, True])
 def test_dropout_is_fused_only_where_the_recipe_allows_it(
     tmp_path: Path, allowed: bool
