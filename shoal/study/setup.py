@@ -331,11 +331,11 @@ def _check_added_of(setup: Setup, config: Mapping[str, Any]) -> None:
     """As `check_added`, of a configuration that names its recipe."""
     try:
         name = own_recipe(setup.recipe, config).recipe_name
+        own_values = {**own_config(setup.recipe, config)}
     except ValueError as error:
         raise StudyError(str(error)) from error
     for own, _, _ in each_recipe(setup, None, setup.space):
         if own.recipe.recipe_name == name:
-            own_values = {**own_config(setup.recipe, config)}
             del own_values[RECIPE]
             check_added(own, own_values)
 

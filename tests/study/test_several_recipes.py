@@ -249,6 +249,15 @@ def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(
         trials_of(study, {"recipe": "x"})
 
 
+def test_a_dimension_by_both_of_its_names_is_refused(tmp_path: Path) -> None:
+    study = trained(both(), tmp_path / "s", max_epochs=1)
+    words = "lr and recipe.lr, which are the same"
+    with pytest.raises(ValueError, match=words):
+        study.clone("t000", {"lr": 3.0}, warm_start=False)
+    with pytest.raises(StudyError, match=words):
+        study.enqueue({"recipe": "lines", "lr": 1.0, "recipe.lr": 2.0})
+
+
 def test_evaluations_at_unlike_times_are_no_default(tmp_path: Path) -> None:
     one, other = Waves(), Lines()
     one.validate_every, other.validate_every = 0.5, "4 steps"  # type: ignore[misc]

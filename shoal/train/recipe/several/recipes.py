@@ -73,10 +73,20 @@ def own_config(recipe: Recipe, config: Config) -> Config:
     """The configuration as the trial's own recipe gets it.
 
     "recipe.lr", which the value of "recipe" brings, is "lr" to the recipe.
+
+    Raises:
+        ValueError: the configuration has both.
     """
     if not isinstance(recipe, Recipes):
         return config
-    return {name.removeprefix(f"{RECIPE}."): value for name, value in config.items()}
+    own = {name.removeprefix(f"{RECIPE}."): value for name, value in config.items()}
+    if len(own) < len(config):
+        twice = [name for name in config if f"{RECIPE}.{name}" in config]
+        both = ", ".join(f"{name} and {RECIPE}.{name}" for name in twice)
+        raise ValueError(
+            f"the configuration has {both}, which are the same to a recipe: give one of both"
+        )
+    return own
 
 
 def attribute(recipe: Recipe, config: Config, name: str) -> Any:
