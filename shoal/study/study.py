@@ -28,6 +28,7 @@ from shoal.study.setup import (
     epochs_of,
     with_own,
 )
+from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
@@ -321,6 +322,9 @@ def create_study(
     recipe = as_recipe(recipe, command)
     metric = _metric(metric or recipe.metric)
     mode = _mode(mode, direction) or _mode(recipe.mode, None) or _usual_mode(metric)
+    for part in parts_of(recipe).values():
+        if metric is None and part.mode is None:
+            _usual_mode(part.metric)  # warns
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:

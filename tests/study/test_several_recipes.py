@@ -204,6 +204,19 @@ class Unscored(Lines):
         return {"error": (model(batch[0]) - batch[1]).abs()[:, 0]}
 
 
+class Upwards(Lines):
+    metric, mode = "error", "up"  # type: ignore[assignment]
+
+
+class Unsaid(Lines):
+    metric, mode = "val_accuracy", None  # type: ignore[assignment]
+
+
+def test_a_mode_that_looks_forgotten_is_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no mode was given.*val_accuracy"):
+        shoal.create_study({"a": Waves(), "b": Unsaid()}, storage=tmp_path / "s")
+
+
 @pytest.mark.parametrize(
     ("recipes", "more", "words"),
     [
@@ -215,6 +228,7 @@ class Unscored(Lines):
         (both(), {"search_space": {"lr": 0.1}}, "needs a dimension 'recipe'"),
         (both(), {"search_space": {"recipe": shoal.grid(["b"])}}, "got 'b'"),
         ({"a": Waves(), "b": Unscored()}, {}, "accuracy"),
+        ({"a": Waves(), "b": Upwards()}, {}, "mode must be .* got 'up'"),
     ],
 )
 def test_mistakes_are_one_error(

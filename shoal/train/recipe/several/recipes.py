@@ -23,7 +23,7 @@ class Recipes(Recipe):
     The search space is by default a grid of the recipes, each with its own space.
 
     Raises:
-        ValueError: there are no recipes, or a name or a recipe is none.
+        ValueError: there are no recipes, or a name, a recipe or its mode is none.
     """
 
     def __init__(self, parts: Mapping[str, Recipe]) -> None:
@@ -163,7 +163,7 @@ def named_in(space: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _check(name: Any, recipe: Any) -> None:
-    """Raise ValueError unless these are the name of a recipe, and one."""
+    """Raise ValueError unless these are the name of a recipe, and one with a mode that there is."""
     if not isinstance(name, str) or not name or OF_RECIPE in name:
         raise ValueError(
             f"a recipe's name must be a text without {OF_RECIPE!r}; got {name!r}"
@@ -176,6 +176,10 @@ def _check(name: Any, recipe: Any) -> None:
         raise ValueError(
             f"recipe {name!r} must be an instance of a shoal.Recipe subclass; "
             f"got {type(recipe).__name__}"
+        )
+    if recipe.mode not in (None, "min", "max"):
+        raise ValueError(
+            f'recipe {name!r}: mode must be "min" or "max"; got {recipe.mode!r}'
         )
 
 
