@@ -20,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 
 import shoal
-from shoal.core.event import Advanced, Fell, Kept, Opened
+from shoal.core.event import Advanced, Fell, Kept, Left, Opened
 from shoal.engine.journal import Line
 from shoal.policy.named import rebuild
 from shoal.profile.pack import Packing
@@ -175,6 +175,10 @@ class Driver:
             for v in e.visits.values()
         )
 
+    def deaths(self) -> int:
+        """Slots that died in this run, as the journal tells."""
+        return sum(isinstance(e, Left) and e.died for _, e in self.news())
+
     def news(self) -> list[Line]:
         """What this run has written."""
         return lines_of(self.folder)[self.began :]
@@ -311,7 +315,12 @@ def endure(
                 )  # which resume cannot know
                 driver = Driver(folder, again, **options)
             else:
+                dead = driver.deaths()
                 driver.go_on()
+                driver.until(
+                    lambda d=driver, n=dead: d.deaths() > n,
+                    "the slot's end was noticed",
+                )
         assert driver.end()[0] == 0
         driver.vanish()
     finally:
