@@ -131,6 +131,16 @@ def widths() -> list[Sentence]:
         ),
         sentence(
             PAGE,
+            "best fixed policy with three models, and {:.3f} times with ten",
+            ratio("choice_on_ray", "auto_over_best_many"),
+        ),
+        sentence(
+            PAGE,
+            "takes {:.3f} times as long as the best fixed policy with three",
+            ratio("choice_on_ray", "auto_over_best_few"),
+        ),
+        sentence(
+            PAGE,
             "DDP makes {:.2f}, {:.2f}, {:.2f} and {:.2f} times Shoal's samples/s",
             *(row("wide", width=each)["ddp_over_shoal"] for each in (1, 2, 4, 8)),
         ),
