@@ -19,14 +19,14 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from choice import OFF, followed
 from emulated import SAMPLES, Emulated, Found, own_process, rate, times
 
 import shoal
-from shoal.core.event import Remembered
 from shoal.profile.table import Row, Table
 from shoal.search import Trace
 
-SLOTS, SEED, OFF = 4, 5, 0.15
+SLOTS, SEED = 4, 5
 FEW, MANY = 3, 10
 FIXED = 4.0  # milliseconds a step
 WAYS = ("auto", "fifo", "waterfill", "doubling", "equi", "elastic", "flotilla")
@@ -80,13 +80,8 @@ def run(workload: str, way: str, folder: Path) -> Found:
     )
     lines = study.lines()
     found = times(lines)
-    followed: list[str] = []
-    for line in lines:
-        if isinstance(line.entry, Remembered) and line.entry.who == "policy":
-            name = line.entry.memory.get("follows") if way == "auto" else None
-            if name is not None and followed[-1:] != [name]:
-                followed.append(name)
-    return {"seconds": found[f"{objective}_s"], "followed": followed} | found
+    names = followed(lines) if way == "auto" else []
+    return {"seconds": found[f"{objective}_s"], "followed": names} | found
 
 
 def compare(quick: bool, rounds: int) -> None:

@@ -117,7 +117,7 @@ class Auto:
         doubled = len(view.known) >= 2 * memory["known"]
         thinned = _few(view) != memory.get("few", False) or _halved(view, memory)
         reached = aim_of(self.objective, view) != memory.get("aim", MAKESPAN)
-        if thinned:  # others may suit who is left
+        if thinned:  # other candidates may suit the trials that are left
             return True
         if memory["of"] > 1 and (doubled or reached or _news(view, memory)):
             return True
