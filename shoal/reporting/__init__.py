@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal.reporting.html import write as write
     from shoal.reporting.lines import rescales_line as rescales_line
     from shoal.reporting.lines import status_lines as status_lines
-    from shoal.reporting.progress import Progress as Progress
+    from shoal.reporting.live.progress import Progress as Progress
     from shoal.reporting.text import summary as summary
     from shoal.reporting.text import table as table
 
@@ -25,7 +25,7 @@ _HOME = {
     "save": "html",
     "write": "html",
     "account": "facts.metrics",
-    "Progress": "progress",
+    "Progress": "live.progress",
     "standing": "facts.standing",
     "rescales_line": "lines",
     "status_lines": "lines",

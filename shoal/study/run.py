@@ -328,6 +328,7 @@ def _watchers(
     limit = ready.deciders.options.max_checkpoint_gb
     retention = Retention(made.vault, setup.aim, limit)
     retention.restore(ready.lines)
+    furthest = end_beyond_rungs(ready.deciders.searcher)
     return [
         retention,
         Log(setup.folder.log),
@@ -336,7 +337,7 @@ def _watchers(
         SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
         *made.watchers,
-        *display(asked.progress, setup),
+        *display(asked.progress, setup, furthest),
         *ready.logs,
     ]
 

@@ -16,7 +16,7 @@ from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
 from shoal.pool.folder import PoolError
 from shoal.reporting.facts.format import plural, score
-from shoal.reporting.progress import into_nothing
+from shoal.reporting.live.stream import into_nothing
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
 
 if TYPE_CHECKING:

@@ -392,3 +392,32 @@ def test_no_epochs_are_refused_and_not_taken_for_the_recipes(
         made(tmp_path / "s", blobs).optimize(
             "asha", num_samples=2, max_epochs=0, progress=False
         )
+
+
+def test_progress_tells_a_pause_at_a_rung_from_an_end(
+    tmp_path: Path, blobs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize("halving(reduction_factor=2)", num_samples=2, max_epochs=2)
+    lines = capsys.readouterr().out.splitlines()
+    said = [line.partition("] ")[2].partition(":")[0] for line in lines]
+    (best,) = [line[:4] for line in said if "finished" in line]
+    assert [line for line in said if line.startswith(best)] == [
+        f"{best} paused at epoch 1",
+        f"{best} promoted to epoch 2",
+        f"{best} finished at epoch 2",
+    ]
+    (other,) = {"t000", "t001"} - {best}
+    assert [line for line in said if line.startswith(other)] == [
+        f"{other} paused at epoch 1"
+    ]
+
+
+def test_progress_tells_who_was_stopped_at_which_epoch(
+    tmp_path: Path, blobs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = made(tmp_path / "s", blobs)
+    study.optimize("asha(stopping=True)", num_samples=2, max_epochs=2)
+    out = capsys.readouterr().out
+    assert "t000 finished: " in out
+    assert "t001 stopped at epoch 1: " in out

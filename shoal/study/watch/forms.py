@@ -4,21 +4,24 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.ports import Searcher
+from shoal.reporting.live.progress import Progress
 from shoal.reporting.optuna_log import OptunaLog
-from shoal.reporting.progress import Progress
 from shoal.search import nested
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
 
 
-def display(wanted: bool, setup: Setup) -> list[Any]:
-    """The live display, if wanted."""
+def display(wanted: bool, setup: Setup, furthest: float | None) -> list[Any]:
+    """The live display, if wanted. `furthest`: see `Progress`."""
     if not wanted:
         return []
     endless = None
     if isinstance(setup.recipe, FunctionRecipe):
         endless = UNLIMITED
-    return [Progress(setup.metric, setup.mode, endless=endless, aim=setup.aim)]
+    shown = Progress(
+        setup.metric, setup.mode, endless=endless, aim=setup.aim, furthest=furthest
+    )
+    return [shown]
 
 
 def optuna_log(

@@ -3,23 +3,23 @@
 It subscribes to the engine's moments.
 """
 
-import os
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from math import inf, isfinite
+from collections.abc import Iterator
+from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import Advanced, Entry, Failed, Finished
+from shoal.core.event import Entry, Failed
 from shoal.core.state import State
-from shoal.core.trial import Samples, Seconds, Trial, TrialId
+from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.reporting.facts.bars import natural
-from shoal.reporting.facts.format import DASH, config, count, duration, score
-from shoal.reporting.notebook import NotebookDisplay, in_notebook
+from shoal.reporting.facts.format import DASH, config, duration, score
+from shoal.reporting.live.notebook import NotebookDisplay, in_notebook
+from shoal.reporting.live.scores import Aim, Ends, Scores
+from shoal.reporting.live.stream import write_line
+from shoal.reporting.live.work import RecentSpeed, WorkAhead, counts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Entries = tuple[Entry, ...]
 
 SLOTS = 8  # lines of slots shown
-WINDOW = 60.0  # seconds of the study over which throughput is taken
 
 
 class Progress:
@@ -41,6 +40,7 @@ class Progress:
     seconds between two plain lines, but for trials that finish or fail, which have a line each.
     `endless`: the trials are functions, whose samples are reports. Those that are to make so many
     end by themselves, nobody knows when. `aim`: metric and mode of a trial's configuration.
+    `furthest`: the epochs to which trials go on that pause at rungs; None: there are no rungs.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Progress:
         every: Seconds = 5.0,
         frames: float = 8.0,
         endless: Samples | None = None,
-        aim: Callable[[Any], tuple[str | None, str]] | None = None,
+        aim: Aim | None = None,
+        furthest: float | None = None,
     ) -> None:
-        self.metric = metric
-        self.mode = mode
-        self._aim = aim or (lambda config: (metric, mode))
+        self._scores = Scores(metric, mode, aim)
+        self._ends = Ends(self._scores, furthest)
         self.stream = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
@@ -120,58 +120,30 @@ class Progress:
 
     def best(self, state: State) -> tuple[float, TrialId] | None:
         """The best last score and its trial, as the study ranks them."""
-        found: list[tuple[float, TrialId]] = []
-        for trial in state.known if self.metric else ():
-            reached = self._score(state, trial)
-            if reached is not None:
-                found.append((reached, trial))
-        if self.mode == "max":
-            return max(found, key=_score_of, default=None)
-        return min(found, key=_score_of, default=None)
-
-    def _score(self, state: State, trial: TrialId) -> float | None:
-        """The trial's last score; None if it has none, is not finite, or the trial failed."""
-        metric, _ = self._aim(state.known[trial].config)
-        if metric is None or state.ended.get(trial, "").startswith("failed"):
-            return None
-        for _, values in reversed(state.scores.get(trial, ())):
-            if metric in values:
-                last = values[metric]
-                return last if isfinite(last) else None
-        return None
-
-    def _score_text(self, state: State, trial: TrialId, before: str) -> str:
-        """The trial's last score with the metric's name, or nothing if it has none."""
-        reached = self._score(state, trial)
-        if reached is None:
-            return ""
-        metric, _ = self._aim(state.known[trial].config)
-        return f"{before}{metric} {score(reached)}"
+        return self._scores.best(state)
 
     # -- plain lines -------------------------------------------------------------------------------
 
     def _say(self, now: Seconds, entries: Entries, state: State) -> None:
         """A line for each trial that is over, and one of the whole study now and then."""
         for entry in entries:
-            if isinstance(entry, Finished):
-                reached = self._score_text(state, entry.trial, before=": ")
-                self._write(now, f"{entry.trial} finished{reached}")
-            elif isinstance(entry, Failed):
-                self._write(now, f"{entry.trial} failed: {entry.why}")
+            line = self._ends.line(entry, state)
+            if line is not None:
+                self._write(now, line)
         if monotonic() - self._shown >= self.every:
             self._shown = monotonic()
             self._write(now, self._line(now, state))
 
     def _line(self, now: Seconds, state: State) -> str:
         """The study in one line."""
-        parts = [", ".join(_counts(state))]
+        parts = [", ".join(counts(state))]
         rate = self.rate()
         if rate:
             parts.append(self._work.rate_text(rate))
         best = self.best(state)
         if best is not None:
             reached, trial = best
-            parts.append(f"best {self.metric} {score(reached)} ({trial})")
+            parts.append(f"best {self._scores.metric} {score(reached)} ({trial})")
         left = self.left(state)
         if left:
             parts.append(f"about {duration(left)} left")
@@ -179,7 +151,7 @@ class Progress:
 
     def _write(self, now: Seconds, text: str) -> None:
         """A line with the time of the study."""
-        _write_line(self.stream, f"[{duration(now):>10}] {text}\n")
+        write_line(self.stream, f"[{duration(now):>10}] {text}\n")
 
     # -- the display -------------------------------------------------------------------------------
 
@@ -238,7 +210,7 @@ class Progress:
         from rich.text import Text
 
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("trials", "dim"), Text(", ".join(_counts(state))))
+        facts.add_row(Text("trials", "dim"), Text(", ".join(counts(state))))
         rate = self.rate()
         if rate:
             facts.add_row(Text("speed", "dim"), Text(self._work.rate_text(rate)))
@@ -254,7 +226,7 @@ class Progress:
         """The best trial in one line."""
         from rich.text import Text
 
-        best = Text(f"{self.metric} {score(reached)}", "bold green")
+        best = Text(f"{self._scores.metric} {score(reached)}", "bold green")
         values = config(state.known[trial].config, 70)
         return Text.assemble(best, f"  {trial}  ", values)
 
@@ -282,116 +254,5 @@ class Progress:
 
     def _doing(self, state: State, trial: TrialId) -> str:
         """How far the trial is, and its score."""
-        reached = self._score_text(state, trial, before="  ")
+        reached = self._scores.text(state, trial, before="  ")
         return f"{trial}  {self._work.done_text(state, trial)}{reached}"
-
-
-def _write_line(stream: TextIO, text: str) -> None:
-    """Write the line; nothing once nobody reads any more."""
-    try:
-        stream.write(text)
-        stream.flush()
-    except BrokenPipeError:
-        into_nothing(stream)
-
-
-def into_nothing(stream: TextIO) -> None:
-    """What is written from now on goes nowhere: the reader, as `head`, closed the pipe."""
-    with suppress(OSError):  # one without a file of the system's has nothing to close
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())
-        os.close(nothing)
-
-
-class WorkAhead:
-    """What a study has to do, in samples; `endless`: see `Progress`."""
-
-    def __init__(self, endless: Samples | None) -> None:
-        self._endless = endless
-
-    def _is_endless(self, trial: Trial) -> bool:
-        """Whether the trial ends by itself, nobody knows when."""
-        return self._endless is not None and trial.samples >= self._endless
-
-    def amount(self, state: State) -> tuple[float, float]:
-        """What is asked for in all, and what is left of it: samples, or trials without an end."""
-        if any(map(self._is_endless, state.known.values())):
-            return float(len(state.known)), float(len(state.trials))
-        asked = sum(trial.samples for trial in state.known.values())
-        return asked or 1.0, _samples_left(state)
-
-    def left(self, state: State, rate: float | None) -> Seconds | None:
-        """Seconds at this rate until the trials known now have their samples; None: not known."""
-        if not rate or any(map(self._is_endless, state.trials.values())):
-            return None
-        return _samples_left(state) / rate
-
-    def rate_text(self, rate: float) -> str:
-        """The rate, with its unit."""
-        unit = "samples" if self._endless is None else "reports"
-        return f"{count(rate)} {unit}/s"
-
-    def done_text(self, state: State, trial: TrialId) -> str:
-        """How far the trial is."""
-        known = state.known[trial]
-        done = state.done[trial]
-        if self._is_endless(known):
-            return f"{done:.0f} reports"
-        return f"{min(100 * done / known.samples, 100):3.0f} %"
-
-
-class RecentSpeed:
-    """Samples a second over the last `WINDOW` seconds of the study."""
-
-    def __init__(self) -> None:
-        # Times of the study, with the samples trained in this run until then.
-        self._made: deque[tuple[Seconds, Samples]] = deque()
-        self._total = 0.0
-
-    def take(self, now: Seconds, entries: Entries) -> None:
-        """Count what these entries report."""
-        for entry in entries:
-            if isinstance(entry, Advanced):
-                self._total += sum(entry.samples.values())
-        self._made.append((now, self._total))
-        while len(self._made) > 2 and self._made[1][0] <= now - WINDOW:
-            self._made.popleft()
-
-    def rate(self) -> float | None:
-        """None: it is not known yet."""
-        if not self._made:
-            return None
-        start, before = self._made[0]
-        end, after = self._made[-1]
-        if end <= start or after <= before:
-            return None
-        return (after - before) / (end - start)
-
-
-def _score_of(found: tuple[float, TrialId]) -> float:
-    """What the best is chosen by."""
-    return found[0]
-
-
-def _samples_left(state: State) -> Samples:
-    """Samples that the trials known now are still to train."""
-    left = 0.0
-    for id_, trial in state.trials.items():
-        left += max(0.0, trial.samples - state.done[id_])
-    return left
-
-
-def _counts(state: State) -> list[str]:
-    """Trials done, running, waiting, failed."""
-    failed = sum(how.startswith("failed") for how in state.ended.values())
-    running = sum(trial in state.trials for trial in state.running)
-    counts = {
-        "running": running,
-        "waiting": len(state.trials) - running,
-        "failed": failed,
-    }
-    parts = [f"{len(state.ended) - failed} of {len(state.known)} done"]
-    for what, trials in counts.items():
-        if trials:
-            parts.append(f"{trials} {what}")
-    return parts
