@@ -4,7 +4,7 @@ import gc
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +287,17 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     # thousands of tiny trials that takes a twentieth of the time.
     gc.freeze()
     open_.callback(gc.unfreeze)
-    made = backend(setup, ready.deciders.options, ready.start)
+    furthest = end_beyond_rungs(ready.deciders.searcher)
+    told = [Log(setup.folder.log), *display(asked.progress, setup, furthest)]
+
+    def tell(now: Seconds, text: str) -> None:
+        for each in told:
+            each.tell(now, text)
+
+    start = replace(ready.start, tell=tell)
+    made = backend(setup, ready.deciders.options, start)
     open_.callback(made.close)
-    watchers = _watchers(setup, asked, ready, made)
+    watchers = [*_watchers(setup, ready, made), *told, *ready.logs]
     for watcher in watchers:
         if hasattr(watcher, "close"):
             open_.callback(watcher.close)
@@ -304,7 +312,6 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     )
     watchers.append(open_.enter_context(reached))
     if ready.callbacks:
-        furthest = end_beyond_rungs(ready.deciders.searcher)
         called = Called(asked.study, ready.callbacks, reached.look, furthest)
         open_.callback(called.close)
         called.start(ready.opening, ready.start.state)
@@ -321,24 +328,18 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     )
 
 
-def _watchers(
-    setup: Setup, asked: Request, ready: _Ready, made: WiredBackend
-) -> list[Any]:
+def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
     """What follows the run and does not decide anything."""
     limit = ready.deciders.options.max_checkpoint_gb
     retention = Retention(made.vault, setup.aim, limit)
     retention.restore(ready.lines)
-    furthest = end_beyond_rungs(ready.deciders.searcher)
     return [
         retention,
-        Log(setup.folder.log),
         Idleness(),
         MetricCheck(setup.aim),
         SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
         *made.watchers,
-        *display(asked.progress, setup, furthest),
-        *ready.logs,
     ]
 
 

@@ -143,6 +143,12 @@ def test_a_failure_stays_above_the_display(
     assert "x failed: ValueError: <img src=http://evil/> & co" in stream.getvalue()
 
 
+def test_what_is_awaited_before_the_first_moment_has_a_line_at_once() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        Progress(stream=stream).tell(2.0, "Starting Ray …")
+        assert stream.getvalue() == "[       2 s] Starting Ray …\n"
+
+
 def test_many_slots_are_counted_not_listed() -> None:
     from rich.console import Console
 

@@ -22,6 +22,7 @@ from shoal.backend.ray.health.hangs import Hangs
 from shoal.backend.ray.health.waiting import NodeWait
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
+from shoal.backend.ray.opening import SlotsOpening
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Events, SlotProcess, check_known
 from shoal.backend.ray.states import States
@@ -35,9 +36,6 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Reached
-
-# Seconds that a run waits at the start for all of its slots, if some are ready or others may come.
-PATIENCE = 60.0
 
 Happening = Callable[[], Events]  # works off what happened; returns its events
 
@@ -144,6 +142,8 @@ class Ray:
         )
         try:
             self._open(recipe, data, setup, limit)
+            self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
+            self._starting.began(setup.since, self._joined)
         except BaseException:
             cluster.leave(self._own, self._joined)
             raise
@@ -275,19 +275,16 @@ class Ray:
 
     def _assemble(self) -> Events:
         """Wait a while for the slots that were started, unless something is asked for meanwhile."""
-        until = monotonic() + PATIENCE
         others: Events = []
-        while self._fleet.opening and not any(
+        while self._starting.awaited(self.now()) and not any(
             isinstance(event, Commanded) for event in others
         ):
-            enough = self._fleet.ready or self._fleet.look_at is not None
-            if enough and monotonic() > until:
-                break
             for event in self._gather(1.0):
                 if not isinstance(event, Joined | Left):
                     # Nobody knows yet of slots that join or leave.
                     others.append(event)
 
+        self._starting.over(self.now())
         return [Joined(self._fleet.assembled()), *others]
 
     def _patience(self) -> Seconds:

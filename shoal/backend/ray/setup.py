@@ -3,6 +3,7 @@
 import os
 import secrets
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.backend.ray.node.setup import Feeders, SlotSetup
@@ -18,6 +19,10 @@ from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
+
+
+def told_to_nobody(now: Seconds, text: str) -> None:
+    """What is told is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class RaySetup:
     feeders: Feeders = "auto"
     stream_memory_gb: GiB = 1.0  # chunks that feeders hold for slots that come later
     stream_samples: int = 2048  # that feeders prepare before slots ask for them
+    # Told what the run waits for until its first moment, with the time of the study.
+    tell: Callable[[Seconds, str], None] = told_to_nobody
 
     def silence_limits(self, recipe: Recipe) -> SilenceLimits:
         """How long a slot may be silent. A function may work for hours, and tell nothing of it."""

@@ -81,6 +81,13 @@ class Progress:
             self._draw(now, state)
         self._keep_failures(entries)
 
+    def tell(self, now: Seconds, text: str) -> None:
+        """What the run waits for before its first moment: a line at once, also on a terminal."""
+        if self._notebook is not None:
+            self._notebook.show(text)
+        else:
+            self._write(now, text)
+
     def close(self) -> None:
         """Show the last state and give the terminal back; safe to call twice."""
         if self._last is not None:

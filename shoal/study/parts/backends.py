@@ -18,6 +18,7 @@ from shoal.engine.journal import Grouping
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
+from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
@@ -44,6 +45,8 @@ class Start:
     since: Seconds  # of the study: what former runs took
     given: Profile | None  # a profile that leaves nothing to be measured
     whole: bool = True  # slots must hold all of the data
+    # Told what the run waits for until its first moment, with the time of the study.
+    tell: Callable[[Seconds, str], None] = lambda now, text: None
 
 
 class WiredBackend:
@@ -276,7 +279,8 @@ def _pooled(
 
 
 def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
-    """The backend of slots, `ray`."""
+    """The backend of slots, `ray`. Before that is imported, it is said what the run waits for."""
+    start.tell(start.since, _what_starts(options))
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
 
@@ -300,6 +304,15 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         feeders=options.feeders,
         stream_memory_gb=options.stream_memory_gb,
         stream_samples=options.stream_samples,
+        tell=start.tell,
     )
     slots.warn_of_idle_feeders(setup.recipe, start.data)
     return Ray(setup.recipe, start.data, course, slots)
+
+
+def _what_starts(options: Options) -> str:
+    """What a run on Ray waits for first."""
+    if options.address is not None:
+        return f"Joining the Ray cluster at {options.address} …"
+    slots = "" if options.slots is None else f" ({plural(options.slots, 'slot')})"
+    return f"Starting Ray{slots} …"

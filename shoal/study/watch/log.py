@@ -49,6 +49,12 @@ class Log:
         if now - self._since >= TOGETHER or not state.gangs:
             self.close()
 
+    def tell(self, now: Seconds, text: str) -> None:
+        """What the run waits for before its first moment: a line at once."""
+        self._waiting.append(f"{now:10.2f} s  {text}\n")
+        LOGGER.info("%s", text)
+        self.close()
+
     def close(self) -> None:
         """Write what waits."""
         if self._waiting:

@@ -137,14 +137,17 @@ def noted_ways(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_small_states_lie_in_the_object_store_too(tmp_path: Path) -> None:
     """What is small Ray would return through the driver. Also: how a gang is stopped, with a
-    quota and without.
+    quota and without, and what is said while slots open.
     """
     bench = Bench(tmp_path, Tiny(slow=0.05))
     trial = trials_of(bench.data, [4], 4)[0]
-    backend = bench.open(slots=1, threads=2)
+    told: list[str] = []
+    backend = bench.open(slots=1, threads=2, tell=lambda now, text: told.append(text))
     try:
         moments = backend.moments()
+        assert told == ["Ray is there; opening 1 slot …"]
         next(moments)
+        assert re.fullmatch(r"1 slot open after \d+\.\d s", told[-1])
         backend.submit(trial)
         at = backend.course.positions[trial.id]
 

@@ -45,7 +45,11 @@ def test_rungs_and_returns_on_two_slots(tmp_path: Path, every: int) -> None:
     assert "count 1" in (tmp_path / "s" / "trials" / "t000" / "log.txt").read_text()
 
 
-def test_objectives_and_errors_on_ray(tmp_path: Path) -> None:
+def test_objectives_and_errors_on_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also: what is said at once, on the screen and in the log, while Ray starts."""
+
     def objective(trial: Any) -> float:
         x = trial.suggest_float("x", 0.0, 1.0)
         if trial.number == 2:
@@ -53,7 +57,13 @@ def test_objectives_and_errors_on_ray(tmp_path: Path) -> None:
         return float(x)
 
     study = shoal.create_study(storage=tmp_path / "s")
-    study.optimize(objective, n_trials=4, backend="ray", slots=2, progress=False)
+    study.optimize(objective, n_trials=4, backend="ray", slots=2)
+    out = capsys.readouterr().out
+    assert out.startswith("[       0 s] Starting Ray (2 slots) …\n")
+    assert "Ray is there after " in out and "s; opening 2 slots …\n" in out
+    assert (
+        "0.00 s  Starting Ray (2 slots) …\n" in (tmp_path / "s" / "log.txt").read_text()
+    )
     how = [t.status for t in study.trials]
     assert how.count("finished") == 3 and "no luck" in how[2]
     assert all("x" in t.config for t in study.trials)
