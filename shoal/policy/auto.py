@@ -164,9 +164,9 @@ class Auto:
     def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
         """Why nothing is simulated; None: nothing speaks against it."""
         if len(names) == 1:
-            return f"no other candidate suits {_here(view)}"
+            return self._without_others(view)
         if measured(view.profile) == {}:
-            return "nothing is measured yet"
+            return _unmeasured(view)
         if _scattered(view):
             return "some shards lie at no slot yet"
         work = _work(view)
@@ -175,6 +175,12 @@ class Auto:
         if cost > self.share * work:
             return f"comparing policies takes {cost:.2g} s, too long for {work:.3g} s of work"
         return None
+
+    def _without_others(self, view: View) -> str:
+        """Why there is one candidate."""
+        if len(self.candidates) == 1:
+            return "it is the only candidate"
+        return f"no other candidate suits {_here(view)}"
 
     def _compared(
         self, view: View, names: Sequence[str], now: str, gain: float
@@ -202,6 +208,13 @@ def _kept(view: View, several: bool, simulated: bool, unasked: str) -> str:
     if simulated:
         return f"it was the best choice before, and {unasked}"
     return f"it is the usual choice for {_here(view)}, and {unasked}"
+
+
+def _unmeasured(view: View) -> str:
+    """Why nothing is simulated as long as nothing is measured."""
+    if len(view.trials) == 1 and len(view.slots) == 1:
+        return "one trial on one slot leaves nothing to compare so far"
+    return "nothing is measured yet"
 
 
 def _here(view: View) -> str:

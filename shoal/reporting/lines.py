@@ -161,7 +161,8 @@ def _policy_lines(found: Mapping[str, Any]) -> list[str]:
     choice = found.get("policy")
     if not choice:
         return []
-    return [f"policy   auto: {choice['follows']}, because {choice['why']}"]
+    name = f"auto ({choice['objective']})"
+    return [f"policy   {name}: {choice['follows']}, because {choice['why']}"]
 
 
 def _rescale_lines(found: Mapping[str, Any]) -> list[str]:

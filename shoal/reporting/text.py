@@ -35,7 +35,8 @@ def summary(
     Its keys:
 
     - study, recipe, metric, mode;
-    - policy: what the automatic policy follows, and why; None: it is another policy;
+    - policy: what the automatic policy makes short, which policy it follows, and why; None: it
+      is another policy;
     - status: empty, finished, added, open, or "stopped: why"; stopped: why, or None;
     - trials: how many by status, and `all`;
     - best: the best trial, or None without a score; top: the best few;
@@ -68,7 +69,11 @@ def _head(facts: Account) -> dict[str, Any]:
     policy = None
     choice = facts.choice
     if choice is not None:
-        policy = {"follows": choice.follows, "why": choice.why}
+        policy = {
+            "objective": facts.objective,
+            "follows": choice.follows,
+            "why": choice.why,
+        }
     return {
         "study": facts.head.get("study"),
         "recipe": recipe,

@@ -259,6 +259,14 @@ def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decid
     assert (memory["follows"], simulate.times) == ("equi", 3)
 
 
+def test_one_trial_on_one_slot_is_said_to_leave_nothing_to_compare() -> None:
+    policy = Auto(CANDIDATES, Asked(Fifo=1.0, Equi=2.0, Width=3.0))
+    memory = policy.decide(believed(study(1, 1)), policy.start())[1]
+    assert memory["why"].endswith(
+        "one trial on one slot leaves nothing to compare so far"
+    )
+
+
 def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
     simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
     policy = Auto(CANDIDATES, simulate)

@@ -357,9 +357,13 @@ def test_it_begins_with_the_usual_choice_and_decides_once_there_are_figures() ->
         "building each model at each slot takes longer than to train it"
     )
     found = reporting.summary(lines)
-    assert found["policy"] == {"follows": later[-1][0], "why": later[-1][1]}
+    assert found["policy"] == {
+        "objective": "makespan",
+        "follows": later[-1][0],
+        "why": later[-1][1],
+    }
     assert (
-        f"policy   auto: {later[-1][0]}, because {later[-1][1]}"
+        f"policy   auto (makespan): {later[-1][0]}, because {later[-1][1]}"
         in reporting.status_lines(found)
     )
     page = reporting.page(lines)
@@ -568,3 +572,32 @@ def test_packing_by_nearness_counts_in_the_levels_of_the_space() -> None:
     levelled: Any = candidates.with_levels(made, space)
     assert levelled.levels == {"batch_size": [20, 25, 30]}
     assert candidates.with_levels(levelled, {}) is levelled
+
+
+def test_one_line_says_objective_choice_and_reason_where_little_is_to_be_compared(
+    tmp_path: Path, blobs: Any
+) -> None:
+    one = shoal.create_study(
+        blobs(samples=60),
+        storage=tmp_path / "one",
+        search_space={"width": 4, "lr": 0.1},
+    )
+    one.optimize(max_epochs=1, policy="auto(objective=mean_completion)", progress=False)
+    assert _policy_line(one).startswith(
+        "policy   auto (mean_completion): pack, because it is the usual choice for 1 slot and "
+    )
+    called = shoal.create_study(
+        lambda config: config["x"],
+        storage=tmp_path / "called",
+        search_space={"x": shoal.grid([1.0, 2.0])},
+    )
+    called.optimize(progress=False)
+    assert _policy_line(called) == (
+        "policy   auto (makespan): fifo, because it is the only candidate"
+    )
+
+
+def _policy_line(study: shoal.Study) -> str:
+    lines = reporting.status_lines(reporting.summary(study.lines()))
+    (line,) = [line for line in lines if line.startswith("policy")]
+    return line

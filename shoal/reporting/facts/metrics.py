@@ -9,6 +9,7 @@ from shoal.core.fold import fold
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, Value
 from shoal.engine.journal import Line
+from shoal.policy.aim import MAKESPAN
 from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
 from shoal.reporting.facts.cost.overhead import Overhead, OverheadTally
 from shoal.reporting.facts.cost.rescales import WidthChange, WidthTally
@@ -109,6 +110,14 @@ class Account:
         if isinstance(policy, Mapping) and policy.get("name") != "auto":
             return None
         return self.choices[-1]
+
+    @property
+    def objective(self) -> str:
+        """What the automatic policy makes short."""
+        policy = self.head.get("policy")
+        if isinstance(policy, Mapping):
+            return str(policy.get("objective") or MAKESPAN)
+        return MAKESPAN
 
     @property
     def goal(self) -> str:

@@ -18,6 +18,7 @@ from shoal.search import (
     nested,
 )
 from shoal.study.folder import StudyError, function_in
+from shoal.study.parts.auto import policy_of
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
 
@@ -36,7 +37,9 @@ def function_policy(policy: Policy[Any] | str) -> Policy[Any]:
     Raises:
         StudyError: the policy packs trials, moves them between slots, or gives them several.
     """
-    if policy in ("auto", "fifo"):
+    if policy == "auto":
+        return policy_of("auto:fifo", fuse=False, seed=0)
+    if policy == "fifo":
         return Fifo()
     kinds = {kind for kind in KNOWN.values() if kind is not Fifo}
     if isinstance(policy, str) or type(policy) in kinds:
