@@ -1,6 +1,7 @@
 """How a study stands, as lines for people."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from shoal.reporting.facts.bars import KINDS
@@ -44,7 +45,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
 def _standing(found: Mapping[str, Any]) -> str:
     """The status in words."""
     text = {
-        "open": "at work, or cut off",
+        "open": _process(found.get("process", {})),
         "empty": "no trial was submitted",
         "added": "finished, and trials were added since: shoal resume trains them",
     }
@@ -53,6 +54,20 @@ def _standing(found: Mapping[str, Any]) -> str:
     if status == "finished" and trials.get("failed") == trials["all"]:
         return "every trial failed"
     return text.get(status, status)
+
+
+def _process(process: Mapping[str, Any]) -> str:
+    """Whether a process runs the study, as far as that can be told."""
+    if not process or process["running"] is None:
+        return "at work, or cut off"
+    if process["running"]:
+        return "running"
+    when = datetime.fromtimestamp(process["heard"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    ago = duration(round(process["silent"]))
+    return (
+        f"cut off: no process runs it, since {when} UTC ({ago} ago); "
+        f"shoal resume {process['directory']} goes on with it"
+    )
 
 
 def _trials_line(found: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import shoal
 from shoal import reporting
 from shoal.pool.folder import summary, summary_lines
 from shoal.study.folder import Folder, StudyError, studies_in
+from shoal.study.watch.holder import process_of
 from shoal.tools.outcome import (
     check_lines,
     concluded,
@@ -175,10 +176,17 @@ def status(directory: Path, as_json: bool) -> None:
         return show(pooled, as_json, summary_lines)
     if not lines:
         return _status_of_all(directory, as_json)
-    found = reporting.summary(lines)
-    if found["status"] == "open":
+    found = _with_process(reporting.summary(lines), folder)
+    if found["status"] == "open" and found["process"]["running"] is not False:
         found["standing"] = reporting.standing(lines, folder.slots(), time.time())
     show(found, as_json, reporting.status_lines)
+
+
+def _with_process(found: dict[str, Any], folder: Folder) -> dict[str, Any]:
+    """The summary, with who is at work on a study that is open."""
+    if found["status"] == "open":
+        found["process"] = process_of(folder, time.time())
+    return found
 
 
 def _status_of_all(directory: Path, as_json: bool) -> None:
@@ -188,7 +196,7 @@ def _status_of_all(directory: Path, as_json: bool) -> None:
         StudyError: there is none.
     """
     found = {
-        name: reporting.summary(Folder(place).lines())
+        name: _with_process(reporting.summary(Folder(place).lines()), Folder(place))
         for name, place in studies_in(directory).items()
     }
     if not found:

@@ -1,7 +1,5 @@
 """A study that is watched: its journal is followed as it grows."""
 
-import json
-import platform
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,12 +8,12 @@ from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
-from shoal.engine.process import lives
 from shoal.reporting.charts.palette import painted_by
 from shoal.reporting.facts.metrics import Account, Accounting
 from shoal.reporting.facts.params import Parameter, parameters
 from shoal.reporting.facts.rows import TrialRow
 from shoal.study.folder import Folder
+from shoal.study.watch.holder import is_held
 from shoal.ui.feed import NewsFeed
 
 # The least and the longest time between two looks at a journal, and how many times longer than it
@@ -139,16 +137,3 @@ def stands(account: Account, running: bool | None) -> str:
     if running:
         return "running"
     return "cut off"
-
-
-def is_held(folder: Folder) -> bool | None:
-    """Whether the process that opened the study last is there; None: that cannot be told."""
-    try:
-        about = json.loads((folder.path / "holder.json").read_text())
-        process = int(about["pid"])
-        here = about["host"] == platform.node()
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if not here:
-        return None
-    return lives(process)

@@ -1,0 +1,50 @@
+"""Whether a process is at work on a study: its journal alone cannot tell."""
+
+import json
+import platform
+from contextlib import suppress
+from typing import Any
+
+from shoal.core.trial import Seconds
+from shoal.engine.process import lives
+from shoal.study.folder import Folder
+
+# A run writes of its slots every three seconds: if it did within these, it is at work.
+FRESH: Seconds = 15.0
+
+
+def is_held(folder: Folder) -> bool | None:
+    """Whether the process that opened the study last is there; None: that cannot be told."""
+    try:
+        about = json.loads((folder.path / "holder.json").read_text())
+        process = int(about["pid"])
+        here = about["host"] == platform.node()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not here:
+        return None
+    return lives(process)
+
+
+def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
+    """Who is at work on a study that its journal says is open.
+
+    `running`; None: that cannot be told. `heard`: when the run wrote last, in seconds since 1970,
+    as `now`. `silent`: seconds since then. `directory`: the study's.
+    """
+    heard = [0.0]
+    with suppress(OSError):
+        heard.append(folder.journal.stat().st_mtime)
+    board = folder.slots()
+    if board is not None:
+        heard.append(board["written"])
+    running = is_held(folder)
+    if running and (board is None or now - board["written"] > FRESH):
+        running = None  # the process lives, as a notebook's may long after the run
+    last = max(heard)
+    return {
+        "running": running,
+        "heard": last,
+        "silent": max(0.0, now - last),
+        "directory": str(folder.path),
+    }
