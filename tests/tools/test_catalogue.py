@@ -1,6 +1,7 @@
 """`shoal data register` and `shoal data list`."""
 
 import json
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_files_are_registered_and_listed(
     text = typed("list", "c.toml")
     assert "2 training shards, 1 to validate on; local, n2" in text
     assert "n2: /far/a.npz" in text
+
+
+def test_two_names_of_one_machine_are_no_two_copies(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((5, 2)))
+    file = tmp_path / "c.toml"
+    typed("register", file, tmp_path / "a.npz")
+    refused = typed(
+        "register", file, tmp_path / "a.npz", "--node", platform.node(), code=2
+    )
+    assert "a lies at local already" in refused and "is the same machine" in refused
+    typed("register", file, tmp_path / "a.npz", "--node", "local")
+    typed("register", file, "/far/a.npz", "--node", "n2")
 
 
 def test_what_cannot_be_registered_is_one_error(tmp_path: Path) -> None:

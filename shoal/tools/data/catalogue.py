@@ -20,6 +20,7 @@ from shoal.train.data.placed.catalogue import (
     as_path,
     here,
     is_url,
+    of_this_machine,
     read_catalogue,
 )
 from shoal.train.data.placed.constructor import surveying
@@ -64,6 +65,8 @@ def register(
         )
     for part, path in zip(names, paths, strict=True):
         place = _checked(path, node)
+        if catalogue is not None:
+            _check_machine(part, node, catalogue)
         if catalogue is None:
             alone = {ShardId(part): {node: place}}
             catalogue = Catalogue({}, alone) if validation else Catalogue(alone)
@@ -96,6 +99,17 @@ def _checked(path: str, node: str) -> str:
     if not Path(path).is_absolute():
         raise StudyError(f"at another node, {node}, a path is absolute; got {path}")
     return path
+
+
+def _check_machine(part: str, node: str, catalogue: Catalogue) -> None:
+    """Raise StudyError if the part lies at this machine already, under another name of it."""
+    places = catalogue.parts.get(ShardId(part), {})
+    others = [name for name in of_this_machine(places) if name != node]
+    if others and of_this_machine([node]):
+        raise StudyError(
+            f"{part} lies at {others[0]} already, and {node} is the same machine: both copies "
+            f"would be lost with it. Name the machine once: --node {others[0]} changes its path"
+        )
 
 
 def listed(file: Path, address: str | None, check: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Shards out of files: every row once, at random, within a limit of memory."""
 
+import platform
 import subprocess
 import sys
 import tomllib
@@ -153,6 +154,14 @@ def test_a_parquet_file_of_many_row_groups_does_not_stay_in_memory(tmp_path):
         ({"shards": 0}, "shards must be a whole number >= 1; got 0"),
         ({"shards": 2, "replicas": 2}, "replicas lie on different nodes: at most 1"),
         ({"shards": 2, "nodes": ("a", "a")}, "nodes must be names, each once"),
+        (
+            {
+                "shards": 2,
+                "nodes": ("local", "b", platform.node()),
+                "replicas": 2,
+            },
+            f"local and {platform.node()} are one machine, this one",
+        ),
         (
             {"shards": 2, "nodes": ("a",), "speeds": {"b": 1}},
             "a speed > 0 for each node",

@@ -19,7 +19,7 @@ from shoal.train.data.make.buckets import RowBuckets
 from shoal.train.data.make.files import NpzWriter
 from shoal.train.data.make.sources import Reading, RowBatches, row_batches
 from shoal.train.data.parts import is_fraction, part_names
-from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.placed.catalogue import Catalogue, of_this_machine
 
 CATALOGUE = "shards.toml"
 LETTERS = {"train": "s", "valid": "v"}  # begin the names of parts, by table
@@ -52,6 +52,12 @@ class ShardPlan:
         nodes = self.places
         if len(set(nodes)) < len(nodes) or not all(nodes):
             raise DataError(f"nodes must be names, each once; got {', '.join(nodes)}")
+        same = of_this_machine(nodes)
+        if len(same) > 1:
+            raise DataError(
+                f"{' and '.join(same)} are one machine, this one: copies of a shard would lie on "
+                "one disk, and be lost together: name each machine once in nodes"
+            )
         if self.replicas > len(nodes):
             raise DataError(
                 f"replicas lie on different nodes: at most {len(nodes)} of {', '.join(nodes)}; got "

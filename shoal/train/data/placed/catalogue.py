@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,6 +138,12 @@ class Catalogue:
 def here() -> tuple[str, ...]:
     """The names of the node that this process is on, where there is no cluster."""
     return LOCAL, platform.node()
+
+
+def of_this_machine(nodes: Iterable[str]) -> list[str]:
+    """Those of the nodes that certainly are the machine of this process."""
+    names = {*here(), "localhost", "127.0.0.1", socket.gethostname()}
+    return [node for node in nodes if node in names]
 
 
 def catalogue_of(train: Any, valid: Any = None) -> Catalogue:
