@@ -19,6 +19,7 @@ from shoal.reporting.facts.format import (
 from shoal.reporting.facts.standing import standing_lines
 
 TOP = 5  # of a kind of line
+SHORT = 1.0  # seconds of waiting that are not worth a word
 
 
 def status_lines(found: Mapping[str, Any]) -> list[str]:
@@ -116,6 +117,8 @@ def _time_line(found: Mapping[str, Any]) -> str:
     runs = len(found["runs"])
     if runs > 1:
         length += f" in {runs} runs"
+    if found["starting"] >= SHORT:
+        length += f", {duration(found['starting'])} of it until slots were open"
     return f"time     {length}"
 
 

@@ -41,12 +41,13 @@ def summary(
     - trials: how many by status, and `all`;
     - best: the best trial, or None without a score; top: the best few;
     - folds: the best means of configurations over their folds, if there are folds;
-    - seconds, runs; slots: seconds by kind of each slot; used: slot seconds by kind;
+    - seconds, runs; starting: seconds in which runs waited for their first slots;
+    - slots: seconds by kind of each slot; used: slot seconds by kind;
     - training: the share of slot time that went to it;
     - shares: as of `Account.shares`; waiting: seconds that each slot waited; formed: what the
       policy started at one time, and how long that ran, for `flotilla` and `rounds`;
     - rescales: what each change of a running trial's width cost and gained, in seconds;
-    - samples; throughput: samples/s;
+    - samples; throughput: samples/s while there were slots;
     - repeated: falls, visits, samples, seconds, and the same by trial;
     - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
     - failures; splits: packs that had no room;
@@ -125,6 +126,7 @@ def _work(facts: Account) -> dict[str, Any]:
         training = used["train"] / whole
     return {
         "seconds": facts.seconds,
+        "starting": facts.starting,
         "runs": [run._asdict() for run in facts.runs],
         "slots": facts.use,
         "used": used,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Entry, Failed, Finished
+from shoal.core.event import Advanced, Entry, Failed, Finished, Opened, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
-from shoal.core.trial import TrialId
+from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
-from shoal.reporting import Progress
+from shoal.reporting import Progress, status_lines, summary
 
 
 def moments(
@@ -43,6 +43,35 @@ def test_plain_lines_for_trials_that_end_and_otherwise_few(hopping: list[Line]) 
         "[       6 s] y finished: accuracy 0.80000",
         "[       6 s] 2 of 2 done; 66.7 samples/s; best accuracy 0.90000 (x)",
     ]
+
+
+def test_the_last_line_and_the_summary_have_one_speed(hopping: list[Line]) -> None:
+    """It leaves out the time until the first slots were there, as while Ray started."""
+    opened, *others = hopping
+    assert isinstance(opened.entry, Opened)
+    late = [opened, *(Line(line.time + 90.0, line.entry) for line in others)]
+    stream = io.StringIO()
+    with Progress("accuracy", "max", stream, every=3600) as progress:
+        moments(late[1:], lambda now, *what: progress(now, *what) if now else None)
+    assert "; 66.7 samples/s;" in stream.getvalue().splitlines()[-1]
+    lines = status_lines(summary(late))
+    assert "samples  400, 66.7 a second" in lines
+    assert "time     96 s, 90 s of it until slots were open" in lines
+
+
+def test_while_it_runs_the_speed_is_of_the_last_minute() -> None:
+    stream = io.StringIO()
+    trial = Trial(TrialId("t"), 10000.0)
+    state = fold(State(), [Submitted(trial)])
+    with Progress(stream=stream, every=0) as progress:
+        for now in range(0, 180, 30):
+            made = Advanced({trial.id: 300.0 if now < 90 else 600.0})
+            state = fold(state, [made])
+            progress(float(now), (made,), state)
+    said = stream.getvalue()
+    assert "10 samples/s;" in said, "as yet it is of all the run"
+    assert "20 samples/s in the last minute;" in said
+    assert said.splitlines()[-1].endswith("18 samples/s; about 6 min 05 s left")
 
 
 def test_a_failed_trial_has_a_line_with_why(doomed: list[Line]) -> None:

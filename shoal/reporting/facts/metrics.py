@@ -50,6 +50,7 @@ class Account:
     feeders: Feeders = field(default_factory=dict)
     overhead: Overhead = Overhead()
     rescales: tuple[WidthChange, ...] = ()  # of running trials
+    starting: Seconds = 0.0  # in which runs waited for their first slots
     # Of several recipes with metrics of their own: the account of each one's trials, by its name.
     by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
 
@@ -65,10 +66,11 @@ class Account:
 
     @property
     def throughput(self) -> float | None:
-        """Samples/s over all runs and slots."""
-        if self.seconds <= 0:
+        """Samples/s of all slots together, over the time of the runs in which there were slots."""
+        seconds = self.seconds - self.starting
+        if seconds <= 0:
             return None
-        return self.trained / self.seconds
+        return self.trained / seconds
 
     @property
     def used(self) -> dict[str, Seconds]:
@@ -269,6 +271,7 @@ class Accounting:
             mode=mode,
             trials=rows,
             runs=tuple(run_rows(tally.runs, finished)),
+            starting=sum(run.starting for run in tally.runs),
             curves=curves_of(tally.trials.values()),
             chart=drawn,
             use={slot: seconds(bars) for slot, bars in drawn.bars.items()},

@@ -15,6 +15,7 @@ from shoal.core.event import (
     Fed,
     Fell,
     Finished,
+    Joined,
     Measured,
     Opened,
     Planned,
@@ -63,13 +64,23 @@ class Split(NamedTuple):
 
 @dataclass(slots=True)
 class RunTally:
-    """One run. `finished`: all its trials had ended, and nothing was started after that."""
+    """One run. `finished`: all its trials had ended, and nothing was started after that.
+
+    `joined`: when its first slots were there; None: it has none yet.
+    """
 
     number: int
     start: Seconds
     end: Seconds
     stopped: str | None = None
     finished: bool = False
+    joined: Seconds | None = None
+
+    @property
+    def starting(self) -> Seconds:
+        """How long it waited for its first slots."""
+        until = self.end if self.joined is None else self.joined
+        return until - self.start
 
 
 @dataclass(slots=True)
@@ -259,6 +270,8 @@ class Tally:
                 self._end(time, id_)
             case Measured():
                 self._measure(time, entry)
+            case Joined() if self.runs and self.runs[-1].joined is None:
+                self.runs[-1].joined = time
             case Ended() if entry.why:
                 self._split(time, entry)
             case Remembered("policy", {"follows": str(follows), "why": str(why)}):

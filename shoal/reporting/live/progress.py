@@ -65,6 +65,7 @@ class Progress:
         self._shown = -inf
         self._live: Live | None = None
         self._last: tuple[Seconds, State] | None = None
+        self._over = False  # what is shown last is of the whole run
         self._terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self._notebook: NotebookDisplay | None = None
         if stream is None and in_notebook():
@@ -93,6 +94,7 @@ class Progress:
         if self._last is not None:
             now, state = self._last
             self._last = None
+            self._over = True
             if self._terminal:
                 self._draw(now, state)
             else:
@@ -117,6 +119,16 @@ class Progress:
     def rate(self) -> float | None:
         """Samples/s of late, evaluations and switches included; None: not known yet."""
         return self._speed.rate()
+
+    def _speed_text(self) -> str:
+        """Of late, and at the end that of all the run, which the study's summary has, too."""
+        rate = self._speed.mean() if self._over else self.rate()
+        if not rate:
+            return ""
+        text = self._work.rate_text(rate)
+        if self._speed.is_recent and not self._over:
+            text += " in the last minute"
+        return text
 
     def left(self, state: State) -> Seconds | None:
         """Seconds until the trials known now have their samples, at the present rate.
@@ -144,9 +156,8 @@ class Progress:
     def _line(self, now: Seconds, state: State) -> str:
         """The study in one line."""
         parts = [", ".join(counts(state))]
-        rate = self.rate()
-        if rate:
-            parts.append(self._work.rate_text(rate))
+        if speed := self._speed_text():
+            parts.append(speed)
         best = self.best(state)
         if best is not None:
             reached, trial = best
@@ -218,9 +229,8 @@ class Progress:
 
         facts = Table.grid(padding=(0, 2))
         facts.add_row(Text("trials", "dim"), Text(", ".join(counts(state))))
-        rate = self.rate()
-        if rate:
-            facts.add_row(Text("speed", "dim"), Text(self._work.rate_text(rate)))
+        if speed := self._speed_text():
+            facts.add_row(Text("speed", "dim"), Text(speed))
         best = self.best(state)
         if best is not None:
             facts.add_row(Text("best", "dim"), self._best_text(state, *best))

@@ -48,24 +48,38 @@ class WorkAhead:
 
 
 class RecentSpeed:
-    """Samples a second over the last `WINDOW` seconds of the study."""
+    """Samples a second over the last `WINDOW` seconds of the study, and over all of the run."""
 
     def __init__(self) -> None:
         # Times of the study, with the samples trained in this run until then.
         self._made: deque[tuple[Seconds, Samples]] = deque()
         self._total = 0.0
+        self._first: Seconds | None = None  # when the run's first slots were there
 
     def take(self, now: Seconds, entries: tuple[Entry, ...]) -> None:
         """Count what these entries report."""
         for entry in entries:
             if isinstance(entry, Advanced):
                 self._total += sum(entry.samples.values())
+        if self._first is None:
+            self._first = now
         self._made.append((now, self._total))
         while len(self._made) > 2 and self._made[1][0] <= now - WINDOW:
             self._made.popleft()
 
+    @property
+    def is_recent(self) -> bool:
+        """Whether `rate` leaves out what came before the last `WINDOW` seconds."""
+        return bool(self._made) and self._made[0][0] != self._first
+
+    def mean(self) -> float | None:
+        """Over all of the run, from its first slots on; None: it is not known yet."""
+        if self._first is None or self._made[-1][0] <= self._first or not self._total:
+            return None
+        return self._total / (self._made[-1][0] - self._first)
+
     def rate(self) -> float | None:
-        """None: it is not known yet."""
+        """Of late. None: it is not known yet."""
         if not self._made:
             return None
         start, before = self._made[0]
