@@ -20,6 +20,7 @@ from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
 from shoal.profile.pace import FORM
 from shoal.profile.table import Table
+from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.planned import plan_to_measure
 from shoal.study.setup import (
@@ -29,9 +30,11 @@ from shoal.study.setup import (
     named_recipes,
     unlike_config,
 )
+from shoal.train.lane.blame import explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.several.recipes import Recipes, own_space
+from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.tools.check import check_recipe
@@ -77,15 +80,34 @@ def probed(
     """The state with what was measured of its trials, on one slot.
 
     `fuse`: also what steps of several trials take at once.
+
+    Raises:
+        StudyError: a trial cannot be trained.
     """
     with TemporaryDirectory() as folder:
         station = _station(study, options, data, folder)
-        found = {trial.id: station.probe(trial) for trial in state.known.values()}
+        found = {trial.id: _probed(station, trial) for trial in state.known.values()}
         told = _entries(found)
         if fuse:
             for some in _packs(state, found):
                 told += _entries(station.probe_packs(some))
         return fold(state, told)
+
+
+def _probed(station: Station, trial: Trial) -> Measurement:
+    """What was measured of the trial.
+
+    Raises:
+        StudyError: the recipe raises when it trains the trial, or memory runs out.
+    """
+    try:
+        return station.probe(trial)
+    except TrialError as error:
+        raise StudyError(
+            f"trial {trial.id} cannot be trained, so its speed stays unknown; its configuration is "
+            f"{dict(trial.config)}: {explained(error)}; mend the recipe, or leave this "
+            "configuration out of the space"
+        ) from error
 
 
 def _station(study: "Study", options: Options, data: "Data", folder: str) -> Station:

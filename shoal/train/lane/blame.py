@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,6 +90,18 @@ def _traceback(error: BaseException) -> str:
     return "".join(
         traceback.format_exception(type(error), error, first or error.__traceback__)
     )
+
+
+def explained(error: TrialError) -> str:
+    """Why the trial cannot go on, and in which line of the recipe's file, where that is known."""
+    frames = re.findall(
+        r'^  File "(.+)", line (\d+), in (\S+)', error.text, re.MULTILINE
+    )
+    if not frames or frames[0][0].startswith(SHOAL):
+        return error.why
+    file = frames[0][0]  # the traceback begins in the recipe's code
+    _, line, name = next(each for each in reversed(frames) if each[0] == file)
+    return f"{error.why}, in {name} ({file}, line {line})"
 
 
 def _why(error: BaseException, line: str) -> str:

@@ -28,7 +28,7 @@ from shoal.core.trial import Trial
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
 from shoal.train.data.joined import own_data
-from shoal.train.lane.blame import blaming
+from shoal.train.lane.blame import blaming, explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
 from shoal.train.lane.lane import TrainingLane
@@ -298,7 +298,7 @@ def _probed(station: Station, trial: Trial) -> Outcome:
         signature, figures = station.probe(trial)
     except TrialError as error:
         station.forget(trial.id)
-        return error.signature, {}, error.why
+        return error.signature, {}, explained(error)
     return signature, figures, None
 
 
