@@ -289,7 +289,11 @@ Label = Annotated[
 ]
 LeftOut = Annotated[
     list[str] | None,
-    typer.Option("--drop", help="a column of a table to leave out; repeat"),
+    typer.Option("--drop", help="columns of a table to leave out, as a,b; or repeat"),
+]
+NumbersOnly = Annotated[
+    bool,
+    typer.Option("--numeric-only", help="leave out columns of text and of times"),
 ]
 PictureSize = Annotated[int | None, typer.Option("--size", help="side of pictures")]
 MakingSeed = Annotated[int, typer.Option(help="of the order of the rows")]

@@ -23,7 +23,8 @@ def data_shard(
     **options: Any,
 ) -> None:
     """Write shards. `options`: what else `shard_files` takes."""
-    made = shard_files(source, folder, drop=drop or (), **options)
+    names = [name.strip() for each in drop or () for name in each.split(",")]
+    made = shard_files(source, folder, drop=names, **options)
     show(made, as_json, shard_lines)
 
 

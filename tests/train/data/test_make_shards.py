@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli import app
 from shoal.train.data.make.shards import ShardPlan
 
 
@@ -172,6 +174,33 @@ def test_a_parquet_file_of_many_row_groups_does_not_stay_in_memory(tmp_path):
 def test_a_plan_that_cannot_be_is_refused(wanted, why):
     with pytest.raises(shoal.DataError, match=why):
         ShardPlan(**wanted)
+
+
+TEXTS = "a,name,city,b\n1,x,Rome,2\n2,y,Oslo,3\n3,z,Bern,4\n"
+
+
+def test_an_error_names_all_text_columns_and_how_to_leave_them_out(tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text(TEXTS, encoding="utf-8")
+    with pytest.raises(shoal.DataError) as refused:
+        shoal.Data.make_shards(source, tmp_path / "out", shards=1)
+    said = str(refused.value)
+    assert "column name holds string, such as 'x', column city holds string" in said
+    assert "numeric_only" in said and "drop=['name', 'city']" in said
+    assert "--drop name,city" in said
+
+
+def test_all_text_columns_are_left_out_or_several_by_name(tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text(TEXTS, encoding="utf-8")
+    shoal.Data.make_shards(source, tmp_path / "all", shards=1, numeric_only=True)
+    whole = np.load(tmp_path / "all" / "s000.npz")
+    assert sorted(whole) == ["a", "b"] and sorted(whole["b"]) == [2, 3, 4]
+    command = ["data", "shard", str(source), str(tmp_path / "some"), "--shards", "1"]
+    done = CliRunner().invoke(app, [*command, "--drop", "name, city"])
+    assert done.exit_code == 0, done.output
+    some = np.load(tmp_path / "some" / "s000.npz")
+    assert all((some[name] == whole[name]).all() for name in "ab")
 
 
 def test_bad_sources_are_refused_before_anything_is_written(arrays, tmp_path):

@@ -82,6 +82,7 @@ class MakesShards:
         validation: Any = None,
         label: str | None = None,
         drop: Sequence[str] = (),
+        numeric_only: bool = False,
         size: int | tuple[int, int] | None = None,
         memory_gb: float = 1.0,
     ) -> dict[str, Any]:
@@ -92,8 +93,9 @@ class MakesShards:
         `replicas` copies of it, at `nodes` in turn: `folder/node/s000.npz`. `speeds`: of the nodes;
         shards are as large as the mean speed of the nodes that hold them. `validation`: a
         fraction, other files, or None; it is divided in as many shards. `label`, `drop`: columns
-        of CSV and Parquet files; with a label rows are (inputs float32, label). `size`: of
-        pictures. `memory_gb`: what is held in memory at most, about; the disk holds the rows twice
+        of CSV and Parquet files; with a label rows are (inputs float32, label). `numeric_only`:
+        columns of these files that hold text or times are left out. `size`: of pictures.
+        `memory_gb`: what is held in memory at most, about; the disk holds the rows twice
         meanwhile. Equal arguments give equal files.
 
         Returns {"catalogue": the path of shards.toml, "rows": by shard, "bytes": written}.
@@ -105,7 +107,7 @@ class MakesShards:
         plan = ShardPlan(
             shards, seed, replicas, names_of(nodes), speeds, validation, memory_gb
         )
-        how = Reading(label, names_of(drop), size)
+        how = Reading(label, names_of(drop), size, numeric_only)
         return make_shards(source, Path(folder), plan, how)
 
 

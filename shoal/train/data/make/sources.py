@@ -107,11 +107,15 @@ class ArrayRows:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a source is read. `label`, `drop`: columns of tables. `size`: of pictures."""
+    """How a source is read. `label`, `drop`: columns of tables. `size`: of pictures.
+
+    `numeric_only`: columns of tables that hold no numbers are left out.
+    """
 
     label: str | None = None
     drop: Sequence[str] = ()
     size: int | tuple[int, int] | None = None
+    numeric_only: bool = False
 
 
 def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
@@ -121,15 +125,19 @@ def row_batches(paths: Any, how: Reading, most: int) -> RowBatches:
         DataError: no such files, or files of a kind that no reader knows.
     """
     kind = _kind(paths)
-    if kind not in TABLES and (how.label is not None or how.drop):
+    if kind not in TABLES and (how.label is not None or how.drop or how.numeric_only):
         raise DataError(
-            f"label and drop name columns of CSV, Parquet and Arrow files; got {paths}: leave "
-            "them out"
+            f"label, drop and numeric_only choose columns of CSV, Parquet and Arrow files; got "
+            f"{paths}: leave them out"
         )
     if kind in TABLES:
         tables = reader("make.tables", f"a {kind} file", "pyarrow")
         rows: RowBatches = tables.TableBatches(
-            _files(paths, kind), kind, how.label, tuple(how.drop)
+            _files(paths, kind),
+            kind,
+            how.label,
+            tuple(how.drop),
+            numeric_only=how.numeric_only,
         )
         return rows
     if kind == "npy":

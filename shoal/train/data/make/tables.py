@@ -16,18 +16,23 @@ from shoal.train.data.read.table_files import CsvForm, delimiter
 from shoal.train.data.read.values import array_of, no_column
 
 BLOCK = 2**20  # bytes of a CSV file that are read at a time
+NAMED = 5  # columns in an error
 PER_CHARACTER = 4  # bytes of numbers that a byte of a CSV file becomes at most, about
 
 
 @dataclass(frozen=True, slots=True)
 class TableBatches:
-    """The rows of all files, in their order. `size`: rows of a batch at most."""
+    """The rows of all files, in their order. `size`: rows of a batch at most.
+
+    `numeric_only`: columns of text and of times are left out, but for the label.
+    """
 
     files: Sequence[Path]
     kind: str  # "csv", "parquet" or "arrow"
     label: str | None
     drop: Sequence[str]
     size: int = 2**16
+    numeric_only: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -88,6 +93,10 @@ class TableBatches:
         wrong = [name for name in wanted if name not in batch.schema.names]
         if wrong:
             raise DataError(f"{file}: " + no_column(wrong, batch.schema.names))
+        if self.numeric_only:
+            no_numbers = _no_numbers(batch.schema)
+            names = [n for n in names if n not in no_numbers or n == self.label]
+        _check_numbers(batch, names, file)
         arrays = {name: _numbers(name, batch.column(name), file) for name in names}
         if self.label is None:
             if self.kind == "arrow":
@@ -121,26 +130,44 @@ def _arrow_batches(file: Path) -> Iterator[Any]:
             yield opened.get_batch(number)
 
 
+def _no_numbers(schema: Any) -> dict[str, Any]:
+    """The columns that hold text or times, with their types."""
+    found = {}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if is_text or pa.types.is_temporal(kind):
+            found[name] = kind
+    return found
+
+
+def _check_numbers(batch: Any, names: Sequence[str], file: Path) -> None:
+    """Raise DataError, of all columns at once, if some of these hold no numbers."""
+    kinds = _no_numbers(batch.schema)
+    wrong = [name for name in names if name in kinds]
+    if not wrong:
+        return
+    said = [
+        f"column {name} holds {kinds[name]}, such as {str(batch.column(name)[0])!r}"
+        for name in wrong[:NAMED]
+    ]
+    more = f", and {len(wrong) - NAMED} others do" if len(wrong) > NAMED else ""
+    raise DataError(
+        f"{file}: {', '.join(said)}{more}, no numbers: encode them first, or leave them out: all "
+        f"such columns with numeric_only, or those named with drop={wrong!r} (--numeric-only, or "
+        f"--drop {','.join(wrong)})"
+    )
+
+
 def _numbers(name: str, column: Any, file: Path) -> Array:
     """A column of a batch as numbers.
 
     Raises:
-        DataError: values are missing, or no numbers.
+        DataError: values are missing.
     """
     if column.null_count:
         raise DataError(
             f"{file}: column {name} lacks {column.null_count} of {len(column)} values: fill them "
             "in, leave the rows out, or leave the column out with drop"
-        )
-    kind = column.type
-    if (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_temporal(kind)
-    ):
-        raise DataError(
-            f"{file}: column {name} holds {kind}, such as {str(column[0])!r}, no numbers: encode "
-            "it first, or leave it out with drop"
         )
     return array_of(name, column)
 
