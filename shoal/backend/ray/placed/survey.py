@@ -9,7 +9,16 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, WorkerCrashedError
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 
 from shoal.backend.ray import cluster
 from shoal.train.data.columns import DataError
@@ -23,6 +32,17 @@ from shoal.train.data.placed.survey import (
     tasks_of,
 )
 from shoal.train.recipe.pickled import dumps
+
+# What Ray raises when a process or a node is lost: with the task, or with what it has answered.
+LOST = (
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 
 
 def survey_of(address: str | None, begun: bool) -> Survey:
@@ -41,7 +61,8 @@ def survey_nodes(asked: Asked, address: str | None, begun: bool) -> list[Finding
     """Have each node that the catalogue names look at its files, all of them at the same time.
 
     Raises:
-        DataError: a node is not in the cluster, or its process ends while it reads.
+        DataError: a node is not in the cluster or leaves it, its process ends while it reads, or
+            it cannot look at all.
     """
     if ray.is_initialized():
         return _surveyed(asked, begun)
@@ -66,13 +87,19 @@ def _surveyed(asked: Asked, begun: bool) -> list[Finding]:
     findings: list[Finding] = []
     ended = []
     for task, answers in zip(tasks, under_way, strict=True):
-        found = _answered(answers)
+        found = _answered(answers, task.node)
         if len(found) < len(task.paths):  # once more: it may have been chance
             left = _but(task, found)
-            found += _answered(_begin(left, there[task.node], asked, recipe))
+            again = _begin(left, there[task.node], asked, recipe)
+            found += _answered(again, task.node)
         if len(found) < len(task.paths):
             ended.append(_but(task, found))
         findings += found
+    there = _nodes_by_name()
+    left_cluster = [task.node for task in ended if task.node not in there]
+    if left_cluster:
+        _check_away(left_cluster, asked, there, begun)
+    ended = [task for task in ended if task.node in there]
     if ended:
         raise DataError(_of_ended(ended))
     return findings
@@ -124,12 +151,23 @@ def _begin(task: Inspection, node: str, asked: Asked, recipe: bytes) -> Any:
     return there.remote(task, asked.cache, recipe)
 
 
-def _answered(answers: Any) -> list[Finding]:
-    """What the node found until its process ended, which it does after the last part."""
+def _answered(answers: Any, node: str) -> list[Finding]:
+    """What the node found until its process ended, which it does after the last part.
+
+    Raises:
+        DataError: it cannot look, as it cannot load the recipe.
+    """
     found: list[Finding] = []
-    with suppress(WorkerCrashedError, OutOfMemoryError):
-        for answer in answers:
-            found.append(ray.get(answer))
+    try:
+        with suppress(*LOST):
+            for answer in answers:
+                found.append(ray.get(answer))
+    except RayTaskError as error:
+        why = f"{type(error.cause).__name__}: {error.cause}"
+        raise DataError(
+            f"{node} cannot look at its shards: {why}; the recipe must load there, "
+            "with the libraries that it imports"
+        ) from error
     return found
 
 
