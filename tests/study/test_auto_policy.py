@@ -31,9 +31,10 @@ from shoal.core.ports import Moment
 from shoal.core.state import State, View
 from shoal.engine.journal import Journal, Line, read
 from shoal.engine.run import reopened, run
-from shoal.policy import Auto, Explore, Pack, WaterFill
+from shoal.policy import Auto, Explore, Pack, WaterFill, aim
 from shoal.policy.combine import Every
 from shoal.profile.table import Row, Table
+from shoal.reporting.facts import metrics
 from shoal.search import Grid
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import believer
@@ -592,6 +593,7 @@ def test_one_line_says_objective_choice_and_reason_where_little_is_to_be_compare
         search_space={"x": shoal.grid([1.0, 2.0])},
     )
     called.optimize(progress=False)
+    assert metrics.AUTO_MAKES_SHORT == aim.MAKESPAN
     assert _policy_line(called) == (
         "policy   auto (makespan): fifo, because it is the only candidate"
     )
