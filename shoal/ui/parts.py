@@ -8,6 +8,7 @@ from urllib.parse import quote
 from shoal.core.trial import Seconds
 from shoal.reporting import sections, tables
 from shoal.reporting.facts.format import config, duration, number, score
+from shoal.reporting.facts.metrics import Account
 from shoal.reporting.facts.rows import TrialRow
 from shoal.ui.actions import LOG
 from shoal.ui.live import LiveStudy, Seen
@@ -293,10 +294,6 @@ def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> list[object]:
     link = f'<a href="/?study={from_here}">{escape(study.name)}</a>'
     kind = CHIPS.get(seen.standing.partition(":")[0], "")
     state = escape(sections.MEANING.get(seen.standing, seen.standing))
-    best = seen.account.best()
-    shown = ""
-    if best is not None:
-        shown = f"{seen.account.metric} {score(best.last)} · {best.id}"
     news = study.fault
     if not news and study.feed.items:
         news = study.feed.items[-1].text
@@ -304,7 +301,18 @@ def _study_row(study: LiveStudy, seen: Seen, quiet: Seconds) -> list[object]:
         (link, study.name, "html"),
         (f'<span class="chip {kind}">{state}</span>', state, "html"),
         (f"{len(seen.account.trials):,}", len(seen.account.trials)),
-        shown,
+        _best(seen.account),
         news[:120],
         (duration(max(0, round(quiet))), quiet),
     ]
+
+
+def _best(account: Account) -> str:
+    """The study's best score; that of each recipe, where each has its own metric."""
+    if account.by_recipe:
+        own = {name: _best(each) for name, each in account.by_recipe.items()}
+        return "; ".join(f"{name}: {shown}" for name, shown in own.items() if shown)
+    best = account.best()
+    if best is None:
+        return ""
+    return f"{account.metric} {score(best.last)} · {best.id}"

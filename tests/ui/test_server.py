@@ -26,7 +26,15 @@ from ui_kit import (
 
 from shoal.cli import app
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Commanded, Failed, Joined, Planned, Retired, Submitted
+from shoal.core.event import (
+    Commanded,
+    Evaluated,
+    Failed,
+    Joined,
+    Planned,
+    Retired,
+    Submitted,
+)
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import StudyError
@@ -255,6 +263,21 @@ def test_an_error_file_outside_the_study_is_not_shown(tmp_path: Path) -> None:
         "/part/trial", params={"study": "s", "trial": outside}
     )
     assert answer.status_code == 200 and "hidden words" not in answer.text
+
+
+def test_the_list_has_the_best_of_each_recipe_with_its_own_metric(
+    tmp_path: Path,
+) -> None:
+    aims = {"cnn": ("accuracy", "max"), "rnn": ("loss", "min"), "mlp": ("auc", "max")}
+    head = opened("both", metric=None, mode=None, aims=aims)
+    scores = {"a": ("cnn", {"accuracy": 0.5}), "b": ("cnn", {"accuracy": 0.75})}
+    scores |= {"c": ("rnn", {"loss": 0.25}), "d": ("rnn", {"loss": 4.0})}
+    begun = [submitted(name, {"recipe": own}, 1) for name, (own, _) in scores.items()]
+    told = [Evaluated(TrialId(name), 1.0, its) for name, (_, its) in scores.items()]
+    write(tmp_path / "both", {0.0: [head, *begun], 1.0: [*told]})
+    many(tmp_path / "one", 2)
+    listed = client_of(tmp_path).get("/list").text
+    assert "cnn: accuracy 0.75000 · b; rnn: loss 0.25000 · c<" in listed
 
 
 def test_several_studies_are_a_list(tmp_path: Path) -> None:
