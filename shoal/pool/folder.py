@@ -6,15 +6,19 @@ a second. The pool writes into `shares.json` how many slots each study is to hav
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from shoal.engine.files import replaced
 from shoal.engine.process import lives
 from shoal.pool.share import SlotClaim
+
+POLL = 0.2  # seconds between two looks whether the pool is open
 
 
 class PoolError(RuntimeError):
@@ -66,6 +70,7 @@ class PoolFolder:
         self.path = Path(path).absolute()
         self.lock = self.path / "pool.lock"
         self._opened = self.path / "pool.json"
+        self._opening = self.path / "opening.json"
         self._shares = self.path / "shares.json"
         self._signs = self.path / "studies"
 
@@ -76,12 +81,18 @@ class PoolFolder:
 
     # -- what the pool says ----------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Say that this process is about to open the pool."""
+        _write(self._opening, {"host": platform.node(), "pid": os.getpid()})
+
     def open(self, opened: OpenPool) -> None:
         """Say that the pool is open, or closes."""
         _write(self._opened, asdict(opened))
+        self._opening.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Say that there is no pool any more."""
+        self._opening.unlink(missing_ok=True)
         self._opened.unlink(missing_ok=True)
         self._shares.unlink(missing_ok=True)
 
@@ -94,6 +105,19 @@ class PoolFolder:
         if opened.host == platform.node() and lives(opened.pid) is False:
             return None
         return opened
+
+    def awaited(self) -> OpenPool | None:
+        """The pool, which may be about to open: its Ray takes a while to start."""
+        while (opened := self.opened()) is None and self._is_opening():
+            sleep(POLL)
+        return opened
+
+    def _is_opening(self) -> bool:
+        """Whether a process, of this machine as far as one can tell, is about to open the pool."""
+        found = _read(self._opening)
+        if found is None:
+            return False
+        return found["host"] == platform.node() and lives(found["pid"]) is not False
 
     def share(self, shares: Mapping[str, int]) -> None:
         """Say how many slots each study is to have."""

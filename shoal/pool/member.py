@@ -144,7 +144,7 @@ class PoolMember:
 
     def _opened(self) -> OpenPool:
         """The pool."""
-        opened = self._pool.opened()
+        opened = self._pool.awaited()
         if opened is None:
             raise PoolError(
                 f"there is no open pool in {self._pool.path}: start one with "

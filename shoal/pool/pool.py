@@ -88,13 +88,28 @@ def serve(
         cpus = None
         if slots is not None:
             cpus = slots * threads
-        own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
+        folder.begin()
+        say(_waits(address, slots))
+        try:
+            own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
+        except BaseException:
+            folder.close()
+            raise
         try:
             with _told_to_end() as over:  # Ray has its own signals until here
                 _lend(folder, _opened(threads, own), say, over, until_empty)
         finally:
             folder.close()
             cluster.leave(own, joined=True)
+
+
+def _waits(address: str | None, slots: int | None) -> str:
+    """What the pool waits for before it opens."""
+    if address is not None:
+        return f"Joining the Ray cluster at {address} …"
+    if slots is None:
+        return "Starting Ray …"
+    return f"Starting Ray ({slots} {'slot' if slots == 1 else 'slots'}) …"
 
 
 def _opened(threads: int, own: bool) -> OpenPool:

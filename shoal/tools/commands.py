@@ -15,7 +15,7 @@ import typer
 
 import shoal
 from shoal import reporting
-from shoal.pool.folder import summary, summary_lines
+from shoal.pool.folder import PoolFolder, summary, summary_lines
 from shoal.study.folder import Folder, StudyError, studies_in
 from shoal.study.watch.holder import process_of
 from shoal.tools.outcome import (
@@ -332,6 +332,9 @@ def pool(directory: Path, **options: Any) -> None:
     Raises:
         StudyError: Ray is not installed.
     """
+    folder = PoolFolder(directory)
+    folder.make()
+    folder.begin()  # studies wait for it from now on: to import Ray takes a while, too
     why = "a pool needs Ray: pip install -e '.[ray]' in Shoal's checkout"
     serve = _needing("shoal.pool.pool", ("ray",), why).serve
     serve(directory, say=typer.echo, **options)

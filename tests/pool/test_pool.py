@@ -5,6 +5,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -176,6 +177,29 @@ def test_without_a_pool_one_clear_error(tmp_path: Path, shoal_: Shoal) -> None:
     out, _ = study(shoal_, "lonely", 2).communicate(timeout=60)
     assert "there is no open pool in" in out
     assert "shoal pool" in out
+
+
+def test_a_pool_that_is_about_to_open_is_awaited(tmp_path: Path) -> None:
+    """A study that is run right after `shoal pool` came while the pool's Ray was starting."""
+    folder = PoolFolder(tmp_path / "pool")
+    folder.make()
+    assert folder.awaited() is None, "nobody opens it"
+    folder.begin()
+    opened = OpenPool("127.0.0.1:1", 1, platform.node(), os.getpid())
+    opening = threading.Timer(0.3, folder.open, [opened])
+    opening.start()
+    assert folder.awaited() == opened
+    opening.join()
+    folder.close()
+    assert folder.awaited() is None
+
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    folder.begin()
+    about = (folder.path / "opening.json").read_text()
+    about = about.replace(str(os.getpid()), str(gone.pid))
+    (folder.path / "opening.json").write_text(about)
+    gone.wait()
+    assert folder.awaited() is None, "it was killed while Ray started"
 
 
 def test_the_address_of_a_pool_is_good_in_every_folder(tmp_path: Path) -> None:

@@ -148,7 +148,13 @@ def use_token() -> None:
 
     A cluster that asks for none does not work with processes that show one.
     """
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    notices = logging.getLogger(maybe_enable_token_auth_if_token_available.__module__)
+    level = notices.level
+    notices.setLevel(logging.ERROR)  # it tells of the token, which is the pool's choice
+    try:
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    finally:
+        notices.setLevel(level)
 
 
 def _folder() -> dict[str, str]:

@@ -227,7 +227,7 @@ def _reached(address: str | None) -> str | None:
     pool = pool_of(address)
     if pool is None:
         return address
-    opened = pool.opened()
+    opened = pool.awaited()
     if opened is None:
         return None
     return _open_to(opened)
@@ -263,6 +263,7 @@ def _pooled(
     """Slots that a pool lends; the study waits until it gets its first."""
     with ExitStack() as open_:
         place = setup.folder.path
+        start.tell(start.since, f"Waiting for a slot of the pool in {pool.path} …")
         try:
             member = PoolMember(
                 pool, place, options.slots, options.threads, start.state
