@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,7 +109,14 @@ class PoolFolder:
 
     def awaited(self) -> OpenPool | None:
         """The pool, which may be about to open: its Ray takes a while to start."""
+        told = False
         while (opened := self.opened()) is None and self._is_opening():
+            if not told:
+                told = True
+                warnings.warn(
+                    f"the pool in {self.path} is starting: waiting for it. Ctrl-C ends the wait",
+                    stacklevel=2,
+                )
             sleep(POLL)
         return opened
 

@@ -188,7 +188,8 @@ def test_a_pool_that_is_about_to_open_is_awaited(tmp_path: Path) -> None:
     opened = OpenPool("127.0.0.1:1", 1, platform.node(), os.getpid())
     opening = threading.Timer(0.3, folder.open, [opened])
     opening.start()
-    assert folder.awaited() == opened
+    with pytest.warns(UserWarning, match="is starting: waiting for it"):
+        assert folder.awaited() == opened
     opening.join()
     folder.close()
     assert folder.awaited() is None
