@@ -84,6 +84,28 @@ def test_an_estimate_is_near_by_every_objective(objective: Any) -> None:
         assert some(look, policy) == pytest.approx(whole(look, policy), rel=0.15)
 
 
+def test_of_many_trials_over_whole_data_few_are_simulated() -> None:
+    """At each trial's end a policy looks at all trials: 1000 of them took it five seconds."""
+    slots = tuple(Slot(SlotId(f"w{i}")) for i in range(4))
+    many = [Trial(TrialId(f"t{i:04d}"), 1000.0) for i in range(1000)]
+    state = fold(State(), [Opened(1, {}), Joined(slots), *map(Submitted, many)])
+    look = view(state, 0.0, TABLE.of(state.known))
+    assert 5.0 < Ahead(inf, part=inf).price(look) < 6.0
+    seen: list[int] = []
+
+    class Counting:
+        def start(self) -> Any:
+            return Fifo().start()
+
+        def decide(self, view: View, memory: Any) -> Any:
+            seen.append(len(view.trials))
+            return Fifo().decide(view, memory)
+
+    found = Ahead()(look, Counting())
+    assert max(seen) <= 300
+    assert found == pytest.approx(ahead(look, Fifo()), rel=0.05)
+
+
 def test_what_runs_goes_on_where_it_runs() -> None:
     """Hopping cannot divide what fifo has begun: two of three trials stay at their slots."""
     state = started(*(trial(f"t{i}", 300.0) for i in range(3)))
