@@ -24,7 +24,7 @@ from shoal.study.results import check_known
 from shoal.study.setup import Setup, check_added, check_one_slot, epochs_of
 from shoal.train.function.recipe import UNLIMITED
 from shoal.train.lane.checkpoint import Checkpoints
-from shoal.train.recipe.several.recipes import own_config
+from shoal.train.recipe.several.recipes import changed, own_config
 
 Names = frozenset[TrialId]  # of the trials that there are
 
@@ -225,7 +225,7 @@ def _added(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
 
 def _copied(setup: Setup, state: State, name: TrialId, note: Note) -> Trial:
     known = check_known(state, TrialId(note["of"]))
-    config = {**known.config, **note["modify"]}
+    config = changed(setup.space or {}, known.config, note["modify"])
     own_config(setup.recipe, config)  # raises if it has one dimension twice
     size = epoch_size(state.shards, config)
     before = epoch_size(state.shards, known.config)

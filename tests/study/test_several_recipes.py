@@ -272,6 +272,27 @@ def test_a_dimension_by_both_of_its_names_is_refused(tmp_path: Path) -> None:
         study.enqueue({"recipe": "lines", "lr": 1.0, "recipe.lr": 2.0})
 
 
+def test_a_copy_with_another_recipe_has_the_values_of_that_recipe(
+    tmp_path: Path,
+) -> None:
+    study = trained(both(), tmp_path / "s", max_epochs=1)
+    first, *_, last = study.trials
+    assert first.config == {"recipe": "waves", "recipe.width": 4, "recipe.lr": 0.05}
+    with pytest.raises(
+        ValueError, match="'lines' needs recipe.lr, which the copied trial"
+    ):
+        study.clone(first.id, {"recipe": "lines"}, warm_start=False)
+    other = {"recipe": "lines", "recipe.lr": 0.5}
+    copy = study.clone(first.id, other, warm_start=False)
+    wide = {"recipe": "waves", "recipe.width": 8}
+    back = study.clone(last.id, wide, warm_start=False)
+    study.resume(progress=False)
+    configs = {each.id: each.config for each in study.trials}
+    assert configs[copy] == other
+    assert configs[back] == {**wide, "recipe.lr": 0.05}
+    assert {each.status for each in study.trials} == {"finished"}
+
+
 def test_evaluations_at_unlike_times_are_no_default(tmp_path: Path) -> None:
     one, other = Waves(), Lines()
     one.validate_every, other.validate_every = 0.5, "4 steps"  # type: ignore[misc]

@@ -89,6 +89,40 @@ def own_config(recipe: Recipe, config: Config) -> Config:
     return own
 
 
+def changed(space: Mapping[str, Any], config: Config, modify: Config) -> Config:
+    """The configuration with these values changed.
+
+    With another recipe, what came with the former one is left out. Of what comes with the new one,
+    the space gives the values that are no choice.
+
+    Raises:
+        ValueError: values that come with the new recipe are missing.
+    """
+    new = {**config, **modify}
+    if new.get(RECIPE) == config.get(RECIPE):
+        return new
+    prefix = f"{RECIPE}."
+    new = {
+        name: value
+        for name, value in new.items()
+        if name in modify or not name.startswith(prefix)
+    }
+    lacks = []
+    for name, domain in brought_by(space, str(new[RECIPE])).items():
+        if name in new or prefix + name in new:
+            continue
+        if isinstance(domain, int | float | str):
+            new[prefix + name] = domain
+        else:
+            lacks.append(prefix + name)
+    if lacks:
+        raise ValueError(
+            f"a copy with the recipe {new[RECIPE]!r} needs {', '.join(lacks)}, which the copied "
+            "trial does not have: give it beside recipe in modify="
+        )
+    return new
+
+
 def attribute(recipe: Recipe, config: Config, name: str) -> Any:
     """The recipe's attribute of this name, or what the configuration has in its place."""
     own = own_recipe(recipe, config)
