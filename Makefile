@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests run in two processes at a time: many of them wait for others to start.
+TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test quick slow soak lint house mutants bench gpu papers docs clean
@@ -28,10 +30,10 @@ demo: $(VENV)/.base  ## install, and train a grid of 16 models on real data
 test: lint quick  ## what must hold before every commit
 
 quick: $(VENV)/.dev
-	$(BIN)/pytest
+	$(TESTS)
 
 slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too
-	$(BIN)/pytest -m slow
+	$(TESTS) -m slow
 
 soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400

@@ -27,7 +27,7 @@ from shoal.pool.pool import SILENT, Attendance
 from shoal.pool.share import SlotClaim
 
 RECIPE = """
-import time
+import os, time
 import numpy as np, torch, shoal
 
 class Slow(shoal.Recipe):
@@ -40,7 +40,7 @@ class Slow(shoal.Recipe):
     def configure_optimizers(self, model, config):
         return torch.optim.SGD(model.parameters(), lr=config["lr"])
     def training_step(self, model, batch):
-        time.sleep(0.1)
+        time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
         return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 """
 HERE = Path(shoal.__file__).parents[1]
@@ -54,10 +54,11 @@ def shoal_(tmp_path: Path) -> Iterator[Shoal]:
     (tmp_path / "recipe.py").write_text(RECIPE)
 
     def start(*arguments: str) -> subprocess.Popen[str]:
+        step_seconds = "0" if arguments[0] == "replay" else "0.1"
         process = subprocess.Popen(
             [sys.executable, "-m", "shoal.cli", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": str(HERE), "STEP_SECONDS": step_seconds},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
