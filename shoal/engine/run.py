@@ -30,7 +30,7 @@ from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.ports import Backend, Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State, View, durable, view
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import is_met
 from shoal.engine.journal import Journal
 
@@ -96,7 +96,7 @@ def run(
         at = _AtMoment(now, state)
         at.note(_happened(at, events, deadline))
         before = at.state.plan
-        at.note(_imposed(at, events))
+        at.note(_imposed(at, events, state.running))
         wake_at = deciders.ask(at)
 
         state = at.state
@@ -150,18 +150,23 @@ def _happened(
     return entries
 
 
-def _imposed(at: _AtMoment, events: Sequence[Event]) -> list[Entry]:
+def _imposed(
+    at: _AtMoment, events: Sequence[Event], ran: Mapping[TrialId, Gang]
+) -> list[Entry]:
     """The trials that end whatever the deciders want.
 
     They are retired from outside, or too many slots died under them. The backend must be told to
     stop them. So `run` notes them after it has looked at the plan `before`, and the difference
-    between that plan and the next one is carried out.
+    between that plan and the next one is carried out. `ran`: what ran until this moment.
     """
     ends: list[Entry] = [event for event in events if isinstance(event, Retired)]
     state = at.state
     for trial, strikes in state.strikes_of_slots.items():
         if strikes >= MAX_STRIKES and trial in state.trials:
-            ends.append(Failed(trial, f"its slot died under it {strikes} times"))
+            why = f"its slot died under it {strikes} times"
+            if trial in ran and ran[trial].shards:
+                why += f", the last time at shard {' or '.join(ran[trial].shards)}"
+            ends.append(Failed(trial, why))
     return ends
 
 

@@ -9,7 +9,7 @@ from simkit import SHARDS, rates, slots, study, trial
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.check import PlanError
-from shoal.core.cluster import Slot, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import (
     Commanded,
     Entry,
@@ -220,6 +220,23 @@ def test_a_trial_whose_slot_dies_under_it_too_often_fails() -> None:
         "t001": "finished",
     }
     assert [time for time, entry in lines if isinstance(entry, Failed)] == [22.0]
+
+
+def test_a_shard_whose_reader_ends_its_process_is_named() -> None:
+    """Its only holder dies each time, 2 s after the trial begins to visit it."""
+    sizes = {ShardId("s7"): 10}
+    here = slots(sizes)
+    script: list[tuple[float, Any]] = []
+    for k in range(MAX_STRIKES):
+        script += [
+            (10.0 * k + 2, Left(frozenset({here[0].id}), died=True)),
+            (10.0 * k + 4, Joined(here)),
+        ]
+    more = {"at": here, "shards": sizes, "script": script, "count": 1}
+    _, state = study(Hop(), rates(1.0), **more)
+    assert state.ended == {
+        "t000": "failed: its slot died under it 3 times, the last time at shard s7"
+    }
 
 
 def test_strikes_count_from_the_last_durable_state() -> None:

@@ -155,7 +155,8 @@ def test_a_trial_that_kills_its_slot_each_time_fails_and_the_others_finish(
         assert code == 0, said
         driver.vanish()
     study = shoal.load_study(tmp_path / "s")
-    assert {t.config["width"]: t.status for t in study.trials} == {
+    ends = {t.config["width"]: t.status.partition(", ")[0] for t in study.trials}
+    assert ends == {
         4: "finished",
         5: "failed: its slot died under it 3 times",
         6: "finished",
