@@ -105,13 +105,15 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
         if isinstance(entry, Remembered) and entry.who == "policy" and entry.memory
     ]
     stamps = max((seen for memory in said for seen in memory.values()), key=len)
-    assert len(stamps) == 4
-    speeds = [
-        (after[1] - before[1]) / (after[0] - before[0])
+    # Between two widths the trial may stand still for a moment.
+    speeds = {
+        before[2]: (after[1] - before[1]) / (after[0] - before[0])
         for before, after in pairwise(stamps)
-    ]
+        if before[2]
+    }
+    assert list(speeds) == [1, 2, 4]
     assert (
-        min(speeds) > 0 and max(speeds) < 1 / 0.001
+        min(speeds.values()) > 0 and max(speeds.values()) < 1 / 0.001
     )  # a batch of 10 takes 10 ms at any width
     assert set(study.state.ended.values()) == {"finished"}
 
