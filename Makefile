@@ -32,8 +32,8 @@ test: lint quick  ## what must hold before every commit
 quick: $(VENV)/.dev
 	$(TESTS)
 
-slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too
-	$(TESTS) -m slow
+slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as begin within 45 minutes
+	$(TESTS) -m "slow and not soak" $(if $(WITHIN),--within $(WITHIN) -rs)
 
 soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400

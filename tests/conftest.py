@@ -1,17 +1,48 @@
-"""Shared by all tests: one thread, and a small recipe that trains in milliseconds."""
+"""Shared by all tests: one thread, a limit for their time, and a small recipe that trains in
+milliseconds.
+"""
 
 import os
+import zlib
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import pytest
 
 import shoal
+
+BEGAN = monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--within",
+        type=float,
+        metavar="MINUTES",
+        help="skip the tests that have not begun by then; begin anywhere in the list",
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """With a limit, the tests that it leaves out are others in each run."""
+    if config.getoption("within") and items:
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+        first = zlib.crc32(run.encode()) % len(items)  # the same in all its processes
+        items[:] = items[first:] + items[:first]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    limit = item.config.getoption("within")
+    if limit and monotonic() - BEGAN > limit * 60:
+        pytest.skip(f"not begun within {limit:g} minutes")
 
 
 class Blobs(shoal.Recipe):

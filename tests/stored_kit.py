@@ -188,13 +188,19 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
 
 
 # What the status and the page say since the stored studies were digested.
-SAID_SINCE = frozenset(["dealt_bytes", "formed", "rescales", "shares", "waiting"])
+SAID_SINCE = frozenset(
+    ["dealt_bytes", "formed", "rescales", "shares", "starting", "waiting"]
+)
 SHOWN_SINCE = frozenset(["overhead"])
 
 
 def status(folder: Path) -> dict[str, Any]:
     """What `shoal status --json` says, without its prose."""
     found: dict[str, Any] = plain(reporting.summary(shoal_lines(folder)))
+    if found["policy"]:
+        found["policy"].pop("objective", None)
+    if found["throughput"]:  # the wait for slots counted, too
+        found["throughput"] *= 1 - found["starting"] / found["seconds"]
     return {key: item for key, item in found.items() if key not in SAID_SINCE}
 
 

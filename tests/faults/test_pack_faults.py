@@ -158,7 +158,12 @@ def test_a_search_that_waits_for_nobody_equals_its_own_record(tmp_path: Path) ->
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kills", [["slot", "driver"], ["both", "slot", "driver"]], ids="-".join
+    "kills",
+    [
+        pytest.param(["slot", "driver"], marks=pytest.mark.soak),
+        ["both", "slot", "driver"],
+    ],
+    ids="-".join,
 )
 def test_kill_9_of_a_packed_search_on_ray(
     tmp_path: Path, packed: shoal.Study, kills: list[str]

@@ -215,7 +215,7 @@ class Borrowed:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_slot_that_is_busy_joins_when_it_comes_free(
     tmp_path: Path, kill: bool
 ) -> None:

@@ -29,7 +29,15 @@ def studied(recipe: Exact, widths: list[int]) -> shoal.Study:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy", ["doubling", "equi", "elastic", "waterfill", "flotilla"]
+    "policy",
+    [
+        "elastic",
+        "flotilla",
+        *(
+            pytest.param(policy, marks=pytest.mark.soak)
+            for policy in ("doubling", "equi", "waterfill")
+        ),
+    ],
 )
 def test_wide_trials_finish_and_learn_as_on_one_slot(
     tmp_path: Path, policy: str

@@ -194,13 +194,14 @@ def test_all_text_columns_are_left_out_or_several_by_name(tmp_path):
     source = tmp_path / "t.csv"
     source.write_text(TEXTS, encoding="utf-8")
     shoal.Data.make_shards(source, tmp_path / "all", shards=1, numeric_only=True)
-    whole = np.load(tmp_path / "all" / "s000.npz")
+    with np.load(tmp_path / "all" / "s000.npz") as file:
+        whole = dict(file)
     assert sorted(whole) == ["a", "b"] and sorted(whole["b"]) == [2, 3, 4]
     command = ["data", "shard", str(source), str(tmp_path / "some"), "--shards", "1"]
     done = CliRunner().invoke(app, [*command, "--drop", "name, city"])
     assert done.exit_code == 0, done.output
-    some = np.load(tmp_path / "some" / "s000.npz")
-    assert all((some[name] == whole[name]).all() for name in "ab")
+    with np.load(tmp_path / "some" / "s000.npz") as some:
+        assert all((some[name] == whole[name]).all() for name in "ab")
 
 
 def test_bad_sources_are_refused_before_anything_is_written(arrays, tmp_path):
