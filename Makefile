@@ -32,7 +32,7 @@ test: lint quick  ## what must hold before every commit
 quick: $(VENV)/.dev
 	$(TESTS)
 
-slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as begin within 45 minutes
+slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as begin within 40 minutes
 	$(TESTS) -m "slow and not soak" $(if $(WITHIN),--within $(WITHIN) -rs)
 
 soak: $(VENV)/.dev  ## hours of killing and churn
