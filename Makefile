@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests run in two processes at a time: many of them wait for others to start.
+# Tests run in two processes at a time: much of their time is waiting for slots to start.
 TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 

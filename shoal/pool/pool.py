@@ -12,6 +12,7 @@ from time import monotonic, sleep
 
 from filelock import FileLock, Timeout
 
+from shoal.backend.opening import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
@@ -89,7 +90,7 @@ def serve(
         if slots is not None:
             cpus = slots * threads
         folder.begin()
-        say(_waits(address, slots))
+        say(ray_starts(address, slots))
         try:
             own, _ = cluster.join(address, slots, threads, STORE_GB, cpus)
         except BaseException:
@@ -101,15 +102,6 @@ def serve(
         finally:
             folder.close()
             cluster.leave(own, joined=True)
-
-
-def _waits(address: str | None, slots: int | None) -> str:
-    """What the pool waits for before it opens."""
-    if address is not None:
-        return f"Joining the Ray cluster at {address} …"
-    if slots is None:
-        return "Starting Ray …"
-    return f"Starting Ray ({slots} {'slot' if slots == 1 else 'slots'}) …"
 
 
 def _opened(threads: int, own: bool) -> OpenPool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from shoal.backend.opening import slots_text
 from shoal.backend.ray.fleet import Fleet
 from shoal.core.trial import Seconds
 
@@ -26,7 +27,7 @@ class SlotsOpening:
         ray = "Ray is there"
         if joined:
             ray = f"Ray is there after {self._since - before:.1f} s"
-        waits = f"opening {_slots(len(self._fleet.processes))} …"
+        waits = f"opening {slots_text(len(self._fleet.processes))} …"
         self._tell(self._since, f"{ray}; {waits}")
 
     def awaited(self, now: Seconds) -> bool:
@@ -49,9 +50,5 @@ class SlotsOpening:
         """How many slots are open."""
         ready, all_ = len(self._fleet.ready), len(self._fleet.processes)
         if ready == all_:
-            return f"{_slots(all_)} open"
-        return f"{ready} of {_slots(all_)} open"
-
-
-def _slots(count: int) -> str:
-    return f"{count} slot" if count == 1 else f"{count} slots"
+            return f"{slots_text(all_)} open"
+        return f"{ready} of {slots_text(all_)} open"

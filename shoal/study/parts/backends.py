@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal.backend.course import Positions
 from shoal.backend.local import Local
+from shoal.backend.opening import ray_starts
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -18,7 +19,6 @@ from shoal.engine.journal import Grouping
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
-from shoal.reporting.facts.format import plural
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
@@ -281,7 +281,7 @@ def _pooled(
 
 def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     """The backend of slots, `ray`. Before that is imported, it is said what the run waits for."""
-    start.tell(start.since, _what_starts(options))
+    start.tell(start.since, ray_starts(options.address, options.slots))
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
 
@@ -309,11 +309,3 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     )
     slots.warn_of_idle_feeders(setup.recipe, start.data)
     return Ray(setup.recipe, start.data, course, slots)
-
-
-def _what_starts(options: Options) -> str:
-    """What a run on Ray waits for first."""
-    if options.address is not None:
-        return f"Joining the Ray cluster at {options.address} …"
-    slots = "" if options.slots is None else f" ({plural(options.slots, 'slot')})"
-    return f"Starting Ray{slots} …"
