@@ -370,6 +370,28 @@ def test_a_file_url_is_a_path_and_nothing_is_copied(tmp_path: Path) -> None:
     assert not cache.exists()
 
 
+def test_what_lies_everywhere_is_staged_if_asked(tmp_path: Path) -> None:
+    """Once it was fetched, the shared folder is not read any more."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    written(shared, "a", "b")
+    places = {name: {"*": str(shared / f"{name}.npz")} for name in "ab"}
+    plain = shoal.Data.shards(places, cache=str(tmp_path / "unused"))
+    data = shoal.Data.shards(places, cache=str(tmp_path / "cache"), stage=True)
+    assert data.fingerprint == plain.fingerprint
+    for file in shared.iterdir():
+        file.unlink()
+    assert data.rows(data.shards[1], np.array([2]))["y"].tolist() == [2]
+    assert not (tmp_path / "unused").exists()
+
+
+def test_a_folder_is_not_staged(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    places = {"a": {"*": str(tmp_path / "pictures")}}
+    with pytest.raises(DataError, match=r"pictures is a folder.*leave stage out"):
+        shoal.Data.shards(places, stage=True)
+
+
 def test_a_url_within_another_has_the_ending_of_its_file(tmp_path: Path) -> None:
     written(tmp_path, "a")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as packed:

@@ -18,6 +18,7 @@ from shoal.train.data.columns import DataError
 LOCAL = "local"  # the node of the local backend
 EVERYWHERE = "*"  # in place of a node: each node finds the shard there
 FILE = "file://"
+COPIED = "local://"  # of fsspec: a path here, which is fetched as any URL is
 TABLES = ("train", "valid")
 FORM = 'a catalogue is {shard id: {node: path}}, such as {"s000": {"node1": "/data/s000.npz"}}'
 
@@ -122,6 +123,10 @@ class Catalogue:
         table[name] = {**table.get(name, {}), node: path}
         return Catalogue(parts["train"], parts["valid"])
 
+    def staged(self) -> Catalogue:
+        """The same, but each node fetches what lies everywhere, as it does with a URL."""
+        return Catalogue(*(_staged(parts) for parts in (self.train, self.valid)))
+
     def text(self) -> str:
         """The catalogue as TOML."""
         lines: list[str] = []
@@ -217,6 +222,29 @@ def _path(part: str, path: Any, folder: Path | None) -> str:
     if is_url(text) or Path(text).is_absolute():
         return text
     return str((folder or Path.cwd()) / text)
+
+
+def _staged(parts: Parts) -> Parts:
+    """The parts, with paths that every node has written as URLs."""
+    return {
+        part: {node: _as_url(node, path) for node, path in places.items()}
+        for part, places in parts.items()
+    }
+
+
+def _as_url(node: str, path: str) -> str:
+    """The place of a part, which is fetched if it lies everywhere.
+
+    Raises:
+        DataError: it is a folder.
+    """
+    if node != EVERYWHERE or is_url(path):
+        return path
+    if Path(path).is_dir():
+        raise DataError(
+            f"{path} is a folder, and stage=True fetches files: make it a .tar, or leave stage out"
+        )
+    return COPIED + Path(path).as_posix()
 
 
 def is_url(path: str) -> bool:

@@ -66,6 +66,7 @@ class FromShards(Generic[D]):
         *,
         cache_gb: GiB = CACHE_GB,
         cache: str | None = None,
+        stage: bool = False,
     ) -> D:
         """Shards that stay at the nodes where they lie: {shard id: {node: path}}.
 
@@ -77,7 +78,8 @@ class FromShards(Generic[D]):
         Each shard is a file: .npz, .npy, .csv, .parquet, .arrow, .tar, a folder of pictures by
         class; or any that the recipe's method `read(path)` reads. Paths may be URLs of fsspec:
         each holder fetches the file once, and keeps up to `cache_gb` GiB in the folder `cache` (by
-        default in the temporary folder).
+        default in the temporary folder). With `stage` it does so with the paths of "*", too: for
+        a shared folder that is slower than a node's own disk.
 
         Before any work each holder looks at its files: how large they are, a checksum, and the
         first holder how many samples of which columns there are.
@@ -88,7 +90,10 @@ class FromShards(Generic[D]):
         """
         how = _SURVEY.get() or Survey()
         limit = UrlCache(cache_gb, None if cache is None else str(cache))
-        asked = Asked(catalogue_of(train, valid), limit, how.recipe)
+        catalogue = catalogue_of(train, valid)
+        if stage:
+            catalogue = catalogue.staged()
+        asked = Asked(catalogue, limit, how.recipe)
         findings = how.surveyor(asked)
         good = check(asked, findings)
         make: Any = self._kind

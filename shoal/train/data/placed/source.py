@@ -12,7 +12,12 @@ from shoal.core.cluster import ShardId
 from shoal.train.data.columns import Columns, DataError, ShardError
 from shoal.train.data.parts import Index, Parts, RowSource
 from shoal.train.data.placed.cache import UrlCache
-from shoal.train.data.placed.catalogue import Catalogue, Place, is_url
+from shoal.train.data.placed.catalogue import (
+    EVERYWHERE,
+    Catalogue,
+    Place,
+    is_url,
+)
 from shoal.train.data.placed.forms import ONLY, Read, opened, read_whole
 from shoal.train.data.placed.survey import Content, Stamp, content_of, located, stamp_of
 
@@ -109,8 +114,14 @@ class PlacedFiles:
         return file
 
     def _found(self, place: Place) -> tuple[Path, Stamp]:
-        file = located(place.path, place.node, self.cache)
+        file = located(place.path, self._holder(place), self.cache)
         return file, stamp_of(file, place.path)
+
+    def _holder(self, place: Place) -> str:
+        """The node whose cache has the file: this one, also of what lies everywhere."""
+        if place.node == EVERYWHERE and self.names:
+            return self.names[0]
+        return place.node
 
     def _verified(self, part: ShardId, place: Place, file: Path) -> tuple[Path, Stamp]:
         """The file, if it holds what it must; one that was fetched is fetched once again if not."""
@@ -118,7 +129,7 @@ class PlacedFiles:
         stamp = stamp_of(file, place.path)
         content = content_of(file)
         if content != wanted and is_url(place.path):
-            self.cache.forget(place.path, place.node)
+            self.cache.forget(place.path, self._holder(place))
             file, stamp = self._found(place)
             content = content_of(file)
         if content != wanted:
