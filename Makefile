@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow soak lint house mutants bench gpu papers docs clean
+.PHONY: demo test quick slow slurm soak lint house mutants bench gpu papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,7 +33,10 @@ quick: $(VENV)/.dev
 	$(TESTS)
 
 slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as begin within 40 minutes
-	$(TESTS) -m "slow and not soak" $(if $(WITHIN),--within $(WITHIN) -rs)
+	$(TESTS) -m "slow and not soak and not slurm" $(if $(WITHIN),--within $(WITHIN) -rs)
+
+slurm: $(VENV)/.dev  ## with a real Slurm of virtual nodes on this machine; skipped where it is not installed
+	$(BIN)/pytest -m slurm -rs
 
 soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
