@@ -1,18 +1,15 @@
 """Idle nodes as what Slurm's accounting leaves over: nodes that no allocation covers."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from math import inf
 
+from shoal.harvest.hosts import hosts
 from shoal.simulate.source import TraceSource
 from shoal.simulate.trace import IdleLog
 
 Span = tuple[float, float]  # from when to when
 Row = Mapping[str, str]  # by column
-COMMA = re.compile(r",(?![^\[]*\])")  # one outside of brackets
-RANGES = re.compile(r"\[[^\[\]]*\]")
-PIECE = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")  # a text, or ranges in brackets
 NEVER = ("Unknown", "None", "")  # of a start: there was none; of an end: none yet
 
 
@@ -32,7 +29,7 @@ def read_sacct(source: TraceSource, text: str) -> IdleLog:
         if row["Start"] in NEVER or row["NodeList"] in ("", "None assigned"):
             continue
         span = _span(source, line, row)
-        for given in hosts(source, line, row["NodeList"]):
+        for given in _hosts(source, line, row["NodeList"]):
             busy.setdefault(source.node(line, given), []).append(span)
     return _idle(source, busy)
 
@@ -109,62 +106,13 @@ def _timestamp(text: str) -> float:
     return found.timestamp()
 
 
-def hosts(source: TraceSource, line: int | None, listed: str) -> list[str]:
-    """The nodes of a Slurm host list: "n[1-3,07],login" is n1 n2 n3 n07 login.
+def _hosts(source: TraceSource, line: int | None, listed: str) -> list[str]:
+    """The nodes of a Slurm host list.
 
     Raises:
         TraceError: not such a list.
     """
-    found: list[str] = []
     try:
-        for part in COMMA.split(listed):
-            found += _names(part)
-    except ValueError:
-        raise source.wrong(line, f"not a host list: {listed!r}") from None
-    return found
-
-
-def _names(part: str) -> list[str]:
-    """The nodes of one part of a host list, such as "n[1-3,07]".
-
-    Raises:
-        ValueError: it is no such part.
-    """
-    outside = RANGES.sub("", part)
-    if not part or "[" in outside or "]" in outside:
-        raise ValueError(part)
-
-    names = [""]
-    for text, ranges in PIECE.findall(part):
-        names = _continued(names, _endings(text, ranges))
-    return names
-
-
-def _endings(text: str, ranges: str) -> list[str]:
-    """What a piece of a host list stands for: its text, or the numbers of its ranges."""
-    if text:
-        return [text]
-    return _numbers(ranges)
-
-
-def _continued(names: Sequence[str], endings: Sequence[str]) -> list[str]:
-    """Each of the names with each of the endings."""
-    return [name + ending for name in names for ending in endings]
-
-
-def _numbers(ranges: str) -> list[str]:
-    """The numbers of "1-3,07", as they are written.
-
-    Raises:
-        ValueError: it is no such list.
-    """
-    found: list[str] = []
-    for piece in ranges.split(","):
-        low, dash, high = piece.partition("-")
-        if not dash:
-            high = low
-        if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
-            raise ValueError(piece)
-        for number in range(int(low), int(high) + 1):
-            found.append(f"{number:0{len(low)}d}")
-    return found
+        return hosts(listed)
+    except ValueError as error:
+        raise source.wrong(line, str(error)) from None

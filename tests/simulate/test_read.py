@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.simulate.read import read_log
-from shoal.simulate.sacct import hosts
-from shoal.simulate.source import TraceSource
 from shoal.simulate.trace import TraceError
 
 NODES = ["n1", "n2"]
@@ -307,19 +305,3 @@ def test_allocations_may_come_in_any_order_and_share_nodes(tmp_path_factory, dat
             for n in NODES
             if not any(m == n and s <= minute < s + d for m, s, d in spans)
         }
-
-
-def test_host_lists():
-    source = TraceSource("log", None)
-    assert hosts(source, 1, "n[1-3,07],login,c[1]n") == [
-        "n1",
-        "n2",
-        "n3",
-        "n07",
-        "login",
-        "c1n",
-    ]
-    assert hosts(source, 1, "r[1-2]n[08-09]") == ["r1n08", "r1n09", "r2n08", "r2n09"]
-    for bad in ("n[3-1]", "n[1-", "n[a-b]", "n[]", "n1,,n2", "n]1", "n[1-2-3]"):
-        with pytest.raises(TraceError, match="not a host list"):
-            hosts(source, 1, bad)
