@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow slurm soak lint house mutants bench gpu papers docs clean
+.PHONY: demo test quick slow slurm faults soak lint house mutants bench gpu papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,9 @@ slow: $(VENV)/.dev  ## checks that take minutes; CI runs them too, as many as be
 
 slurm: $(VENV)/.dev  ## with a real Slurm of virtual nodes on this machine; skipped where it is not installed
 	$(BIN)/pytest -m slurm -rs
+
+faults: $(VENV)/.dev  ## what is broken on purpose: processes, files, networks; quick and slow ones, not the soak
+	$(TESTS) -m "faults and not soak and not slurm" -rs
 
 soak: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
