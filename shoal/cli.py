@@ -68,7 +68,9 @@ from shoal.tools.arguments import (
     Sharded,
     ShardNumber,
     ShardsIn,
+    SlotChange,
     SlotMemory,
+    SlotNumber,
     Slots,
     Space,
     SpecPolicies,
@@ -170,7 +172,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add a trial to a study: at once if it runs, else when it is resumed."""
-    _commands().add(**locals())
+    _commands().beside().add(**locals())
 
 
 @app.command()
@@ -178,13 +180,21 @@ def extend(
     directory: Dir, trial: Extended, max_epochs: MoreEpochs, as_json: AsJson = False
 ) -> None:
     """Have a trial train for more epochs: at once if the study runs, else when it is resumed."""
-    _commands().extend(directory, trial, max_epochs, as_json)
+    _commands().beside().extend(directory, trial, max_epochs, as_json)
 
 
 @app.command()
 def stop(directory: Dir, trial: StopTrial = None, as_json: AsJson = False) -> None:
     """Take a trial out before its end; without a trial, end the run after the units under way."""
-    _commands().stop(directory, trial, as_json)
+    _commands().beside().stop(directory, trial, as_json)
+
+
+@app.command()
+def slots(
+    directory: Dir, change: SlotChange, number: SlotNumber, as_json: AsJson = False
+) -> None:
+    """Give a running study more or fewer slots, or so many; one that goes ends its visit first."""
+    _commands().beside().slots(directory, change, number, as_json)
 
 
 @app.command()

@@ -1,5 +1,8 @@
 """What is said while slots open: that takes a while on Ray, and nothing trains meanwhile."""
 
+# Slots for each GPU, or for each CPU, of this machine; more are taken for a slip of the pen.
+MOST_EACH = 4
+
 
 def ray_starts(address: str | None, slots: int | None) -> str:
     """What a process waits for that starts Ray with so many slots, or joins it at an address."""

@@ -192,7 +192,8 @@ class Decided:
 class Commanded:
     """A person, a time limit or the system asked for something.
 
-    "stop" ends the run; the study can be resumed.
+    "stop" ends the run; the study can be resumed. "slots" gives it more, fewer or so many slots:
+    `why` is "+2", "-1" or "4".
     """
 
     what: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.reporting.facts.gantt import chart as chart
     from shoal.reporting.facts.metrics import account as account
+    from shoal.reporting.facts.standing import asked as asked
     from shoal.reporting.facts.standing import standing as standing
     from shoal.reporting.html import page as page
     from shoal.reporting.html import save as save
@@ -26,6 +27,7 @@ _HOME = {
     "write": "html",
     "account": "facts.metrics",
     "Progress": "live.progress",
+    "asked": "facts.standing",
     "standing": "facts.standing",
     "rescales_line": "lines",
     "status_lines": "lines",
@@ -35,6 +37,7 @@ _HOME = {
 __all__ = [
     "Progress",
     "account",
+    "asked",
     "chart",
     "page",
     "rescales_line",

@@ -16,7 +16,7 @@ from shoal.reporting.facts.format import (
     share,
     size,
 )
-from shoal.reporting.facts.standing import standing_lines
+from shoal.reporting.facts.standing import asked_lines, standing_lines
 
 TOP = 5  # of a kind of line
 SHORT = 1.0  # seconds of waiting that are not worth a word
@@ -31,6 +31,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *fold_lines(found),
         _time_line(found),
         *_slot_lines(found),
+        *asked_lines(found.get("asked")),
         *standing_lines(found.get("standing", ())),
         *_feeder_lines(found),
         *_given_lines(found),

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+from shoal.backend.opening import MOST_EACH
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.visits import ValidateEvery
@@ -18,8 +19,6 @@ from shoal.study.folder import StudyError
 from shoal.train.lane.device import gpus
 from shoal.train.slot.setup import cpus_here
 
-# Slots for each GPU, or for each CPU, of this machine; more are taken for a slip of the pen.
-MOST_EACH = 4
 # Arguments of `create_study`, which users may look for here.
 OF_THE_STUDY = frozenset(
     {

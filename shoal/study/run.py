@@ -20,11 +20,13 @@ from shoal.engine.run import reopened, run
 from shoal.profile.given import Given, tells_of_hops
 from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
-from shoal.study import control
 from shoal.study.called import Called, checked
 from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
+from shoal.study.notes import control
+from shoal.study.notes.meaning import meaning
+from shoal.study.notes.slots import resizing
 from shoal.study.options import believer, check_slots, given_rows, profile_of
 from shoal.study.parts.asked import (
     about_every,
@@ -307,7 +309,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
     reached = Reachable(
         made.backend,
         Inbox(setup.folder.path),
-        control.meaning(setup),
+        meaning(setup),
         ready.start.state,
     )
     watchers.append(open_.enter_context(reached))
@@ -339,6 +341,7 @@ def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
         MetricCheck(setup.aim),
         SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
+        *resizing(made.backend),
         *made.watchers,
     ]
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
-from shoal.core.trial import TrialId
-from shoal.study import control
 from shoal.study.folder import Folder, StudyError, code_name
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
+from shoal.study.notes.beside import BesideSearcher
 from shoal.study.options import Options, check_names, check_timeout, check_widths
-from shoal.study.own import OwnCode, check_ask
+from shoal.study.own import check_ask
 from shoal.study.parts.asked import Wishes, either, searcher_of, widths_of
 from shoal.study.parts.planned import of_study
 from shoal.study.parts.result import TrialResult
@@ -40,7 +39,7 @@ LARGER = frozenset(
 DIRECTIONS = {"minimize": "min", "maximize": "max"}
 
 
-class Study(OwnCode):
+class Study(BesideSearcher):
     """A search: a recipe, where it is stored, and what is to be optimized.
 
     Made by `create_study` or `load_study`. `searcher`: what `optimize` and `ask` use if they are
@@ -216,72 +215,6 @@ class Study(OwnCode):
         if self._own is None:
             self._own = OwnLoop(self.setup, self._searcher)
         return self._own
-
-    # -- beside the searcher -------------------------------------------------------------------
-
-    def enqueue(
-        self,
-        config: Mapping[str, Any],
-        *,
-        max_epochs: float | None = None,
-        widths: tuple[int, int] | None = None,
-        priority: float = 1.0,
-        skip_if_exists: bool = False,
-    ) -> TrialId:
-        """Add a trial of one's own, which is trained beside the searcher's; returns its name.
-
-        `skip_if_exists`: not if there is a trial of this configuration; then returns its name.
-        `widths`: its fewest and most slots (default: one). `priority`: against others, for
-        policies that look at it. While the study runs, here or in another process, the run takes
-        the trial in within about a second; else the next run does.
-
-        Raises:
-            StudyError: the study has not begun, no slots could have these widths, or the
-                configuration lacks a key that is read, or has one that nobody reads.
-        """
-        return control.enqueue(
-            self.setup, config, max_epochs, widths, priority, skip_if_exists
-        )
-
-    def clone(
-        self,
-        trial: str,
-        modify: Mapping[str, Any] | None = None,
-        *,
-        warm_start: bool = True,
-        max_epochs: float | None = None,
-    ) -> TrialId:
-        """Add a copy of a trial with some of its configuration changed; returns its name.
-
-        With `warm_start` it goes on from the trial's newest durable state. `max_epochs`: in all,
-        those of the state included; None: as long as the trial itself. It works while the study
-        runs, as `enqueue` does.
-
-        Raises:
-            StudyError: there is no such trial or no such state, nothing would be left to train, or
-                as for `enqueue`.
-        """
-        return control.clone(
-            self.setup, TrialId(trial), modify or {}, warm_start, max_epochs
-        )
-
-    def extend(self, trial: str, max_epochs: float) -> None:
-        """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.
-
-        Raises:
-            StudyError: there is no such trial, it failed or was taken out, or its state is gone.
-        """
-        control.extend(self.setup, TrialId(trial), max_epochs)
-
-    def stop(self, trial: str | None = None) -> None:
-        """Take a trial out before its end; None: end the run, as Ctrl-C does.
-
-        Nothing happens to a trial that has ended.
-
-        Raises:
-            StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
-        """
-        control.stop(self.setup, trial)
 
 
 def create_study(

@@ -1,7 +1,7 @@
 """The arguments and options of the commands, with their help texts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -190,6 +190,13 @@ Cold = Annotated[
 ]
 StopTrial = Annotated[
     str | None, typer.Argument(metavar="TRIAL", help="a trial [default: the whole run]")
+]
+SlotChange = Annotated[
+    Literal["add", "remove", "set"],
+    typer.Argument(metavar="add|remove|set", help="what to do", show_choices=False),
+]
+SlotNumber = Annotated[
+    int, typer.Argument(metavar="N", help="how many slots", min=1, show_default=False)
 ]
 
 # Of `plan` and `simulate`.

@@ -77,85 +77,6 @@ def resume(
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
 
-@errors()
-def add(
-    directory: Path,
-    values: list[str] | None,
-    copy: str | None,
-    cold: bool,
-    as_json: bool,
-    **wishes: Any,
-) -> None:
-    """Add a trial to a study. `wishes`: its max_epochs, widths and priority.
-
-    Raises:
-        StudyError: an option does not go with the others.
-    """
-    study = shoal.load_study(directory)
-    config = parse_config(values or [])
-    if copy is None:
-        name = _enqueue(study, config, cold, **wishes)
-    else:
-        name = _clone(study, copy, config, cold, **wishes)
-    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
-
-
-def _enqueue(
-    study: "shoal.Study",
-    config: dict[str, Any],
-    cold: bool,
-    *,
-    max_epochs: int | None,
-    widths: tuple[int, int] | None,
-    priority: float | None,
-) -> str:
-    """Add a new trial, and return its name."""
-    if cold or not config:
-        raise StudyError(
-            "a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, "
-            "and may be --cold"
-        )
-    if priority is None:
-        priority = 1.0
-    return study.enqueue(
-        config, max_epochs=max_epochs, widths=widths, priority=priority
-    )
-
-
-def _clone(
-    study: "shoal.Study",
-    copy: str,
-    config: dict[str, Any],
-    cold: bool,
-    *,
-    max_epochs: int | None,
-    widths: tuple[int, int] | None,
-    priority: float | None,
-) -> str:
-    """Add a copy of a trial, and return its name."""
-    if widths is not None or priority is not None:
-        raise StudyError(
-            "a copy has widths and priority of the trial that it is made from: leave them out, "
-            "or --from"
-        )
-    return study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
-
-
-@errors()
-def extend(directory: Path, trial: str, max_epochs: int, as_json: bool) -> None:
-    """Have a trial train for more epochs."""
-    shoal.load_study(directory).extend(trial, max_epochs)
-    found = {"extended": trial, "max_epochs": max_epochs}
-    show(found, as_json, lambda _: [f"extended: {trial}, to {max_epochs} epochs"])
-
-
-@errors()
-def stop(directory: Path, trial: str | None, as_json: bool) -> None:
-    """Take a trial out before its end; without a trial, end the run."""
-    shoal.load_study(directory).stop(trial)
-    show({"stopped": trial}, as_json, lambda _: [f"stopped: {trial or directory}"])
-
-
 def _collect_rarely() -> None:
     """Let Python's collector look for circular garbage rarely, in a process that only reads.
 
@@ -178,7 +99,9 @@ def status(directory: Path, as_json: bool) -> None:
         return _status_of_all(directory, as_json)
     found = _with_process(reporting.summary(lines), folder)
     if found["status"] == "open" and found["process"]["running"] is not False:
-        found["standing"] = reporting.standing(lines, folder.slots(), time.time())
+        board = folder.slots()
+        found["standing"] = reporting.standing(lines, board, time.time())
+        found["asked"] = reporting.asked(board)
     show(found, as_json, reporting.status_lines)
 
 
@@ -360,6 +283,11 @@ def doctor(directory: Path, as_json: bool) -> None:
     from shoal.tools.doctor.doctor import examined, lines
 
     show(examined(directory), as_json, lines)
+
+
+def beside() -> ModuleType:
+    """What is asked of a study beside its searcher."""
+    return import_module("shoal.tools.beside.commands")
 
 
 def data(name: str) -> ModuleType:

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shoal.backend.ray.slots import FleetSize
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Joined, Left, Opened, Planned, Unread
 from shoal.core.fold import fold
@@ -12,7 +13,12 @@ from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import TrialId
 from shoal.engine.journal import Line
-from shoal.reporting.facts.standing import standing, standing_lines
+from shoal.reporting.facts.standing import (
+    asked,
+    asked_lines,
+    standing,
+    standing_lines,
+)
 from shoal.study.watch.board import SlotBoard
 
 S0, S1 = ShardId("s0"), ShardId("s1")
@@ -71,10 +77,28 @@ def test_without_a_board_the_journal_alone_is_told() -> None:
     assert standing([*LINES, Line(9.0, Opened(2, {}))], None, 0.0) == []
 
 
+def test_a_slot_that_left_after_the_board_was_written_is_gone() -> None:
+    board = {"written": 100.0, "slots": [row(name, 0.0, []) for name in SLOTS]}
+    rows = standing(LINES, board, now=100.0)
+    assert [each["state"] for each in rows] == ["alive", "alive", "gone"]
+
+
+def test_what_is_asked_for_is_told_until_it_is_there() -> None:
+    board = {"written": 100.0, "slots": [row(SLOTS[0], 0.0, [])]}
+    assert asked(None) is None and asked(board) is None
+    assert asked_lines(asked(board)) == []
+    more = asked({**board, "asked": 3, "room": 8})
+    assert asked_lines(more) == ["asked    3 slots; 1 open, room for 8"]
+    assert asked_lines(asked({**board, "asked": 1, "room": 8})) == []
+
+
 def test_the_board_is_there_while_the_run_is(tmp_path: Path) -> None:
     class Backend:
         def silent(self) -> dict[SlotId, float]:
             return {SLOTS[0]: 7.0}
+
+        def size(self) -> FleetSize:
+            return FleetSize(asked=4, room=5)
 
     board = SlotBoard(tmp_path / "slots.json", Backend())
     gang = solo(TrialId("t0"), SLOTS[0], 0)
@@ -83,7 +107,9 @@ def test_the_board_is_there_while_the_run_is(tmp_path: Path) -> None:
     while not (tmp_path / "slots.json").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
-    first, *_ = json.loads((tmp_path / "slots.json").read_text())["slots"]
+    written = json.loads((tmp_path / "slots.json").read_text())
+    assert (written["asked"], written["room"]) == (4, 5)
+    first, *_ = written["slots"]
     assert (first["slot"], first["silent"], first["trials"]) == ("slot0", 7.0, ["t0"])
     board.close()
     assert not list(tmp_path.iterdir())

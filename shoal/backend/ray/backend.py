@@ -167,6 +167,7 @@ class Ray:
             self._on_loss,
             self._on_news,
         )
+        self.size = self._fleet.size
         self._deciding = DecidingTime()
         self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
         self.silent = self._hangs.silent

@@ -12,19 +12,32 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 
+from shoal.backend.opening import MOST_EACH
 from shoal.backend.ray.cluster import Node, Share, here, nodes, only_at
 from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
 from shoal.backend.ray.node.slot import GROUPS, SlotActor
 from shoal.backend.ray.placed.shards import NodeShards
-from shoal.backend.ray.slots import Events, ShardRegister, SlotProcess, surplus
+from shoal.backend.ray.slots import (
+    Events,
+    FleetSize,
+    ShardRegister,
+    SlotProcess,
+    balance,
+    staying,
+)
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Reached
+from shoal.train.slot.setup import cpus_here
 
 POLL = 3.0  # seconds between two looks at a cluster's nodes
+NO_ROOM = (
+    "no node of the Ray cluster (that holds shards) has room for a slot: lower "
+    "cpus_per_slot or gpus_per_slot, or add nodes"
+)
 TRIES = 3  # times that a slot's process may die while it starts
 
 Then = Callable[[Any], Events]  # what to do about a future that is done
@@ -52,6 +65,8 @@ class Fleet:
     ) -> None:
         self._setup = ray.put(setup)
         self._windows = Windows(FeederSetup.of(setup), self.follow)
+        # What the feeders did, all in all, if it is not what was told before.
+        self.fed: Callable[[], list[Fed]] = self._windows.fed
         self.shards = shards
         self._share = share
         self.post = post
@@ -59,6 +74,7 @@ class Fleet:
         self._on_news = on_news
         self._numbers = count()
         self._nodes: dict[str, Node] = {}
+        self.room = 0  # slots that fit the nodes, as they were seen last
         self._limit: int | None = None
         self._own = False
         self._assembled = False
@@ -75,6 +91,10 @@ class Fleet:
     def opening(self) -> bool:
         """Whether a process is still starting."""
         return any(process.slot is None for process in self.processes.values())
+
+    def size(self) -> FleetSize:
+        """How many slots there are to be, and how many fit; safe to call from other threads."""
+        return FleetSize(len(staying([*self.processes.values()])), self.room)
 
     @property
     def coming(self) -> bool:
@@ -96,10 +116,6 @@ class Fleet:
         """When the reference's value is there, or will never be: post `then` of its future."""
         ref.future().add_done_callback(lambda future: self.post(partial(then, future)))
 
-    def fed(self) -> list[Fed]:
-        """What the feeders did, all in all, if it is not what was told before."""
-        return self._windows.fed()
-
     # -- coming --------------------------------------------------------------------------------
 
     def man(self, limit: int | None, own: bool, elastic: bool) -> None:
@@ -113,24 +129,21 @@ class Fleet:
         self._limit = limit
         self._own = own
         if own:
+            self.room = _own_room(self._share)
             self.add(limit or 1)
         else:
             self.look()
 
-        self.look_at = None
-        if elastic:
-            self.look_at = monotonic() + POLL
+        self.look_at = monotonic() + POLL if elastic else None
         if not self.processes:
-            raise ValueError(
-                "no node of the Ray cluster (that holds shards) has room for a slot: lower "
-                "cpus_per_slot or gpus_per_slot, or add nodes"
-            )
+            raise ValueError(NO_ROOM)
 
     def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""
         self.look_at = monotonic() + POLL
         known = self._nodes
         seen = _suited(self.shards, self._share)
+        self.room = sum(node.room for node in seen.values())
         served = known.keys() | {each.node for each in self.processes.values()}
         self._fill([node for name, node in seen.items() if name not in served])
         # Nodes without slots are looked at again: they may be of use later.
@@ -160,10 +173,10 @@ class Fleet:
 
     def aim(self, n: int) -> list[SlotId]:
         """Start slots until there are so many; returns those that have to leave instead."""
-        leaving = sum(process.leaving for process in self.processes.values())
-        self._limit = n + leaving
-        self.add(max(0, n + leaving - len(self.processes)))
-        return surplus(self.processes.values(), n)
+        missing, gone, leaving = balance(self.processes.values(), n)
+        self.add(missing)
+        self._limit = n + leaving + len(gone)  # each slot that parts lowers it again
+        return gone
 
     def start(self, node: str, slot: SlotId | None = None, tries: int = 1) -> SlotId:
         """Start a process there, of a new slot or of one that lost its own."""
@@ -233,6 +246,8 @@ class Fleet:
         if not self.is_current(process):
             return []
         del self.processes[process.id]
+        if process.leaving and self._limit is not None:
+            self._limit -= 1
         with suppress(Exception):
             # It may only be out of reach, and holds what the next one needs.
             ray.kill(process.actor)
@@ -312,6 +327,13 @@ def _suited(shards: ShardRegister | NodeShards, share: Share) -> dict[str, Node]
     """The live nodes at which slots are of use."""
     found = nodes(share)
     return {name: node for name, node in found.items() if shards.suits(node.names)}
+
+
+def _own_room(share: Share) -> int:
+    """The slots that fit a cluster started here, whose slots share its CPUs."""
+    if share.gpus:
+        return sum(node.room for node in nodes(share).values())
+    return max(1, MOST_EACH * cpus_here())
 
 
 def _room(suited: Iterable[Node], processes: Iterable[SlotProcess]) -> list[str]:

@@ -1,6 +1,6 @@
 """The slots as the driver sees them: their processes, and the shards registered with them."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -165,14 +165,36 @@ def check_known(slots: Iterable[SlotId], known: Iterable[SlotId]) -> None:
         )
 
 
-def surplus(processes: Iterable[SlotProcess], n: int) -> list[SlotId]:
-    """Which slots leave so that `n` stay.
+@dataclass(frozen=True, slots=True)
+class FleetSize:
+    """How many slots there are to be.
+
+    `asked`: those that are there or start, without those that leave. `room`: those that fit the
+    nodes, as they were seen last.
+    """
+
+    asked: int
+    room: int
+
+
+def staying(processes: Iterable[SlotProcess]) -> list[SlotProcess]:
+    """Those that do not leave."""
+    return [each for each in processes if not each.leaving]
+
+
+def balance(
+    processes: Collection[SlotProcess], n: int
+) -> tuple[int, list[SlotId], int]:
+    """How many slots have to start so that there are `n`, or which leave so that `n` stay.
+
+    The third is how many leave already.
 
     A slot that is not ready leaves before an idle one, and that before one at work.
     """
-    staying = [each for each in processes if not each.leaving]
-    staying.sort(key=lambda each: (each.slot is not None, each.at_work))
-    return [each.id for each in staying[: max(0, len(staying) - n)]]
+    there = staying(processes)
+    there.sort(key=lambda each: (each.slot is not None, each.at_work))
+    gone = [each.id for each in there[: max(0, len(there) - n)]]
+    return max(0, n - len(there)), gone, len(processes) - len(there)
 
 
 # -- shards ----------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ def standing(
     for line in lines:
         _take(known, line.entry)
     for row in _live(board, now):
-        known[row["slot"]] = {**known.get(row["slot"], {}), **row}
+        former = known.get(row["slot"], {})
+        if former.get("state") != "gone":  # the journal is newer than the board
+            known[row["slot"]] = {**former, **row}
     return list(known.values())
 
 
@@ -69,6 +71,25 @@ def _live(board: Mapping[str, Any] | None, now: Seconds) -> Iterable[dict[str, A
         if silent <= ALIVE:
             state = "alive"
         yield {**row, "silent": silent, "state": state}
+
+
+def asked(board: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """How many slots the run is to have, how many of them are open, and how many fit its nodes.
+
+    None: nothing is known of that. `board`: as for `standing`.
+    """
+    if board is None or "asked" not in board:
+        return None
+    open_ = len(board["slots"])
+    return {"slots": board["asked"], "open": open_, "room": board["room"]}
+
+
+def asked_lines(found: Mapping[str, int] | None) -> list[str]:
+    """What is asked for, unless it is there."""
+    if not found or found["slots"] == found["open"]:
+        return []
+    open_, room = found["open"], found["room"]
+    return [f"asked    {plural(found['slots'], 'slot')}; {open_} open, room for {room}"]
 
 
 def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -12,11 +12,12 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal, Line, replay
 from shoal.policy import Fifo
 from shoal.profile.measure import believe
-from shoal.study import control
 from shoal.study.folder import function_in, last_head
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, answers
 from shoal.study.loop.searching import Asking, searcher_for
+from shoal.study.notes import control
+from shoal.study.notes.meaning import meaning
 from shoal.study.options import Options
 from shoal.study.parts.grown import with_past
 from shoal.study.setup import Setup, data_of
@@ -108,7 +109,7 @@ class HeldStudy:
         inbox = Inbox(self.setup.folder.path)
         if not inbox:
             return
-        paths, entries = answers(inbox, self.state, control.meaning(self.setup))
+        paths, entries = answers(inbox, self.state, meaning(self.setup))
         self.note(entries)
         for path in paths:
             path.unlink(missing_ok=True)

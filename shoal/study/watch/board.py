@@ -23,11 +23,13 @@ class SlotBoard:
     leaves the file, which then grows old; one that ends removes it.
 
     `backend`: if it has `silent`, that says for how long nothing was heard of each slot. Other
-    slots are heard of at each moment of the run.
+    slots are heard of at each moment of the run. If it has `size`, that says how many slots it has
+    or starts, and how many fit its nodes.
     """
 
     def __init__(self, path: Path, backend: Any) -> None:
         self._path = path
+        self._size = getattr(backend, "size", None)
         self._silent = getattr(backend, "silent", None)
         self._state = State()
         self._moment = time.monotonic()
@@ -56,7 +58,10 @@ class SlotBoard:
             self._over.wait(EVERY)
 
     def _write(self) -> None:
-        found = {"written": time.time(), "slots": self._slots()}
+        found: dict[str, Any] = {"written": time.time(), "slots": self._slots()}
+        if self._size is not None:
+            size = self._size()
+            found |= {"asked": size.asked, "room": size.room}
         with replaced(self._path) as beside:
             beside.write_text(json.dumps(found))
 

@@ -1,0 +1,100 @@
+"""What the commands do that ask something of a study beside its searcher."""
+
+from pathlib import Path
+from typing import Any
+
+import shoal
+from shoal.study.folder import StudyError
+from shoal.tools.outcome import errors, show
+from shoal.tools.parse import parse_config
+
+
+@errors()
+def add(
+    directory: Path,
+    values: list[str] | None,
+    copy: str | None,
+    cold: bool,
+    as_json: bool,
+    **wishes: Any,
+) -> None:
+    """Add a trial to a study. `wishes`: its max_epochs, widths and priority.
+
+    Raises:
+        StudyError: an option does not go with the others.
+    """
+    study = shoal.load_study(directory)
+    config = parse_config(values or [])
+    if copy is None:
+        name = _enqueue(study, config, cold, **wishes)
+    else:
+        name = _clone(study, copy, config, cold, **wishes)
+    show({"trial": name}, as_json, lambda found: [f"added:   {found['trial']}"])
+
+
+def _enqueue(
+    study: "shoal.Study",
+    config: dict[str, Any],
+    cold: bool,
+    *,
+    max_epochs: int | None,
+    widths: tuple[int, int] | None,
+    priority: float | None,
+) -> str:
+    """Add a new trial, and return its name."""
+    if cold or not config:
+        raise StudyError(
+            "a new trial needs its configuration, NAME=VALUE …; a copy needs --from TRIAL, "
+            "and may be --cold"
+        )
+    if priority is None:
+        priority = 1.0
+    return study.enqueue(
+        config, max_epochs=max_epochs, widths=widths, priority=priority
+    )
+
+
+def _clone(
+    study: "shoal.Study",
+    copy: str,
+    config: dict[str, Any],
+    cold: bool,
+    *,
+    max_epochs: int | None,
+    widths: tuple[int, int] | None,
+    priority: float | None,
+) -> str:
+    """Add a copy of a trial, and return its name."""
+    if widths is not None or priority is not None:
+        raise StudyError(
+            "a copy has widths and priority of the trial that it is made from: leave them out, "
+            "or --from"
+        )
+    return study.clone(copy, config, warm_start=not cold, max_epochs=max_epochs)
+
+
+@errors()
+def extend(directory: Path, trial: str, max_epochs: int, as_json: bool) -> None:
+    """Have a trial train for more epochs."""
+    shoal.load_study(directory).extend(trial, max_epochs)
+    found = {"extended": trial, "max_epochs": max_epochs}
+    show(found, as_json, lambda _: [f"extended: {trial}, to {max_epochs} epochs"])
+
+
+@errors()
+def stop(directory: Path, trial: str | None, as_json: bool) -> None:
+    """Take a trial out before its end; without a trial, end the run."""
+    shoal.load_study(directory).stop(trial)
+    show({"stopped": trial}, as_json, lambda _: [f"stopped: {trial or directory}"])
+
+
+@errors()
+def slots(directory: Path, change: str, number: int, as_json: bool) -> None:
+    """Have a running study get more or fewer slots."""
+    name = {"set": "count"}.get(change, change)
+    shoal.load_study(directory).slots(**{name: number})
+    show(
+        {"slots": {change: number}},
+        as_json,
+        lambda _: [f"slots:   {change} {number}; shoal status {directory} lists them"],
+    )

@@ -1,0 +1,224 @@
+"""`shoal slots`: a run gets more or fewer slots while it trains."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fault_kit import Steady
+
+import shoal
+from shoal.core.cluster import Slot, SlotId
+from shoal.core.event import Commanded, Joined, Left
+from shoal.core.fold import fold
+from shoal.core.state import State
+from shoal.study import inbox
+from shoal.study.folder import Folder, StudyError
+from shoal.study.notes.slots import Resizing, changed_count, slots_asked
+
+RECIPE = """
+import time
+import numpy as np, torch, shoal
+
+class Slow(shoal.Recipe):
+    batch_size = 20
+    step_seconds = 0.1
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+        return shoal.Data.arrays(x, (x[:, 0] > 0).astype("int64"), shards=2, validation=0.2)
+    def configure_model(self, config):
+        return torch.nn.Linear(8, 2)
+    def configure_optimizers(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+    def training_step(self, model, batch):
+        time.sleep(self.step_seconds)
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+HERE = Path(shoal.__file__).parents[1]
+
+
+def with_slots(count: int) -> State:
+    slots = tuple(Slot(SlotId(f"slot{i}"), "n", "cpu") for i in range(count))
+    return fold(State(), [Joined(slots)])
+
+
+def of_run(backend: str = "ray", board: Any = None, **options: Any) -> Any:
+    """The part of a study that the meaning of a note looks at."""
+    head = {"backend": backend, "options": options}
+    folder = SimpleNamespace(head=lambda: head, slots=lambda: board)
+    return SimpleNamespace(folder=folder)
+
+
+def test_what_is_asked_for_is_written_into_the_journal() -> None:
+    state = with_slots(2)
+    board = {"asked": 2, "room": 4}
+    for change in ("+2", "-1", "4"):
+        found = slots_asked(of_run(board=board), state, change)
+        assert found == (Commanded("slots", change),)
+
+
+def test_what_cannot_be_is_one_clear_error() -> None:
+    state = with_slots(2)
+    board = {"asked": 3, "room": 4}  # one is starting
+    with pytest.raises(StudyError, match="has 2 slots, and one must stay: remove"):
+        slots_asked(of_run(board=board), state, "-3")
+    with pytest.raises(
+        StudyError, match="room for 4 slots of this .* would be 5: ask for fewer"
+    ):
+        slots_asked(of_run(board=board), state, "+2")
+    with pytest.raises(StudyError, match="backend local.*again with --backend ray"):
+        slots_asked(of_run("local"), state, "+1")
+    with pytest.raises(StudyError, match="lent by the pool in /p, which divides them"):
+        slots_asked(of_run(address="pool:/p"), state, "+1")
+    lost = {"asked": 3, "room": 1}  # a node has gone: the slots that are there may stay
+    assert slots_asked(of_run(board=lost), state, "2")
+
+
+def test_numbers_of_slots() -> None:
+    assert changed_count("+2", 3) == 5
+    assert changed_count("-1", 3) == 2
+    assert changed_count("7", 3) == 7
+    with pytest.raises(ValueError, match="'many' is not"):
+        changed_count("many", 3)
+
+
+class Noting:
+    """A backend that notes what it is told."""
+
+    def __init__(self, asked: int) -> None:
+        self.asked, self.told = asked, list[int]()
+
+    def size(self) -> Any:
+        return SimpleNamespace(asked=self.asked, room=9)
+
+    def resize(self, n: int) -> None:
+        self.told.append(n)
+
+
+def test_the_last_slot_stays_though_two_people_ask() -> None:
+    backend = Noting(3)
+    watcher = Resizing(backend)
+    watcher(0.0, (Commanded("stop", "asked for"),), State())
+    assert backend.told == []
+    watcher(1.0, (Commanded("slots", "-2"), Commanded("slots", "-2")), State())
+    watcher(2.0, (Commanded("slots", "+2"), Commanded("slots", "-1")), State())
+    assert backend.told == [1, 4]
+
+
+def test_a_study_that_nobody_runs(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(), storage=tmp_path / "s")
+    with pytest.raises(StudyError, match="has not begun"):
+        study.slots(add=1)
+    study.optimize(max_epochs=1, progress=False)
+    lines = len(study.lines())
+    with pytest.raises(StudyError, match="is not running: say how many .* slots="):
+        study.slots(add=1)
+    for wrong in ({}, {"add": 1, "remove": 1}):
+        with pytest.raises(StudyError, match="one of the three"):
+            study.slots(**wrong)
+    with pytest.raises(StudyError, match="above 0; got 0. To end the run, use stop"):
+        study.slots(remove=0)
+    assert len(study.lines()) == lines and not inbox.Inbox(tmp_path / "s")
+
+
+def test_a_local_run_says_that_it_has_one_slot(tmp_path: Path) -> None:
+    study = shoal.create_study(Steady(), storage=tmp_path / "s")
+    said: list[str] = []
+
+    def ask(study: shoal.Study, trial: Any) -> None:
+        try:
+            study.slots(add=1)
+        except StudyError as error:
+            said.append(str(error))
+
+    study.optimize(max_epochs=1, progress=False, callbacks=[ask])
+    assert said and all("backend local" in text for text in said)
+
+
+# -- on real slots -------------------------------------------------------------------------------
+
+Shoal = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def shoal_(tmp_path: Path) -> Iterator[Shoal]:
+    """Starts `shoal` with these arguments; what still runs at the end is ended."""
+    started: list[subprocess.Popen[str]] = []
+    (tmp_path / "recipe.py").write_text(RECIPE)
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shoal.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(120)
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == code, out
+    return out
+
+
+def until(what: Callable[[], bool], seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(platform.system() != "Linux", reason="slots of Ray on Linux")
+def test_slots_are_added_and_removed_while_a_study_trains(
+    tmp_path: Path, shoal_: Shoal
+) -> None:
+    pytest.importorskip("ray", reason="more than one slot needs Ray")
+    values = ",".join(str((i + 1) / 20) for i in range(16))
+    study = shoal_(
+        *("run", "recipe.py", "--space", f"lr=grid([{values}])", "--policy", "fifo"),
+        *("--max-epochs", "6", "--storage", "s", "--backend", "ray", "--slots", "2"),
+    )
+    folder = Folder(tmp_path / "s")
+
+    def there() -> int:
+        return len(fold(State(), [line.entry for line in folder.lines()]).slots)
+
+    until(lambda: folder.journal.exists() and there() == 2)
+    until(lambda: (folder.slots() or {}).get("room", 0) > 0)
+    assert "slots:   add 1" in ended(shoal_("slots", "s", "add", "1"))
+    until(lambda: there() == 3)
+    assert "room for" in ended(shoal_("slots", "s", "add", "5000"), 2)
+    until(lambda: len((folder.slots() or {"slots": ()})["slots"]) == 3)
+    assert "one must stay" in ended(shoal_("slots", "s", "remove", "3"), 2)
+    ended(shoal_("slots", "s", "set", "1"))
+    until(lambda: there() == 1)
+    assert ended(shoal_("status", "s")).count(": gone;") == 2
+    ended(study)
+
+    entries = [line.entry for line in folder.lines()]
+    asked = [entry.why for entry in entries if isinstance(entry, Commanded)]
+    assert asked == ["+1", "1"]
+    left = [entry for entry in entries if isinstance(entry, Left)]
+    assert sum(len(entry.slots) for entry in left) == 2
+    assert not any(entry.died for entry in left)
+    found = shoal.load_study(tmp_path / "s")
+    assert {trial.status for trial in found.trials} == {"finished"}
+    assert "16 of 16 trials equal" in ended(shoal_("replay", "s"))
