@@ -1,0 +1,197 @@
+"""Which nodes to take and which pilots to end, decided from one look at the batch system.
+
+As in BFTrainer (Liu et al., 2021, section 2.1), nodes that are idle only between two jobs are left
+alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.trial import Seconds
+from shoal.harvest.scheduler import IdleNode, Pilot, Sighting, Waiting
+
+# What a pilot's end and a batch system's clock may take: a pilot ends so long before its window.
+MARGIN: Seconds = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered from one look to the next.
+
+    `seen`: in how many looks in a row each node was idle. `since`: when each pilot was first seen
+    waiting. `shorter`: minutes that the next pilot of a node may have, after one never began.
+    """
+
+    seen: Mapping[str, int] = field(default_factory=dict)
+    since: Mapping[str, Seconds] = field(default_factory=dict)
+    shorter: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotOrders:
+    """What is to be done: nodes to submit a pilot for, with its minutes, and pilots to cancel."""
+
+    submit: tuple[tuple[str, int], ...] = ()
+    cancel: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Decides from what is seen and remembered alone.
+
+    `min_ticks`: looks in a row in which a node must be idle before it is taken. `most`: pilots at
+    once; None: no limit. `longest`, `shortest`: minutes of a pilot. `yields`: the batch system does
+    not preempt pilots, so that they are cancelled here once another job waits for their nodes.
+    `patience`: seconds that a pilot may wait for its node.
+
+    Raises:
+        ValueError: one of them is out of its range.
+    """
+
+    min_ticks: int = 2
+    most: int | None = None
+    longest: int = 60
+    shortest: int = 2
+    yields: bool = False
+    patience: Seconds = 90.0
+
+    def __post_init__(self) -> None:
+        if self.min_ticks < 1:
+            raise ValueError(f"min_ticks must be >= 1; got {self.min_ticks}")
+        if self.most is not None and self.most < 1:
+            raise ValueError(f"most must be a number of nodes >= 1; got {self.most}")
+        if not 1 <= self.shortest <= self.longest:
+            raise ValueError(
+                "a pilot's minutes must be whole numbers with 1 <= shortest <= longest; got "
+                f"shortest {self.shortest}, longest {self.longest}"
+            )
+
+    def start(self) -> Memory:
+        """Nothing was seen yet."""
+        return Memory()
+
+    def decide(self, sighting: Sighting, memory: Memory) -> tuple[PilotOrders, Memory]:
+        """What to do after this look, and what to remember until the next."""
+        late, since = self._late(sighting, memory)
+        shorter = self._shorter(sighting, memory, late)
+        seen = {name: memory.seen.get(name, 0) + 1 for name in sighting.idle}
+        gone = _unwanted(sighting, memory)
+        given, kept = self._given(sighting, gone | late.keys())
+        cancel = gone | late.keys() | given
+        submit = self._submit(sighting, seen, shorter, kept)
+        remembered = Memory(seen, since, shorter)
+        order = [pilot.id for pilot in sighting.pilots if pilot.id in cancel]
+        return PilotOrders(tuple(submit), tuple(order)), remembered
+
+    # -- pilots that wait ----------------------------------------------------------------------
+
+    def _late(
+        self, sighting: Sighting, memory: Memory
+    ) -> tuple[dict[str, Pilot], dict[str, Seconds]]:
+        """The pilots that waited too long for an idle node, and since when each pilot waits."""
+        waits = [pilot for pilot in sighting.pilots if not pilot.running]
+        since = {pilot.id: memory.since.get(pilot.id, sighting.now) for pilot in waits}
+        late = {
+            pilot.id: pilot
+            for pilot in waits
+            if sighting.now - since[pilot.id] > self.patience
+        }
+        return late, since
+
+    def _shorter(
+        self, sighting: Sighting, memory: Memory, late: Mapping[str, Pilot]
+    ) -> dict[str, int]:
+        """Minutes that the next pilots may have.
+
+        A batch system keeps a pilot waiting that could run into something planned later, such as
+        a maintenance that no look shows. So the next one for that node asks for half the time.
+        """
+        began = {pilot.node for pilot in sighting.pilots if pilot.running}
+        found = {
+            node: most for node, most in memory.shorter.items() if node not in began
+        }
+        for pilot in late.values():
+            half = min(pilot.minutes, self.longest) // 2
+            found[pilot.node] = max(self.shortest, int(half))
+        return found
+
+    # -- giving way ----------------------------------------------------------------------------
+
+    def _given(
+        self, sighting: Sighting, gone: Iterable[str]
+    ) -> tuple[set[str], frozenset[str]]:
+        """The pilots that end for jobs that wait, and the idle nodes left alone for them."""
+        if not self.yields:
+            return set(), frozenset()
+        free = set(sighting.idle)
+        ours = {
+            pilot.node: pilot.id for pilot in sighting.pilots if pilot.id not in gone
+        }
+        ended: set[str] = set()
+        left_alone: set[str] = set()
+        for job in sighting.waiting:
+            nodes = _nodes_for(job, free - ours.keys(), ours)
+            free -= nodes
+            left_alone |= nodes
+            ended |= {ours.pop(node) for node in nodes if node in ours}
+        return ended, frozenset(left_alone)
+
+    # -- taking --------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        sighting: Sighting,
+        seen: Mapping[str, int],
+        shorter: Mapping[str, int],
+        kept: frozenset[str],
+    ) -> list[tuple[str, int]]:
+        """The nodes to take, those first that are idle for longest."""
+        taken = {pilot.node for pilot in sighting.pilots}
+        found = []
+        for node in sighting.idle.values():
+            minutes = self._minutes(node, shorter)
+            usable = node.name not in taken and node.name not in kept
+            if usable and seen[node.name] >= self.min_ticks and minutes is not None:
+                found.append((node.name, minutes))
+        found.sort(key=lambda each: (-each[1], each[0]))
+        if self.most is None:
+            return found
+        return found[: max(0, self.most - len(sighting.pilots))]
+
+    def _minutes(self, node: IdleNode, shorter: Mapping[str, int]) -> int | None:
+        """The whole minutes that a pilot may have there; None if that is too short."""
+        fits = min(node.longest, (node.window - MARGIN) / 60)
+        minutes = int(min(fits, self.longest, shorter.get(node.name, self.longest)))
+        if minutes < self.shortest:
+            return None
+        return minutes
+
+
+def _unwanted(sighting: Sighting, memory: Memory) -> set[str]:
+    """Pilots that a former harvest left behind, and those that wait and should not any more.
+
+    One whose node is no longer idle would begin at some time when nobody looks. One that is longer
+    than a window that shows by now would not begin at all.
+    """
+    found = set()
+    for pilot in sighting.pilots:
+        # Seen to wait for the first time, it may be about to begin.
+        waits = not pilot.running and pilot.id in memory.since
+        node = sighting.idle.get(pilot.node)
+        fits = node is not None and pilot.minutes * 60 <= node.window
+        if pilot.stale or (waits and not fits):
+            found.add(pilot.id)
+    return found
+
+
+def _nodes_for(job: Waiting, free: set[str], ours: Mapping[str, str]) -> set[str]:
+    """The nodes at which a job could begin if pilots left: idle ones first, then ours.
+
+    There are none if it could not begin even then: other jobs hold what it needs.
+    """
+    there: Sequence[str] = [*sorted(free), *sorted(ours)]
+    if job.planned:
+        there = [node for node in there if node in job.planned]
+    if len(there) < job.nodes:
+        return set()
+    return set(there[: job.nodes])
