@@ -141,6 +141,7 @@ class Ray:
             setup.address, setup.slots, setup.threads, store
         )
         try:
+            cluster.await_node(lambda text: setup.tell(self.now(), text))
             self._open(recipe, data, setup, limit)
             self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
             self._starting.began(setup.since, self._joined)

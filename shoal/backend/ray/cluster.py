@@ -9,7 +9,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,6 +227,19 @@ def leave(own: bool, joined: bool) -> None:
         ray.shutdown()
     if own:
         reaper.dismiss()
+
+
+def await_node(say: Callable[[str], None]) -> None:
+    """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
+
+    Only then it is known whether slots are GPUs.
+    """
+    said = False
+    while not {"CPU", "GPU"} & ray.cluster_resources().keys():
+        if not said:
+            say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
+            said = True
+        time.sleep(0.2)
 
 
 # -- what there is ------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""A pilot: the program that makes a node of a batch system a node of a Ray cluster.
+
+`python -m shoal.harvest.pilot --folder FOLDER` joins the head that was started in the folder. On
+SIGTERM the node leaves at once: Ray's own process of the node gets SIGTERM, so that the cluster
+knows it is gone, and 0.1 s later everything is killed. Ray alone would take over a second longer,
+in which whoever wants the node has to wait.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from ipaddress import ip_address
+from pathlib import Path
+
+from shoal.harvest.head import (
+    RAY,
+    HeadError,
+    Opened,
+    common,
+    opened_in,
+    ray_folder,
+    reaper,
+)
+
+UNTIL = (
+    "shoal-until"  # the label of a Ray node: when it has to go, in seconds since 1970
+)
+NAME = "SLURMD_NODENAME"
+PAUSE = 0.1  # seconds from telling the cluster to killing
+LOOK = 1.0  # seconds between two looks at the head
+PATIENCE = 10.0  # seconds without an answer of the head: it is gone
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the node brings into the cluster. `until`: when it has to go, in seconds since 1970."""
+
+    node: str
+    cpus: int
+    gpus: int | None = None  # None: those that Ray finds
+    until: float | None = None
+    ip: str | None = None  # None: the one that fits the head's
+    store_gb: float | None = None  # the object store; None: Ray's choice
+
+
+class Pilot:
+    """The node's Ray processes, and their end."""
+
+    def __init__(self, head: Opened, offer: Offer) -> None:
+        self._head = head
+        self._offer = offer
+        self._temporary = ray_folder()
+        self._told = False
+        self._ray: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Be a node until told to go, or until the head or Ray's processes are gone.
+
+        Returns 0 if the node was told to go; 1: the head is gone; else what Ray's process returned.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._go)
+        # Ends what is left of the node if this process is killed.
+        guard = reaper(self._temporary)
+        try:
+            return self._work()
+        finally:
+            self._end()
+            guard.communicate()
+            shutil.rmtree(self._temporary.parent, ignore_errors=True)
+
+    def _go(self, *_: object) -> None:
+        """Leave: the signal's handler does it itself, lest anything be waited for."""
+        if not self._told:
+            self._told = True
+            self._end()
+
+    def _work(self) -> int:
+        environ = {**os.environ, **self._head.environment}
+        self._ray = subprocess.Popen(
+            [*RAY, "start", "--block", *self._options()],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        last = time.monotonic()
+        while not self._told:
+            with suppress(subprocess.TimeoutExpired):
+                found = self._ray.wait(LOOK)
+                return 0 if self._told else found or 1
+            if _answers(self._head.address):
+                last = time.monotonic()
+            elif time.monotonic() - last > PATIENCE:
+                sys.stderr.write(f"the head at {self._head.address} is gone\n")
+                return 1
+        return 0
+
+    def _options(self) -> Iterator[str]:
+        """Of `ray start`."""
+        offer = self._offer
+        ip = offer.ip or _ip_beside(self._head.ip, offer.node)
+        yield f"--address={self._head.address}"
+        yield f"--node-name={offer.node}"
+        yield f"--num-cpus={offer.cpus}"
+        if ip is not None:
+            yield f"--node-ip-address={ip}"
+        if offer.gpus is not None:
+            yield f"--num-gpus={offer.gpus}"
+        if offer.until is not None:
+            yield f"--labels={UNTIL}={int(offer.until)}"
+        if offer.store_gb is not None:
+            yield f"--object-store-memory={int(offer.store_gb * 2**30)}"
+        yield from common(self._temporary, ip or "")
+
+    def _end(self) -> None:
+        """Tell the cluster, then kill all processes of the node."""
+        if self._ray is None:
+            return
+        for pid in _tree(self._ray.pid):
+            if _name(pid) == "raylet":
+                _signal(pid, signal.SIGTERM)
+        time.sleep(PAUSE)
+        for pid in (*_tree(self._ray.pid), self._ray.pid):
+            _signal(pid, signal.SIGKILL)
+        self._ray.wait()
+        self._ray = None
+
+
+def _ip_beside(head: str, node: str) -> str | None:
+    """The address of a node whose head is on this machine's loopback; None: Ray finds its own.
+
+    Several nodes are then on one machine, and each needs an address, the same at all times.
+    """
+    if not ip_address(head).is_loopback:
+        return None
+    first, second, third = blake2b(node.encode(), digest_size=3).digest()
+    return f"127.{1 + first % 254}.{second}.{1 + third % 254}"
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens at the address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=LOOK).close()
+    except OSError:
+        return False
+    return True
+
+
+def _tree(pid: int) -> list[int]:
+    """The processes that this one started, and those that they started, deepest first."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in (PROC / str(pid) / "task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found += [*_tree(int(child)), int(child)]
+    return found
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return (PROC / str(pid) / "comm").read_text().strip()
+    return ""
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, number)
+
+
+def cpus_here() -> int:
+    """The CPUs that this process may use, as far as the system and Slurm say."""
+    mine = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        mine = len(os.sched_getaffinity(0))
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if given.isdecimal():
+        mine = min(mine, int(given))
+    return max(1, mine)
+
+
+def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    about = argparse.ArgumentParser(prog="python -m shoal.harvest.pilot")
+    about.add_argument("--folder", type=Path, required=True, help="the head's folder")
+    about.add_argument("--address", help="of the head; by default as the folder says")
+    about.add_argument("--node", default=os.environ.get(NAME) or socket.gethostname())
+    about.add_argument("--until", type=float, help="its end, in seconds since 1970")
+    about.add_argument("--cpus", type=int, help="by default those of the machine")
+    about.add_argument("--gpus", type=int, help="by default those that Ray finds")
+    about.add_argument("--own-ip", help="by default as fits the head's")
+    about.add_argument("--store-gb", type=float, help="object store; Ray's choice")
+    return about.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """What `python -m shoal.harvest.pilot` does."""
+    given = _parsed(words)
+    try:
+        head = opened_in(given.folder)
+    except HeadError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    if given.address is not None:
+        head = Opened(given.address, given.folder.resolve())
+    offer = Offer(
+        node=given.node,
+        cpus=given.cpus or cpus_here(),
+        gpus=given.gpus,
+        until=given.until,
+        ip=given.own_ip,
+        store_gb=given.store_gb,
+    )
+    return Pilot(head, offer).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
