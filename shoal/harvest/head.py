@@ -47,7 +47,7 @@ class HeadError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenHead:
     """Where a head is."""
 
     address: str  # IP:PORT
@@ -64,7 +64,7 @@ class Opened:
         return environment(self.folder)
 
 
-class Head:
+class RayHead:
     """A Ray head in a folder that all nodes see; it ends with the `with` block, or this process.
 
     `ip`: the address at which nodes reach it; None: that of this machine in its network. An address
@@ -79,7 +79,7 @@ class Head:
         self._ip = ip
         self._temporary = ray_folder()
         self._reaper: subprocess.Popen[bytes] | None = None
-        self.opened: Opened | None = None
+        self.opened: OpenHead | None = None
 
     @property
     def address(self) -> str:
@@ -92,7 +92,7 @@ class Head:
         """What a driver needs in its environment to join."""
         return environment(self.folder)
 
-    def __enter__(self) -> "Head":
+    def __enter__(self) -> "RayHead":
         _check_ray()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)
@@ -140,7 +140,7 @@ class Head:
         )
         if started.returncode != 0:
             raise HeadError(f"Ray's head does not start: {started.stdout[-1000:]}")
-        self.opened = Opened(f"{ip}:{port}", self.folder)
+        self.opened = OpenHead(f"{ip}:{port}", self.folder)
         said = {"address": self.opened.address, "pid": os.getpid()}
         write_durably(self.folder / FILE, json.dumps(said).encode())
 
@@ -157,7 +157,7 @@ class Head:
         shutil.rmtree(self._temporary.parent, ignore_errors=True)
 
 
-def opened_in(folder: Path) -> Opened:
+def opened_in(folder: Path) -> OpenHead:
     """The head that was started in the folder.
 
     Raises:
@@ -165,7 +165,7 @@ def opened_in(folder: Path) -> Opened:
     """
     try:
         said = json.loads((folder / FILE).read_text())
-        return Opened(str(said["address"]), folder.resolve())
+        return OpenHead(str(said["address"]), folder.resolve())
     except FileNotFoundError:
         why = "no head is open there"
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from shoal.harvest.head import (
     RAY,
     HeadError,
-    Opened,
+    OpenHead,
     common,
     opened_in,
     ray_folder,
@@ -53,10 +53,10 @@ class Offer:
     store_gb: float | None = None  # the object store; None: Ray's choice
 
 
-class Pilot:
+class PilotNode:
     """The node's Ray processes, and their end."""
 
-    def __init__(self, head: Opened, offer: Offer) -> None:
+    def __init__(self, head: OpenHead, offer: Offer) -> None:
         self._head = head
         self._offer = offer
         self._temporary = ray_folder()
@@ -211,7 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     if given.address is not None:
-        head = Opened(given.address, given.folder.resolve())
+        head = OpenHead(given.address, given.folder.resolve())
     offer = Offer(
         node=given.node,
         cpus=given.cpus or cpus_here(),
@@ -220,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ip=given.own_ip,
         store_gb=given.store_gb,
     )
-    return Pilot(head, offer).run()
+    return PilotNode(head, offer).run()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal.core.event import Joined, Left
 from shoal.engine.journal import Line
-from shoal.harvest.head import FILE, OURS, TOKEN, Head, HeadError, opened_in
+from shoal.harvest.head import FILE, OURS, TOKEN, RayHead, HeadError, opened_in
 from shoal.harvest.pilot import _ip_beside, main
 
 IP = "127.0.0.10"
@@ -27,8 +27,8 @@ PATIENCE = 120.0
 HEAD = """
 import sys, time
 from pathlib import Path
-from shoal.harvest.head import Head
-with Head(Path(sys.argv[1]), sys.argv[2]) as head:
+from shoal.harvest.head import RayHead
+with RayHead(Path(sys.argv[1]), sys.argv[2]) as head:
     print("open", flush=True)
     time.sleep(600)
 """
@@ -92,7 +92,7 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
 ) -> None:
     alone = shoal.create_study(Steady(slow=0), storage=tmp_path / "alone")
     alone.optimize(policy="fifo", progress=False)
-    with Head(shared, IP) as head:
+    with RayHead(shared, IP) as head:
         assert stat.S_IMODE(shared.stat().st_mode) == 0o700
         assert stat.S_IMODE((shared / TOKEN).stat().st_mode) == 0o600
         for name, value in head.environment.items():
@@ -125,7 +125,7 @@ def test_whoever_does_not_know_the_token_is_refused(
     shared: Path, tmp_path: Path
 ) -> None:
     script = "import ray; ray.init('{}', log_to_driver=False); print(ray.nodes())"
-    with Head(shared, IP) as head:
+    with RayHead(shared, IP) as head:
         environ = {**os.environ, "RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
         environ["RAY_AUTH_TOKEN"] = "0" * 64
         asked = subprocess.run(
@@ -156,14 +156,14 @@ def test_nothing_is_left_of_a_head_whose_process_is_killed(shared: Path) -> None
         assert n1.wait(PATIENCE) == 1
         until(lambda: not left_of(shared), "all processes end")
     # What the killed process could not remove, the next one does.
-    with Head(shared, IP):
+    with RayHead(shared, IP):
         mine = Path(f"/tmp/{OURS}").parent.glob(f"{OURS}{owner.pid}-*")
         assert not list(mine)
 
 
 @pytest.mark.slow
 def test_nothing_is_left_of_a_pilot_that_is_killed(shared: Path) -> None:
-    with Head(shared, IP):
+    with RayHead(shared, IP):
         before = len(left_of(shared))
         n1 = pilot(shared, "n1")
         with ended(n1):

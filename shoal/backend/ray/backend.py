@@ -135,13 +135,11 @@ class Ray:
         self.course = course
         self._waking = Waking(setup.since)
         self._inbox = EventQueue()
-        store = setup.store_gb(recipe, data)
+        about = setup.address, setup.slots, setup.threads
         self._joined = not ray.is_initialized()
-        self._own, limit = cluster.join(
-            setup.address, setup.slots, setup.threads, store
-        )
+        self._own, limit = cluster.join(*about, setup.store_gb(recipe, data))
         try:
-            cluster.await_node(lambda text: setup.tell(self.now(), text))
+            cluster.await_node(partial(setup.tell, self.now()))
             self._open(recipe, data, setup, limit)
             self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
             self._starting.began(setup.since, self._joined)
