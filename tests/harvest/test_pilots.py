@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal.core.event import Joined, Left
 from shoal.engine.journal import Line
-from shoal.harvest.head import FILE, OURS, TOKEN, RayHead, HeadError, opened_in
+from shoal.harvest.head import FILE, OURS, TOKEN, HeadError, RayHead, opened_in
 from shoal.harvest.pilot import _ip_beside, main
 
 IP = "127.0.0.10"
