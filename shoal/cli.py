@@ -30,7 +30,6 @@ from shoal.tools.arguments import (
     Fuse,
     HeldFiles,
     Holder,
-    IdleLog,
     Label,
     LeftOut,
     Loggers,
@@ -88,6 +87,7 @@ from shoal.tools.arguments import (
     Widths,
     Workers,
 )
+from shoal.tools.trace.typed import trace
 
 app = typer.Typer(
     name="shoal",
@@ -352,16 +352,7 @@ def data_list(
     _commands().data("catalogue").data_list(file, address, check, as_json)
 
 
-trace = typer.Typer(help="Logs of slots that come and go.", no_args_is_help=True)
 app.add_typer(trace, name="trace")
-
-
-@trace.command("stats")
-def trace_stats(file: IdleLog, as_json: AsJson = False) -> None:
-    """Joins and leaves an hour, idle ratio, equivalent nodes, fragments, and the hazard of
-    departure.
-    """
-    _commands().trace_stats(file, as_json)
 
 
 def main() -> None:

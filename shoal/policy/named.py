@@ -5,7 +5,7 @@ the baselines of papers. `SHORT` are names for one setting of a policy.
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from inspect import signature
 from types import MappingProxyType
@@ -72,6 +72,7 @@ NAMES: Mapping[str, str] = {
     "elastic": "slots that come and go: best widths for the next while, at each change",
     "every": "every(seconds=600, policy=doubling): changes at intervals only",
 }
+Fill = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a policy's description
 OF_POLICIES = ("policy", "other")  # arguments that are policies
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "hop-lrw": {"name": "hop", "rule": "lrw"},
@@ -160,13 +161,16 @@ def _rebuilt(value: Any) -> Any:
 
 
 def parse(
-    text: str, usual: Mapping[str, Any] = MappingProxyType({}), seed: int | None = None
+    text: str,
+    usual: Mapping[str, Any] = MappingProxyType({}),
+    seed: int | None = None,
+    fill: Fill = dict,
 ) -> Policy[Any]:
     """The policy that a user names, as "equi", "hop-lrw" or "every(seconds=600, policy=doubling)".
 
     Arguments are plain values, or policies named in the same way. `usual`: arguments by name, for
     each policy that has them, where the text leaves them open. `seed`: of policies that hop, where
-    the text leaves it open.
+    the text leaves it open. `fill`: puts values for what the text only names, such as a file.
 
     Raises:
         ValueError: no such name, or arguments that do not fit it.
@@ -179,15 +183,16 @@ def parse(
         raise ValueError(
             f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}'
         ) from error
-    return rebuild(_Reader(usual, seed).policy(tree))
+    return rebuild(_Reader(usual, seed, fill).policy(tree))
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """From what a user wrote to what `rebuild` takes. `usual`, `seed`: as for `parse`."""
+    """From what a user wrote to what `rebuild` takes. Its fields are as for `parse`."""
 
     usual: Mapping[str, Any]
     seed: int | None
+    fill: Fill
 
     def policy(self, node: ast.expr) -> dict[str, Any]:
         call = node
@@ -217,7 +222,7 @@ class _Reader:
         if name in KNOWN:
             has = {f.name for f in fields(KNOWN[name])}
         left_open = {key: value for key, value in usual.items() if key in has}
-        return {"name": name, **left_open, **short, **inner, **given}
+        return self.fill({"name": name, **left_open, **short, **inner, **given})
 
     def argument(self, given: ast.keyword) -> Any:
         """A policy, a word with or without quotes, or another plain value."""

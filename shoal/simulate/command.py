@@ -4,7 +4,8 @@ Each returns data for --json, and lines to show.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,8 +18,13 @@ from shoal.reporting.html import write
 from shoal.simulate.fields import SpecError
 from shoal.simulate.read import read_log
 from shoal.simulate.run import Simulated, run_spec
+from shoal.simulate.site import slurm
+from shoal.simulate.site.learnt import horizon, together, with_log
+from shoal.simulate.site.watch import record
+from shoal.simulate.site.written import write_log
 from shoal.simulate.spec import Spec, load_spec
 from shoal.simulate.stats import describe
+from shoal.simulate.trace import IdleLog, TraceError
 
 Figures = dict[str, Any]  # of one policy
 Results = Mapping[str, Figures]  # by the policy's label
@@ -93,7 +99,8 @@ def trace_stats(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     Raises:
         TraceError: the log breaks a rule.
     """
-    found = describe(read_log(path))
+    log = read_log(path)
+    found = describe(log)
     width = max(map(len, found))
     lines: list[str] = []
     for name, value in found.items():
@@ -103,7 +110,88 @@ def trace_stats(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     lines.append("departures per node and hour, by age in seconds")
     for age, rate in found["hazard_per_hour"].items():
         lines.append(f"  {age:>12}  {rate:.3g}")
+
+    found["horizon_s"] = horizon(log)
+    found["together"] = together(log)
+    lines.append("chance that a node leaves along with another, by racks between them,")
+    lines.append("if they joined apart, and together")
+    for distance, apart, joined in found["together"]:
+        lines.append(f"  {distance:>12.0f}  {apart:.3g}  {joined:.3g}")
+    lines.append("elastic takes these, and a horizon of so many seconds, with")
+    lines.append(f"""  --policy 'elastic(log="{path}")': {found["horizon_s"]:.4g}""")
     return found, lines
+
+
+def trace_slurm(
+    out: Path,
+    sacct: Path | None,
+    nodes: Path | None,
+    since: str,
+    partition: str | None,
+    ignored: str | None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Write the idle-node log of what Slurm's accounting says; figures of the log, and lines.
+
+    `sacct`, `nodes`: files of what `sacct` and `sinfo` printed; None: they are run here. Without a
+    file of nodes, those of a file of accounts are all that ran something, and `partition` needs
+    `sinfo`. `ignored`: a partition whose allocations are pilots, and do not count.
+
+    Raises:
+        TraceError: a file breaks a rule, or a command does not answer; it says what to do.
+        OSError: as `open`.
+    """
+    known = None
+    if nodes is not None:
+        known = slurm.nodes_in(nodes.read_text(encoding="utf-8"))
+    elif sacct is None or partition is not None:
+        known = slurm.nodes_in(slurm.states(partition))
+    if sacct is not None:
+        place, text = sacct, sacct.read_text(encoding="utf-8")
+    else:
+        place, text = Path("sacct"), slurm.accounting(since)
+
+    log = slurm.log_of(place, text, known, ignored)
+    write_log(log, out)
+    return _recorded(log, out)
+
+
+def trace_watch(
+    out: Path,
+    partition: str | None,
+    every: float,
+    hours: float | None,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Any], list[str]]:
+    """Record idle nodes from now on; figures of the whole log then, and lines.
+
+    Raises:
+        TraceError: Slurm does not answer, or the file is another one.
+    """
+    joins = record(out, partial(slurm.states, partition), every, hours, say)
+    if not joins:
+        raise TraceError(out, None, "no node was idle while it was recorded")
+    return _recorded(read_log(out), out)
+
+
+def _recorded(log: IdleLog, out: Path) -> tuple[dict[str, Any], list[str]]:
+    """What was written."""
+    found = {
+        "log": str(out),
+        "hours": log.span / 3600.0,
+        "nodes": log.machine,
+        "idle_node_hours": log.node_seconds / 3600.0,
+        "horizon_s": horizon(log),
+    }
+    width = max(map(len, found))
+    lines = [f"{name:{width}}  {_shown(value)}" for name, value in found.items()]
+    return found, [*lines, f"more: shoal trace stats {out}"]
+
+
+def _shown(value: Any) -> str:
+    """A figure or a name as text."""
+    if isinstance(value, str):
+        return value
+    return _cell(value)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -141,7 +229,7 @@ def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
     if own is not None:
         return own
     try:
-        return parse(name)
+        return parse(name, fill=with_log)
     except ValueError as error:
         there = ", ".join(spec.policies) or "none of its own"
         raise SpecError(path, "--policy", f"{error}; the spec has {there}") from error

@@ -18,6 +18,7 @@ from shoal.policy import rebuild
 from shoal.profile.table import Row, Table
 from shoal.simulate.arrivals import Arrival, arrivals_of
 from shoal.simulate.fields import Fields, SpecError
+from shoal.simulate.site.learnt import with_log
 from shoal.simulate.tables import (
     holding,
     log_of,
@@ -177,11 +178,19 @@ def _check_width(top: Fields, trial: Trial, slots: int) -> None:
         raise SpecError(top.file, "[[trials]] widths", rule)
 
 
+def _built(described: Mapping[str, Any]) -> Policy[Any]:
+    """The policy, with what its log says."""
+    return rebuild(with_log(described))
+
+
 def _policies(top: Fields) -> dict[str, Policy[Any]]:
     """The policies of [policies], by their labels."""
     found = top.table("policies", {})
     made = {}
     for label in found.data:
         given = found.table(label)
-        made[label] = given.made("", partial(rebuild, {"name": label, **given.data}))
+        described = {"name": label, **given.data}
+        if "log" in described:
+            described["log"] = top.file.parent / given.text("log")
+        made[label] = given.made("", partial(_built, described))
     return made

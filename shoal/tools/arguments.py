@@ -214,12 +214,6 @@ Specs = Annotated[
         metavar="SPEC.toml …", help="what to simulate; a spec never executes code"
     ),
 ]
-IdleLog = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE", help="an idle-node log: CSV, Parquet, or sacct's text"
-    ),
-]
 
 # Of `profile`.
 Target = Annotated[

@@ -309,10 +309,3 @@ def simulate(
     """Run studies in virtual time."""
     found, lines = _simulations().simulate(specs, policy or (), out)
     show(found, as_json, lambda _: lines)
-
-
-@errors()
-def trace_stats(file: Path, as_json: bool) -> None:
-    """Describe a log of idle nodes."""
-    found, lines = _simulations().trace_stats(file)
-    show(found, as_json, lambda _: lines)

@@ -16,6 +16,7 @@ from shoal.policy.hop.hop import Hop
 from shoal.policy.named import KNOWN, NAMES, SHORT, parse
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
+from shoal.simulate.site.learnt import with_log
 from shoal.study.folder import StudyError
 from shoal.train.data.placed.catalogue import Catalogue
 
@@ -60,7 +61,7 @@ def policy_of(
         return auto(policy, lambda name: policy_of(name, fuse, seed), every, hopping)
     if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
-    return parse(policy, {"fuse": fuse}, seed)
+    return parse(policy, {"fuse": fuse}, seed, with_log)
 
 
 def known_names() -> str:

@@ -1,0 +1,1 @@
+"""`shoal trace`: logs of slots that come and go."""

@@ -1,0 +1,45 @@
+"""What `shoal trace …` does."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shoal.simulate import command
+from shoal.study.folder import StudyError
+from shoal.tools.outcome import errors, show
+
+
+@errors()
+def slurm(
+    out: Path, partition: str | None, watch: bool, as_json: bool, **options: Any
+) -> None:
+    """Write a log of idle nodes, from Slurm's accounting or from now on.
+
+    `options`: what else `trace_slurm` or `trace_watch` takes.
+
+    Raises:
+        StudyError: `watch` beside a file of accounts or of nodes.
+    """
+    every, hours = options.pop("every"), options.pop("hours")
+    if not watch:
+        found, lines = command.trace_slurm(out, partition=partition, **options)
+        return show(found, as_json, lambda _: lines)
+    if any(options[name] for name in ("sacct", "nodes", "ignored")):
+        raise StudyError(
+            "--watch asks sinfo from now on: leave out --sacct, --nodes and --ignore"
+        )
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    say(f"recording idle nodes into {out} every {every:g} s; Ctrl-C ends it")
+    found, lines = command.trace_watch(out, partition, every, hours, say)
+    return show(found, as_json, lambda _: lines)
+
+
+@errors()
+def stats(file: Path, as_json: bool) -> None:
+    """Describe a log of idle nodes."""
+    found, lines = command.trace_stats(file)
+    show(found, as_json, lambda _: lines)
