@@ -29,6 +29,7 @@ from shoal.core.plan import Gang, prune
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Trial, TrialId, Visit
 from shoal.core.visits import EPS, ValidateEvery, is_met, next_visit
+from shoal.engine.own import make_folder, write_private
 from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
@@ -176,8 +177,8 @@ class Positions:
         """The trial cannot go on; its traceback goes to the log folder."""
         if self.logs is not None:
             place = self.logs / trial
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "error.txt").write_text(error.text)
+            make_folder(place)
+            write_private(place / "error.txt", error.text)
         return Failed(trial, error.why)
 
     def fall(self, trial: TrialId) -> Fell:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.engine.files import replaced
+from shoal.engine.own import make_folder
 
 FIRST = ("trial", "epoch")
 
@@ -18,7 +19,7 @@ class CsvFile:
     """
 
     def open(self, study: Any, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._path = folder / "scores.csv"
         self._columns: list[str] = []
         self._epochs: dict[str, float] = {}

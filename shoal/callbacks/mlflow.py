@@ -10,6 +10,7 @@ from mlflow.entities import Metric, Param, RunStatus
 from mlflow.tracking import MlflowClient
 
 from shoal.callbacks.logger import last_epoch, step_of
+from shoal.engine.own import make_folder
 
 TAG = "shoal.trial"
 FAILED = RunStatus.to_string(RunStatus.FAILED)
@@ -35,7 +36,7 @@ class MLflow:
         uri = self._uri
         artifacts = None
         if uri is None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             uri = f"sqlite:///{(folder / 'mlflow.db').resolve()}"
             artifacts = (folder / "artifacts").resolve().as_uri()
         self._client = MlflowClient(tracking_uri=uri)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import wandb
 
+from shoal.engine.own import make_folder, write_private
+
 
 class WeightsAndBiases:
     """Offline runs below the folder `wandb`, of a project of the study's name.
@@ -24,7 +26,7 @@ class WeightsAndBiases:
         self._project = study.folder.path.name
         self._folder = folder
         self._notes = folder / "logged"
-        self._notes.mkdir(parents=True, exist_ok=True)
+        make_folder(self._notes)
         self._runs: dict[str, Any] = {}
 
     def logged(self, trial: Any) -> float:
@@ -35,7 +37,7 @@ class WeightsAndBiases:
 
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
         self._run(trial).log({**values, "epoch": epoch})
-        (self._notes / trial.id).write_text(repr(epoch))
+        write_private(self._notes / trial.id, repr(epoch))
 
     def _run(self, trial: Any) -> Any:
         if trial.id not in self._runs:

@@ -12,6 +12,7 @@ Samples = float
 Seconds = float
 # What a configuration may hold: what JSON holds, with lists as tuples.
 Value = bool | int | float | str | None | tuple[Any, ...]
+LONGEST_NAME = 200  # characters of a trial's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class Trial:
     `priority`: against other trials, for policies that look at it (docs/policy.md).
 
     Raises:
-        ValueError: there is no id; samples or priority are not positive and finite; widths are
-            not 1 <= fewest <= most; or the trial starts from itself.
+        ValueError: there is no id, or one that cannot name a file; samples or priority are not
+            positive and finite; widths are not 1 <= fewest <= most; or the trial starts from
+            itself.
     """
 
     id: TrialId
@@ -43,6 +45,11 @@ class Trial:
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a trial needs an id; got an empty one")
+        if not is_name(self.id):
+            raise ValueError(
+                f"a trial's id names files: it must have no '/', '\\\\' or NUL, must not be '.' or "
+                f"'..', and has {LONGEST_NAME} characters at most; got {self.id[:40]!r}"
+            )
         if not (isfinite(self.samples) and self.samples > 0):
             raise ValueError(
                 f"trial {self.id}: samples must be > 0 and finite; got {self.samples!r}"
@@ -64,6 +71,13 @@ class Trial:
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
             config = {name: _as_tuple(value) for name, value in self.config.items()}
             object.__setattr__(self, "config", config)
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can name a file, and only one in the folder where it is looked for."""
+    if len(text) > LONGEST_NAME or text in ("", ".", ".."):
+        return False
+    return not ("/" in text or "\\" in text or "\0" in text)
 
 
 def priority_of(trial: Trial) -> float:

@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from shoal.engine.own import file_mode
 
 PARTIAL = ".part"  # ends the name of a file that is not whole yet
 
@@ -13,14 +16,25 @@ def replaced(path: Path) -> Iterator[Path]:
     """Write the file beside `path`, where this says; at the end it takes the place of the old one.
 
     Others then see the old file or the new one, and never a part. An error leaves the old one.
+    The new one may be read by those who could read the old one; without one by this user alone.
     """
     beside = path.with_name(path.name + PARTIAL)
     try:
+        _create(beside, like=path)
         yield beside
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _create(beside: Path, like: Path) -> None:
+    """Make an empty file, and nothing of what lay at its place, such as a link, stays."""
+    beside.unlink(missing_ok=True)
+    mode = file_mode(beside.parent)
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(like.stat().st_mode)
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -13,6 +13,7 @@ from shoal.core.event import Entry, Event, Planned, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Seconds
+from shoal.engine.own import private
 
 E = TypeVar("E")
 SCHEMA = 1
@@ -145,7 +146,7 @@ class Journal:
         size = 0
         if path.exists():
             size = sound_length(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         # A crash may have torn the last line. Nobody has acted upon it: it was never durable.
         self._file.truncate(size)
         if size == 0:

@@ -16,6 +16,7 @@ from time import sleep
 from typing import Any
 
 from shoal.engine.files import replaced
+from shoal.engine.own import make_folder
 from shoal.engine.process import lives
 from shoal.pool.share import SlotClaim
 
@@ -31,8 +32,8 @@ class OpenPool:
     """A pool that is open.
 
     `address`: of its Ray cluster. `threads`: CPUs of each slot. `token`: whether who joins the
-    cluster must show the user's token. `closing`: its studies are to stop. `slots`: all that it
-    has; None: nodes of its cluster come and go.
+    cluster must show a token. `token_file`: that holds it; None: the user's. `closing`: its
+    studies are to stop. `slots`: all that it has; None: nodes of its cluster come and go.
     """
 
     address: str
@@ -42,6 +43,7 @@ class OpenPool:
     token: bool = False
     closing: bool = False
     slots: int | None = None
+    token_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,7 @@ class PoolFolder:
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._signs.mkdir(exist_ok=True)
+        make_folder(self._signs)
 
     # -- what the pool says ----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from shoal.backend.opening import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
+from shoal.engine.own import file_mode
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.share import shares
 
@@ -78,7 +79,7 @@ def serve(
     """
     folder = PoolFolder(path)
     folder.make()
-    lock = FileLock(folder.lock, timeout=0)
+    lock = FileLock(folder.lock, timeout=0, mode=file_mode(folder.path))
     try:
         lock.acquire()
     except Timeout:
@@ -116,6 +117,7 @@ def _opened(threads: int, own: bool) -> OpenPool:
         os.getpid(),
         token=cluster.asks_for_token(),
         slots=slots,
+        token_file=cluster.token_shown(),
     )
 
 

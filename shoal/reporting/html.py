@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.engine.journal import Line, read
+from shoal.engine.own import make_folder, write_private
 from shoal.reporting import measured, packing, sections, tables
 from shoal.reporting.charts.configs import parallel, scatters
 from shoal.reporting.charts.figures import Figure, learning
@@ -51,8 +52,8 @@ def save(
     """
     target = Path(html_path)
     text = page_of(facts, title, folder)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    make_folder(target.parent)
+    write_private(target, text)
     return target
 
 

@@ -22,6 +22,7 @@ from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, newest, read
+from shoal.engine.own import file_mode, make_folder, write_private
 from shoal.train.recipe import pickled
 from shoal.train.recipe.several.parts import parts_of
 
@@ -99,7 +100,7 @@ class Folder:
             StudyError: it cannot.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             probe = self.path / ".writable"
             probe.write_text("")
             probe.unlink()
@@ -144,7 +145,12 @@ class Folder:
         """
         holder = self.path / "holder.json"
         # Another thread may let go of it: a loop of the user's own may have several.
-        lock = FileLock(self.path / "study.lock", timeout=0, thread_local=False)
+        lock = FileLock(
+            self.path / "study.lock",
+            timeout=0,
+            thread_local=False,
+            mode=file_mode(self.path),
+        )
         try:
             lock.acquire()
         except Timeout:
@@ -156,7 +162,7 @@ class Folder:
             ) from None
         try:
             about = {"pid": os.getpid(), "host": platform.node(), "since": timestamp()}
-            holder.write_text(json.dumps(about))
+            write_private(holder, json.dumps(about))
             yield
         finally:
             lock.release()

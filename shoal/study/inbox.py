@@ -24,6 +24,7 @@ from shoal.core.ports import Moment
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
+from shoal.engine.own import file_mode, make_folder
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -46,8 +47,9 @@ class Inbox:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Nobody else leaves a note meanwhile."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / "lock", timeout=30):
+        make_folder(self.folder)
+        mode = file_mode(self.folder)
+        with FileLock(self.folder / "lock", timeout=30, mode=mode):
             yield
 
     def leave(self, note: Note) -> None:

@@ -6,11 +6,10 @@ import os
 import re
 import shutil
 import socket
-import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
+from shoal.engine.own import own_folder, token_file
 from shoal.train.slot.setup import cpus_here
 
 # Nothing is reported to anyone, and there is no notice about it either.
@@ -30,10 +30,16 @@ from ray._private.authentication.authentication_token_setup import (
     AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 GIB = 1024**3
 LONGEST_FOLDER = 36  # characters: a socket's path may have 107, and Ray adds up to 70
+# Ray takes 127.0.0.1 for the machine's outside address, and others of the loopback as they are.
+LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+# What tells Ray which token to show, beside AUTH_MODE_ENV_VAR.
+TOKEN = "RAY_AUTH_TOKEN"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 SMALLEST_STORE = 256 * 2**20
 # Seconds that a cluster may take to answer: it may be starting. Ray itself waits for minutes.
 PATIENCE: Seconds = 10.0
@@ -43,6 +49,9 @@ Gradients = Literal["gloo", "nccl"]
 # then gets its pages, which are mapped already. Measured for 100 MB: 25 ms to hop, against 200 ms
 # through fresh pages.
 TUNED = {"free_objects_period_milliseconds": 0}
+_former: dict[
+    str, str | None
+] = {}  # the environment before Shoal's own token was shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,8 @@ def join(
 
     `cpus`: that one started here lends; None: those of this machine.
 
-    One started here prints nothing, and only this machine reaches it.
+    One started here prints nothing. Its processes are at addresses of this machine, and refuse
+    all who do not know its token.
 
     Returns whether it was started here, and then with how many slots.
 
@@ -97,15 +107,17 @@ def join(
 
     if cpus is None:
         cpus = cpus_here()
+    _own_token()
     ray.init(
         address="local",
         num_cpus=cpus,
         include_dashboard=False,
         object_store_memory=_store_size(store_gb),
-        _node_ip_address="127.0.0.1",
+        _node_ip_address=LOOPBACK,
+        # Ray lets everybody write to the folder that it is given: so that is one inside.
+        _temp_dir=str(_own_folder() / "r"),
         _system_config=TUNED,
         **quiet,
-        **_folder(),
     )
     reaper.guard()
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -143,11 +155,24 @@ def asks_for_token() -> bool:
     return os.environ.get(AUTH_MODE_ENV_VAR, "").lower() == "token"
 
 
-def use_token() -> None:
-    """Show the user's token to clusters that this process joins or starts from now on.
+def token_shown() -> str | None:
+    """The file with the token that this process shows, if Shoal made it."""
+    return os.environ.get(TOKEN_PATH) if _former else None
+
+
+def use_token(file: str | None = None) -> None:
+    """Show a token to clusters that this process joins or starts, until it leaves.
 
     A cluster that asks for none does not work with processes that show one.
+
+    `file`: that holds it; None: the user's, if there is one.
     """
+    if file is not None:
+        for name, value in ((AUTH_MODE_ENV_VAR, "token"), (TOKEN_PATH, file)):
+            _former.setdefault(name, os.environ.get(name))
+            os.environ[name] = value
+        _read_token_again()
+        return
     notices = logging.getLogger(maybe_enable_token_auth_if_token_available.__module__)
     level = notices.level
     notices.setLevel(logging.ERROR)  # it tells of the token, which is the pool's choice
@@ -157,55 +182,46 @@ def use_token() -> None:
         notices.setLevel(level)
 
 
-def _folder() -> dict[str, str]:
-    """Ray's own choice of a folder, unless names of sockets in it would be too long.
+def _own_token() -> None:
+    """Have the cluster that is about to start refuse all who do not know a token of this user's.
+
+    What the user says in the environment about tokens is left as it is.
+    """
+    if not any(name in os.environ for name in (AUTH_MODE_ENV_VAR, TOKEN, TOKEN_PATH)):
+        use_token(str(token_file(_own_folder() / "token")))
+
+
+def _forget_token() -> None:
+    """Show what was shown before."""
+    for name, value in _former.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+    if _former:
+        _former.clear()
+        _read_token_again()
+
+
+def _read_token_again() -> None:
+    """Ray reads the environment once."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _own_folder() -> Path:
+    """A folder for this user's clusters alone, where names of sockets are not too long.
+
+    Ray's own choice can be read and written by everybody.
 
     Raises:
-        PermissionError: the folder taken instead is not this user's alone.
+        PermissionError: the folder that is there already is not this user's alone.
     """
-    usual = os.environ.get("RAY_TMPDIR", tempfile.gettempdir())
-    if len(usual) <= LONGEST_FOLDER:
-        return {}
-    own = Path(f"/tmp/shoal-ray-{getpass.getuser()}")
+    name = f"shoal-ray-{getpass.getuser()}"
+    own = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / name
+    if len(str(own)) > LONGEST_FOLDER:
+        own = Path("/tmp") / name
     own_folder(own)
-    # Ray lets everybody write to the folder that it is given: so that is one inside.
-    return {"_temp_dir": str(own / "r")}
-
-
-def own_folder(folder: Path) -> None:
-    """Make the folder for this user alone, or check that it is so.
-
-    Whoever can write to the folder could put a pickle there, and with it run code as this user.
-
-    A folder of this user that others could read, but not write to, becomes private.
-
-    Raises:
-        PermissionError: the folder is a link, belongs to another user, or others may write to it.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-
-    why = _why_unsafe(folder.lstat())
-    if why is not None:
-        raise PermissionError(
-            f"{folder} must be a folder that only you can use, but {why}: remove it, or make it "
-            "yours with mode 700, or set TMPDIR to another folder"
-        )
-
-    folder.chmod(0o700)
-
-
-def _why_unsafe(found: os.stat_result) -> str | None:
-    """Why a folder may hold what others wrote; None if it does not."""
-    if not stat.S_ISDIR(found.st_mode):
-        return "it is not a folder of its own but a link or a file"
-    if found.st_uid != os.getuid():
-        return f"it belongs to user {found.st_uid}"
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o022:
-        return f"others may write to it (mode {mode:o})"
-    return None
+    return own
 
 
 def _store_size(wanted: GiB) -> int:
@@ -225,6 +241,7 @@ def leave(own: bool, joined: bool) -> None:
     """End the cluster that was started here, or leave the one that was `joined` here."""
     if joined:
         ray.shutdown()
+        _forget_token()
     if own:
         reaper.dismiss()
 

@@ -236,7 +236,7 @@ def _reached(address: str | None) -> str | None:
 def _open_to(pool: OpenPool) -> str:
     """The address of the pool's cluster, which this process may join from now on."""
     if pool.token:
-        import_module("shoal.backend.ray.cluster").use_token()
+        import_module("shoal.backend.ray.cluster").use_token(pool.token_file)
     return pool.address
 
 

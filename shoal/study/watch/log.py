@@ -14,6 +14,7 @@ from shoal.core.event import (
 )
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
+from shoal.engine.own import private
 
 # Silent unless the user's program sets logging up.
 LOGGER = logging.getLogger("shoal")
@@ -58,7 +59,7 @@ class Log:
     def close(self) -> None:
         """Write what waits."""
         if self._waiting:
-            with self.file.open("a") as log:
+            with open(self.file, "a", opener=private) as log:
                 log.writelines(self._waiting)
         self._waiting = []
 

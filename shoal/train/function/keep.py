@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from shoal.train.lane import tree
+from shoal.train.lane.checkpoint import Damaged
 
 _ARRAY = "numpy array"
 
@@ -32,17 +33,36 @@ def packed(checkpoint: Any) -> dict[str, Any]:
 
 
 def unpacked(kept: Mapping[str, Any], folder: Path) -> Any:
-    """The checkpoint again; what was a path is written into the folder, which must exist."""
+    """The checkpoint again; what was a path is written into the folder, which must exist.
+
+    Raises:
+        Damaged: it names a place outside of the folder.
+    """
     if kept["kind"] == "tree":
         return _unmarked(tree.to_torch(kept["tree"]))
-    place = folder / str(kept["name"])
+    place = _within(folder, kept["name"])
     if kept["kind"] == "folder":
         place.mkdir(parents=True, exist_ok=True)
     for name, content in kept["files"].items():
-        target = folder / str(name)
+        target = _within(folder, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(np.asarray(content).tobytes())
     return place
+
+
+def _within(folder: Path, name: Any) -> Path:
+    """The place of that name in the folder: a checkpoint that others made must write nowhere else.
+
+    Raises:
+        Damaged: the name leads out of the folder.
+    """
+    parts = PurePosixPath(str(name)).parts
+    if not parts or parts[0].startswith("/") or ".." in parts or "\0" in str(name):
+        raise Damaged(
+            f"a checkpoint's files must lie within it; this one has {str(name)[:80]!r}, which "
+            "Shoal never wrote: do not use it"
+        )
+    return folder.joinpath(*parts)
 
 
 def _marked(value: Any) -> Any:

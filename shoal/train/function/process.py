@@ -14,6 +14,8 @@ from queue import Empty, Queue
 from threading import Lock, Thread
 from typing import IO
 
+from shoal.engine.own import make_folder, private
+
 # Bytes of a log before its older half is dropped.
 LOG_BYTES = 1_000_000
 # Characters of a line that are read at once; lines that wait to be looked at; lines of an error.
@@ -36,7 +38,7 @@ class OutputLog:
         self.newest: deque[str] = deque(maxlen=SHOWN)
         self.errors: deque[str] = deque(maxlen=SHOWN)  # of them, those of its stderr
         if place is not None:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(place.parent)
 
     def write(self, line: str, is_error: bool = False) -> None:
         """Append a line. `is_error`: it came on the standard error."""
@@ -48,7 +50,7 @@ class OutputLog:
                 return
             if self._place.exists() and self._place.stat().st_size > LOG_BYTES:
                 self._place.replace(self._place.with_name("log.1.txt"))
-            with self._place.open("a", encoding="utf-8") as file:
+            with open(self._place, "a", encoding="utf-8", opener=private) as file:
                 file.write(line)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 
-from shoal.backend.ray.cluster import own_folder
+from shoal.engine.own import own_folder
 from shoal.backend.ray.node import data as ray_data
 from shoal.backend.ray.node import process as ray_process
 from shoal.train.data.columns import DataError, parts

@@ -19,8 +19,9 @@ from typing import IO, Any
 
 from filelock import FileLock
 
-from shoal.backend.ray.cluster import node_here, own_folder
+from shoal.backend.ray.cluster import node_here
 from shoal.engine.files import replaced
+from shoal.engine.own import check_own_file, own_folder
 from shoal.engine.process import lives
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -154,11 +155,19 @@ def _created(path: Path) -> IO[bytes]:
 
 
 def _shelved(folder: Path) -> Data | None:
-    """The data that lies in the folder, its arrays mapped; None if there is none."""
-    try:
-        rest, spans = pickle.loads((folder / "data.pkl").read_bytes())
-    except FileNotFoundError:
+    """The data that lies in the folder, its arrays mapped; None if there is none.
+
+    It runs what code the file holds, so the folder and the file must be this user's alone.
+
+    Raises:
+        PermissionError: as `check_own_file`.
+    """
+    file = folder / "data.pkl"
+    if not file.exists():
         return None
+    own_folder(folder)
+    check_own_file(file)
+    rest, spans = pickle.loads(file.read_bytes())
 
     whole = _mapped(folder / "arrays.bin")
     buffers = [whole[start : start + length] for start, length in spans]

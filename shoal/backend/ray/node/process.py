@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.core.cluster import GiB
+from shoal.engine.own import make_folder, private
 from shoal.train.recipe.unit import DeviceLost
 
 # What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond that,
@@ -116,8 +117,8 @@ class Prints(io.TextIOBase):
         """The file, opened."""
         file = self._files.get(path)
         if file is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a", buffering=1)
+            make_folder(path.parent)
+            file = open(path, "a", buffering=1, opener=private)  # noqa: SIM115
             self._files[path] = file
         return file
 

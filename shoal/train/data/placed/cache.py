@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from shoal.core.cluster import GiB
 from shoal.engine.files import PARTIAL, replaced
+from shoal.engine.own import file_mode, make_folder, own_folder
 from shoal.train.data.columns import DataError
 
 
@@ -46,8 +47,8 @@ class UrlCache:
             OSError: it cannot be fetched.
         """
         place = self._place(url, node)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{place}.lock"):
+        make_folder(place.parent)
+        with FileLock(f"{place}.lock", mode=file_mode(place.parent)):
             if not place.exists():
                 self._fetch(url, place)
         used = place.stat()
@@ -60,9 +61,11 @@ class UrlCache:
             self._place(url, node).unlink()
 
     def _place(self, url: str, node: str) -> Path:
-        folder = Path(tempfile.gettempdir()) / f"shoal-shards-{getpass.getuser()}"
         if self.folder is not None:
             folder = Path(self.folder)
+        else:
+            folder = Path(tempfile.gettempdir()) / f"shoal-shards-{getpass.getuser()}"
+            own_folder(folder)
         name = blake2b(url.encode(), digest_size=12).hexdigest()
         # of a.npz in zip://a.npz::b.zip
         file = url.partition("?")[0].partition("::")[0]

@@ -13,6 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from shoal.engine.files import sync_folder
+from shoal.engine.own import make_folder, private
 
 
 class CheckpointFolder:
@@ -61,9 +62,8 @@ class CheckpointFolder:
         """Durable when it returns, and never there in part. `check` may refuse it at the end."""
         path = self._path(name)
         beside = f"{path}.{os.getpid()}.part"
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
-            with self._files.open(beside, "wb") as file:
+            with self._created(beside) as file:
                 write(file)
                 if self._local:
                     file.flush()
@@ -78,6 +78,16 @@ class CheckpointFolder:
             with suppress(Exception):
                 self._files.rm_file(beside)
             raise
+
+    def _created(self, path: str) -> IO[bytes]:
+        """A new file, and the folder that it is in."""
+        folder = path.rpartition("/")[0]
+        if self._local:
+            make_folder(Path(folder))
+            return open(path, "wb", opener=private)
+        self._files.makedirs(folder, exist_ok=True)
+        made: IO[bytes] = self._files.open(path, "wb")
+        return made
 
     def _path(self, name: str) -> str:
         """The file's path in its file system."""

@@ -20,6 +20,7 @@ from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.core.cluster import ShardId
 from shoal.engine.files import replaced
+from shoal.engine.own import make_folder
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
@@ -53,7 +54,7 @@ class NodeDeals:
             DataError: some of its samples have no holder that is there.
         """
         path = self.folder / f"{deal.epoch}-{shard}.npz"
-        with FileLock(f"{path}.lock"):
+        with FileLock(f"{path}.lock", mode=0o600):
             if not path.exists():
                 self._opened.pop(path, None)
                 self._write(path, deal, shard)
@@ -150,5 +151,5 @@ def with_deals(data: Data, folder: Path, user: bytes) -> Data:
         return data
     node_data.prepare(folder, os.getppid())
     deals = folder / "deals"
-    deals.mkdir(exist_ok=True)
+    make_folder(deals)
     return data.exchanging(NodeDeals(data, deals, ray.put(user)))

@@ -1,0 +1,136 @@
+"""What belongs to one user: folders and files that nobody else reads, and the tokens in them."""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+TOKEN_BYTES = 32
+
+
+# -- what nobody else reads ----------------------------------------------------------------------
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, and those above it that are missing, for this user alone.
+
+    One that is there stays as it is. In a folder with the set-group-ID bit (`chmod g+s`) the
+    group may use what is made, as far as the umask lets it.
+    """
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o770 if _is_shared(folder.parent) else 0o700)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} must be a folder, but is a file or a link")
+
+
+def file_mode(folder: Path) -> int:
+    """The mode of a new file in the folder: for this user, and the group where it shares it."""
+    return 0o660 if _is_shared(folder) else 0o600
+
+
+def private(path: str, flags: int) -> int:
+    """An opener, for `open`, whose new files nobody else may read (see `file_mode`)."""
+    return os.open(path, flags, file_mode(Path(path).parent))
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write the text; if the file is new nobody else may read it."""
+    with open(file, "w", encoding="utf-8", opener=private) as opened:
+        opened.write(text)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether the folder's owner lets its group have what is made in it."""
+    try:
+        return bool(folder.stat().st_mode & stat.S_ISGID)
+    except OSError:
+        return False
+
+
+# -- what nobody else wrote ------------------------------------------------------------------------
+
+
+def own_folder(folder: Path) -> None:
+    """Make the folder for this user alone, or check that it is so.
+
+    Whoever can write to the folder could put a pickle there, and with it run code as this user.
+
+    A folder of this user that others could read, but not write to, becomes private.
+
+    Raises:
+        PermissionError: the folder is a link, belongs to another user, or others may write to it.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+
+    found = folder.lstat()
+    why = why_not_own(found)
+    if not stat.S_ISDIR(found.st_mode):
+        why = "it is not a folder of its own but a link or a file"
+    if why is not None:
+        raise PermissionError(
+            f"{folder} must be a folder that only you can use, but {why}: remove it, or make it "
+            "yours with mode 700, or set TMPDIR to another folder"
+        )
+
+    folder.chmod(0o700)
+
+
+def check_own_file(file: Path) -> None:
+    """Refuse a file that somebody else may have written.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        PermissionError: it is a link, belongs to another user, or others may write to it.
+    """
+    found = file.lstat()
+    why = why_not_own(found)
+    if not stat.S_ISREG(found.st_mode):
+        why = "it is a link or no file"
+    if why is not None:
+        raise PermissionError(
+            f"{file} must be a file that only you can write to, but {why}: remove it"
+        )
+
+
+def why_not_own(found: os.stat_result) -> str | None:
+    """Why a file or folder may hold what others wrote; None if it does not."""
+    if found.st_uid != os.getuid():
+        return f"it belongs to user {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022:
+        return f"others may write to it (mode {mode:o})"
+    return None
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def token_file(file: Path) -> Path:
+    """The file with a token that cannot be guessed; it is made if it is not there.
+
+    Only this user may read it. Another takes the place of one that others could read.
+
+    Raises:
+        PermissionError: it is a link, or belongs to another user.
+    """
+    make_folder(file.parent)
+    with suppress(FileNotFoundError):
+        found = file.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(
+                f"{file} must be a file of yours with a token, but is a link or belongs to "
+                "another user: remove it"
+            )
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            file.unlink()
+    with suppress(FileExistsError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(file, flags, 0o600), "w") as opened:
+            opened.write(secrets.token_hex(TOKEN_BYTES))
+    return file
