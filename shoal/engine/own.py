@@ -6,6 +6,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock
+
 TOKEN_BYTES = 32
 
 
@@ -41,6 +43,12 @@ def write_private(file: Path, text: str) -> None:
     """Write the text; if the file is new nobody else may read it."""
     with open(file, "w", encoding="utf-8", opener=private) as opened:
         opened.write(text)
+
+
+def lock_file(file: Path, timeout: float = -1, thread_local: bool = True) -> FileLock:
+    """A lock whose file nobody else may open; its options are FileLock's."""
+    mode = file_mode(file.parent)
+    return FileLock(file, timeout, mode=mode, thread_local=thread_local)
 
 
 def _is_shared(folder: Path) -> bool:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from shoal.backend.opening import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
-from shoal.engine.own import file_mode
+from shoal.engine.own import lock_file
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.share import shares
 
@@ -79,7 +79,7 @@ def serve(
     """
     folder = PoolFolder(path)
     folder.make()
-    lock = FileLock(folder.lock, timeout=0, mode=file_mode(folder.path))
+    lock = lock_file(folder.lock, timeout=0)
     try:
         lock.acquire()
     except Timeout:

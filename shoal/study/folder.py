@@ -16,13 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, newest, read
-from shoal.engine.own import file_mode, make_folder, write_private
+from shoal.engine.own import lock_file, make_folder, write_private
 from shoal.train.recipe import pickled
 from shoal.train.recipe.several.parts import parts_of
 
@@ -145,12 +145,7 @@ class Folder:
         """
         holder = self.path / "holder.json"
         # Another thread may let go of it: a loop of the user's own may have several.
-        lock = FileLock(
-            self.path / "study.lock",
-            timeout=0,
-            thread_local=False,
-            mode=file_mode(self.path),
-        )
+        lock = lock_file(self.path / "study.lock", timeout=0, thread_local=False)
         try:
             lock.acquire()
         except Timeout:

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from shoal.core.event import Commanded, Entry, Event
 from shoal.core.fold import fold
 from shoal.core.plan import Gang
@@ -24,7 +22,7 @@ from shoal.core.ports import Moment
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
-from shoal.engine.own import file_mode, make_folder
+from shoal.engine.own import lock_file, make_folder
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -48,8 +46,7 @@ class Inbox:
     def writing(self) -> Iterator[None]:
         """Nobody else leaves a note meanwhile."""
         make_folder(self.folder)
-        mode = file_mode(self.folder)
-        with FileLock(self.folder / "lock", timeout=30, mode=mode):
+        with lock_file(self.folder / "lock", timeout=30):
             yield
 
     def leave(self, note: Note) -> None:

@@ -30,7 +30,7 @@ from ray._private.authentication.authentication_token_setup import (
     AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
-from ray._raylet import AuthenticationTokenLoader, Config
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 GIB = 1024**3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import ray
 
-from shoal.engine.own import own_folder
 from shoal.backend.ray.node import data as ray_data
 from shoal.backend.ray.node import process as ray_process
+from shoal.engine.own import own_folder
 from shoal.train.data.columns import DataError, parts
 from shoal.train.data.data import Data
 

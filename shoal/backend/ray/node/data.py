@@ -17,11 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock
-
 from shoal.backend.ray.cluster import node_here
 from shoal.engine.files import replaced
-from shoal.engine.own import check_own_file, own_folder
+from shoal.engine.own import check_own_file, lock_file, own_folder
 from shoal.engine.process import lives
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
@@ -84,7 +82,7 @@ def shared(
         OSError: it cannot be written (the disk is full, say), or as `prepare`.
     """
     prepare(folder, owner)
-    with FileLock(folder / "lock", mode=0o600):
+    with lock_file(folder / "lock"):
         data = _shelved(folder)
         if data is None:
             data = build()

@@ -13,11 +13,10 @@ from math import isnan
 from pathlib import Path
 
 import fsspec
-from filelock import FileLock
 
 from shoal.core.cluster import GiB
 from shoal.engine.files import PARTIAL, replaced
-from shoal.engine.own import file_mode, make_folder, own_folder
+from shoal.engine.own import lock_file, make_folder, own_folder
 from shoal.train.data.columns import DataError
 
 
@@ -48,7 +47,7 @@ class UrlCache:
         """
         place = self._place(url, node)
         make_folder(place.parent)
-        with FileLock(f"{place}.lock", mode=file_mode(place.parent)):
+        with lock_file(place.with_name(f"{place.name}.lock")):
             if not place.exists():
                 self._fetch(url, place)
         used = place.stat()

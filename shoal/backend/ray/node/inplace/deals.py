@@ -11,16 +11,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import ray
-from filelock import FileLock
 from ray.exceptions import RayError
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
 from shoal.core.cluster import ShardId
 from shoal.engine.files import replaced
-from shoal.engine.own import make_folder
+from shoal.engine.own import lock_file, make_folder
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.data import Data
@@ -53,8 +53,8 @@ class NodeDeals:
         Raises:
             DataError: some of its samples have no holder that is there.
         """
-        path = self.folder / f"{deal.epoch}-{shard}.npz"
-        with FileLock(f"{path}.lock", mode=0o600):
+        path = self.folder / f"{deal.epoch}-{quote(shard, safe='')}.npz"
+        with lock_file(path.with_name(f"{path.name}.lock")):
             if not path.exists():
                 self._opened.pop(path, None)
                 self._write(path, deal, shard)
