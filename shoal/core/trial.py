@@ -27,7 +27,7 @@ class Trial:
     `priority`: against other trials, for policies that look at it (docs/policy.md).
 
     Raises:
-        ValueError: there is no id, or one that cannot name a file; samples or priority are not
+        ValueError: there is no id, or one that cannot name a folder; samples or priority are not
             positive and finite; widths are not 1 <= fewest <= most; or the trial starts from
             itself.
     """
@@ -45,10 +45,11 @@ class Trial:
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a trial needs an id; got an empty one")
-        if not is_name(self.id):
+        if not is_within(self.id):
             raise ValueError(
-                f"a trial's id names files: it must have no '/', '\\\\' or NUL, must not be '.' or "
-                f"'..', and has {LONGEST_NAME} characters at most; got {self.id[:40]!r}"
+                "a trial's id names its folder, within the study's: it must not lead out of that "
+                f"by '..', begin or end with '/', hold '\\\\' or NUL, nor have more than "
+                f"{LONGEST_NAME} characters; got {self.id[:40]!r}"
             )
         if not (isfinite(self.samples) and self.samples > 0):
             raise ValueError(
@@ -73,11 +74,11 @@ class Trial:
             object.__setattr__(self, "config", config)
 
 
-def is_name(text: str) -> bool:
-    """Whether the text can name a file, and only one in the folder where it is looked for."""
-    if len(text) > LONGEST_NAME or text in ("", ".", ".."):
+def is_within(name: str) -> bool:
+    """Whether the text names a file, and only one within the folder where it is looked for."""
+    if len(name) > LONGEST_NAME or "\\" in name or "\0" in name:
         return False
-    return not ("/" in text or "\\" in text or "\0" in text)
+    return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def priority_of(trial: Trial) -> float:
