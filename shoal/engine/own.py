@@ -119,26 +119,33 @@ def why_not_own(found: os.stat_result) -> str | None:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
+def new_token(file: Path) -> Path:
+    """Write a token that cannot be guessed, in place of a former one; only this user may read it."""
+    file.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(file, flags, 0o600), "w") as opened:
+        opened.write(secrets.token_hex(TOKEN_BYTES))
+    return file
+
+
 def token_file(file: Path) -> Path:
     """The file with a token that cannot be guessed; it is made if it is not there.
 
-    Only this user may read it. Another takes the place of one that others could read.
+    Another takes the place of one that others could read.
 
     Raises:
         PermissionError: it is a link, or belongs to another user.
     """
     make_folder(file.parent)
-    with suppress(FileNotFoundError):
+    try:
         found = file.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(
-                f"{file} must be a file of yours with a token, but is a link or belongs to "
-                "another user: remove it"
-            )
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            file.unlink()
-    with suppress(FileExistsError):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(file, flags, 0o600), "w") as opened:
-            opened.write(secrets.token_hex(TOKEN_BYTES))
+    except FileNotFoundError:
+        return new_token(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(
+            f"{file} must be a file of yours with a token, but is a link or belongs to another "
+            "user: remove it"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        return new_token(file)
     return file

@@ -6,7 +6,6 @@ in a folder that only this user can read. Nodes that join read it there.
 
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from shoal.engine.files import write_durably
+from shoal.engine.own import new_token
 from shoal.engine.process import lives
 
 FILE = "head.json"
@@ -96,7 +96,7 @@ class RayHead:
         _check_ray()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder.chmod(0o700)
-        _new_token(self.folder / TOKEN)
+        new_token(self.folder / TOKEN)
         self._reaper = reaper(self._temporary)
         try:
             self._start()
@@ -260,11 +260,3 @@ def _own_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostbyname(socket.gethostname())
-
-
-def _new_token(file: Path) -> None:
-    """Write a token that nobody can guess, and only this user can read."""
-    file.unlink(missing_ok=True)
-    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(opened, "w") as written:
-        written.write(secrets.token_hex(32))
