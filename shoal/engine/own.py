@@ -120,7 +120,7 @@ def why_not_own(found: os.stat_result) -> str | None:
 
 
 def new_token(file: Path) -> Path:
-    """Write a token that cannot be guessed, in place of a former one; only this user may read it."""
+    """Write a token that cannot be guessed, for this user alone, in place of a former one."""
     file.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(file, flags, 0o600), "w") as opened:
