@@ -1,0 +1,1 @@
+"""A site's own log: how it is made, and what it says to a policy."""

@@ -1,0 +1,179 @@
+"""Slurm's own words about nodes: its accounting, and the states of now."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from shoal.harvest.hosts import hosts
+from shoal.simulate.sacct import read_sacct
+from shoal.simulate.source import TraceSource
+from shoal.simulate.trace import IdleLog, TraceError
+
+COLUMNS = "NodeList,Start,End,Partition"
+BY_HAND = f"TZ=UTC sacct -P -a -X -T -S now-7days -o {COLUMNS}"
+STATES = ("sinfo", "-h", "-N", "-o", "%N %T")
+SINCE = re.compile(r"\d+(minutes|hours|days|weeks)|\d{4}-\d\d-\d\d(T[\d:]+)?")
+LONGEST = 600.0  # seconds that a command may take
+# What Slurm adds to a state: not answering, powered down, about to boot, and so on.
+MARKS = "*~#!%$@+^-"
+# A pilot could start there. `planned`: idle until a job that waits begins.
+IDLE = frozenset({"idle", "planned"})
+# Nodes that ran nothing, as nothing could run there.
+AWAY = frozenset(
+    "down drained draining fail failing maint reserved unknown future inval error "
+    "perfctrs reboot_issued reboot_requested powered_down powering_down".split()
+)
+
+
+# -- what Slurm is asked ---------------------------------------------------------------------------
+
+
+def accounting(since: str) -> str:
+    """What `sacct` says of all allocations since then, in UTC.
+
+    `since`: as "7days", or a date.
+
+    Raises:
+        TraceError: there is no such command, or no accounting; it says what to do instead.
+    """
+    if SINCE.fullmatch(since) is None:
+        rule = f'it must be a time such as 7days, 12hours or 2026-01-31; got "{since}"'
+        raise TraceError("--since", None, rule)
+    begin = since
+    if since[-1] == "s":
+        begin = f"now-{since}"
+    command = ("sacct", "-P", "-a", "-X", "-T", "-S", begin, "-o", COLUMNS)
+    return _said_by(
+        command,
+        f"run `{BY_HAND} > jobs.txt` where it works, and give --sacct jobs.txt; "
+        "where Slurm keeps no accounts, record idle nodes from now on with --watch",
+    )
+
+
+def states(partition: str | None) -> str:
+    """What `sinfo` says of the nodes: a line for each, with its state.
+
+    Raises:
+        TraceError: there is no such command, or Slurm does not answer.
+    """
+    command: tuple[str, ...] = STATES
+    if partition is not None:
+        command = (*STATES, "-p", partition)
+    by_hand = " ".join(STATES[:-1])
+    return _said_by(
+        command,
+        f"run `{by_hand} '%N %T' > nodes.txt` where it works, and give --nodes nodes.txt",
+    )
+
+
+def _said_by(command: Sequence[str], remedy: str) -> str:
+    """What the command prints."""
+    name = command[0]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            env={**os.environ, "TZ": "UTC"},
+            check=False,
+        )
+    except FileNotFoundError:
+        rule = f"there is no such command on this machine: {remedy}"
+        raise TraceError(name, None, rule) from None
+    except subprocess.TimeoutExpired:
+        rule = f"it gave no answer within {LONGEST:g} s: {remedy}"
+        raise TraceError(name, None, rule) from None
+    if done.returncode != 0:
+        words = (done.stderr.strip() or done.stdout.strip()).partition("\n")[0]
+        why = words or f"it ended with {done.returncode}"
+        raise TraceError(name, None, f"{why}: {remedy}")
+    return done.stdout
+
+
+# -- what that means -------------------------------------------------------------------------------
+
+
+def nodes_in(text: str) -> list[str]:
+    """The nodes that `sinfo` names and that could run something, each once, in its order.
+
+    A line may also be a name alone.
+    """
+    away = set()
+    found = []
+    for node, state in _lines(text):
+        found.append(node)
+        if state in AWAY:
+            away.add(node)
+    return [node for node in dict.fromkeys(found) if node not in away]
+
+
+def idle_in(text: str) -> frozenset[str]:
+    """The nodes that `sinfo` says are idle; not those that are powered down, do not answer, or wait for
+    a reboot or a reservation."""
+    return frozenset(
+        node for node, state in _lines(text, marks="+-") if state in IDLE
+    )
+
+
+def _lines(text: str, marks: str = MARKS) -> Iterator[tuple[str, str]]:
+    """Each node with its state. `marks`: what is cut off the state's end."""
+    for line in text.splitlines():
+        node, _, state = line.strip().partition(" ")
+        if node:
+            yield node, state.strip().lower().rstrip(marks)
+
+
+def log_of(
+    place: Path, text: str, nodes: Sequence[str] | None, ignored: str | None
+) -> IdleLog:
+    """The log of what `sacct` said. `place`: where it is from, for errors.
+
+    `nodes`: those that count; None: all that ran something. `ignored`: a partition whose
+    allocations do not count, because they are pilots.
+
+    Raises:
+        TraceError: it is not what `sacct -P` prints, or nothing of these nodes is in it.
+    """
+    heads = [head.strip() for head in text.partition("\n")[0].split("|")]
+    source = TraceSource(place, nodes)
+    needed = ["NodeList", "Start", "End"]
+    if ignored is not None:
+        needed.append("Partition")
+    source.require([head for head in heads if head], needed)
+    kept = _kept(source, text.splitlines(), heads, ignored)
+    return read_sacct(source, "\n".join(kept))
+
+
+def _kept(
+    source: TraceSource, lines: Sequence[str], heads: Sequence[str], ignored: str | None
+) -> Iterable[str]:
+    """The lines, with what does not count left empty, so that errors name the right ones."""
+    wanted = set(source.nodes or ())
+    at = heads.index("NodeList")
+    yield lines[0]
+    for number, line in enumerate(lines[1:], 2):
+        cells = line.split("|")
+        if len(cells) != len(heads):
+            yield line  # which the reader refuses, unless it is empty
+            continue
+        if ignored is not None and cells[heads.index("Partition")].strip() == ignored:
+            yield ""
+            continue
+        listed = cells[at].strip()
+        if source.nodes is not None and listed not in ("", "None assigned"):
+            cells[at] = ",".join(_those(source, number, listed, wanted))
+        yield "|".join(cells)
+
+
+def _those(
+    source: TraceSource, line: int, listed: str, wanted: set[str]
+) -> Iterator[str]:
+    """The nodes of the list that count."""
+    try:
+        named = hosts(listed)
+    except ValueError as error:
+        raise source.wrong(line, str(error)) from None
+    return (name for name in named if name in wanted)
