@@ -22,8 +22,24 @@ MARKS = "*~#!%$@+^-"
 IDLE = frozenset({"idle", "planned"})
 # Nodes that ran nothing, as nothing could run there.
 AWAY = frozenset(
-    "down drained draining fail failing maint reserved unknown future inval error "
-    "perfctrs reboot_issued reboot_requested powered_down powering_down".split()
+    {
+        "down",
+        "drained",
+        "draining",
+        "fail",
+        "failing",
+        "maint",
+        "reserved",
+        "unknown",
+        "future",
+        "inval",
+        "error",
+        "perfctrs",
+        "reboot_issued",
+        "reboot_requested",
+        "powered_down",
+        "powering_down",
+    }
 )
 
 
@@ -111,11 +127,11 @@ def nodes_in(text: str) -> list[str]:
 
 
 def idle_in(text: str) -> frozenset[str]:
-    """The nodes that `sinfo` says are idle; not those that are powered down, do not answer, or wait for
-    a reboot or a reservation."""
-    return frozenset(
-        node for node, state in _lines(text, marks="+-") if state in IDLE
-    )
+    """The nodes that `sinfo` says are idle.
+
+    Not those that are powered down, do not answer, or wait for a reboot or a reservation.
+    """
+    return frozenset(node for node, state in _lines(text, marks="+-") if state in IDLE)
 
 
 def _lines(text: str, marks: str = MARKS) -> Iterator[tuple[str, str]]:
