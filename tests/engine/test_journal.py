@@ -35,7 +35,7 @@ from shoal.core.event import (
 from shoal.core.fold import step
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId, Visit
+from shoal.core.trial import Trial, TrialId, Visit, is_within
 from shoal.engine.journal import (
     SCHEMA,
     Journal,
@@ -50,7 +50,7 @@ from shoal.engine.journal import (
 from shoal.policy.hop.hop import Hop
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-NAME = TEXT.filter(bool)
+NAME = TEXT.filter(is_within)
 FLOAT = st.floats()
 COUNT = st.integers(0, 2**53)
 TRIAL = st.builds(TrialId, NAME)
