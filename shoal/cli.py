@@ -261,6 +261,12 @@ def replay(directory: Dir, trial: ReplayTrials = None, as_json: AsJson = False) 
 
 
 @app.command()
+def repair(directory: Dir, as_json: AsJson = False) -> None:
+    """Cut a damaged journal before its first bad line, keeping a copy; name damaged checkpoints."""
+    _commands().repair(directory, as_json)
+
+
+@app.command()
 def report(directory: Dir, out: ReportFile = None, as_json: AsJson = False) -> None:
     """Write the report, one HTML file that opens offline."""
     _commands().report(directory, out, as_json)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from journal_kit import unsealed
 from stored_kit import unpack
 from typer.testing import CliRunner
 
@@ -149,7 +150,7 @@ def test_replay_is_bit_equal_and_finds_a_forged_weight(
     forged = tmp_path / "forged"
     shutil.copytree(study, forged)
     for name in ("journal.jsonl",):
-        text = (forged / name).read_text().replace(str(study), str(forged))
+        text = unsealed((forged / name).read_text()).replace(str(study), str(forged))
         (forged / name).write_text(text)
     path = next((forged / "checkpoints" / "t001").glob("*.pt"))
     state = torch.load(path, weights_only=True)

@@ -3,13 +3,14 @@
 The real backends share this.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from shoal.backend.gang_run import GangRun
 from shoal.backend.measurements import Measurements
 from shoal.backend.no_room import Errors, crowded_lanes, refused_lanes
 from shoal.backend.position import Position
@@ -25,10 +26,9 @@ from shoal.core.event import (
     Measured,
     Sum,
 )
-from shoal.core.plan import Gang, prune
 from shoal.core.state import Figures, State
-from shoal.core.trial import Samples, Trial, TrialId, Visit
-from shoal.core.visits import EPS, ValidateEvery, is_met, next_visit
+from shoal.core.trial import Trial, TrialId
+from shoal.core.visits import ValidateEvery, is_met, next_visit
 from shoal.engine.own import make_folder, write_private
 from shoal.train.recipe.unit import (
     Done,
@@ -41,62 +41,6 @@ from shoal.train.recipe.unit import (
 )
 
 NO_ERRORS: Errors = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class GangRun:
-    """A gang at work.
-
-    `left`: the shards it has yet to visit; None: it reads the whole data set.
-    `quota`: the samples that are left of its quota; None: it has none.
-    """
-
-    gang: Gang
-    left: list[ShardId] | None
-    quota: Samples | None
-
-    @classmethod
-    def of(cls, gang: Gang) -> "GangRun":
-        return cls(gang, list(gang.shards) or None, gang.quota)
-
-    @property
-    def over(self) -> bool:
-        if self.left == []:
-            return True
-        return self.quota is not None and self.quota <= EPS
-
-    def next_shard(self) -> ShardId | None:
-        """The shard that the gang visits next; None: each trial goes by its own order."""
-        if self.left is None:
-            return None
-        return self.left[0]
-
-    def waiting(self, units: Iterable[Unit], shard: ShardId) -> tuple[TrialId, ...]:
-        """The trials of these units that cannot go on, as the shard cannot be read.
-
-        A gang that was told its shards has no such trials: they may visit others meanwhile.
-        """
-        if self.left is not None:
-            return ()
-        return tuple(unit.trial.id for unit in units if unit.visit.shard == shard)
-
-    def count_down(
-        self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]
-    ) -> None:
-        """Each lane has made a unit: these visits are the lanes' newest ones."""
-        passed = max((visit.samples for visit in visited), default=0)
-        if self.left is not None:
-            passed = sizes[self.left.pop(0)]
-        if self.quota is not None:
-            self.quota -= passed
-
-    def shrink(self, trials: frozenset[TrialId]) -> None:
-        """The gang goes on without these trials, or is over if none is left."""
-        rest = prune(self.gang, trials)
-        if rest is None:
-            self.left = []
-        else:
-            self.gang = rest
 
 
 class Positions:
@@ -139,7 +83,10 @@ class Positions:
     def _resumed(self, trial: Trial, kept: Kept) -> Position:
         """Where the durable state is that an earlier run left."""
         visits = self._state.visits.get(trial.id, ())
-        return Position(trial, visits[: kept.visits], kept.samples, kept=kept)
+        former = self._state.former.get(trial.id)
+        return Position(
+            trial, visits[: kept.visits], kept.samples, kept=kept, former=former
+        )
 
     def _first(self, trial: Trial) -> Position:
         """Where a trial begins that this run does not know yet."""
@@ -169,9 +116,10 @@ class Positions:
     def keep(self, trial: TrialId, name: str) -> Kept:
         """The trial's newest state is durable in this checkpoint."""
         at = self.positions[trial]
-        at.kept = Kept(trial, len(at.visits), at.samples, name)
+        kept = Kept(trial, len(at.visits), at.samples, name)
+        at.keep(kept)
         at.age = 0.0
-        return at.kept
+        return kept
 
     def fail(self, trial: TrialId, error: TrialError) -> Failed:
         """The trial cannot go on; its traceback goes to the log folder."""

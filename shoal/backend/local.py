@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
-from shoal.backend.course import GangRun, Positions
+from shoal.backend.course import Positions
+from shoal.backend.fallen import fallen
+from shoal.backend.gang_run import GangRun
 from shoal.core.check import PlanError
 from shoal.core.cluster import ShardId, Slot
 from shoal.core.event import Ended, Event, Failed, Finished, Joined, Retired, Unread
@@ -260,11 +262,18 @@ class Local:
         for trial, error in at.failed.items():
             if trial in run.gang.trials:
                 failed[trial] = error
-        events = self.course.end_round(run, self.slot, failed)
+        lost = fallen(self.course, failed)
+        if lost and run.left is not None:
+            # The shards of a gang may be wrong for its trial now: the policy decides anew.
+            self._run = None
+            return [*lost.values(), Ended(run.gang)]
+        for trial in lost:
+            del failed[trial]
+        events = self.course.end_round(run, self.slot, failed, lost)
         self._note(events)
         if run.over:
             self._run = None
-        return events
+        return [*lost.values(), *events]
 
     def _note(self, events: Iterable[Event]) -> None:
         """Keep what the events say of the slot's memory and of trials that end."""

@@ -34,6 +34,8 @@ class Position:
     rates: Mapping[str, float] = field(default_factory=dict)
     # The newest durable state, and the seconds of training since it was written.
     kept: Kept | None = None
+    # The durable state before that one.
+    former: Kept | None = None
     age: Seconds = 0.0
     signature: str = ""
     # The newest state on its way between two slots, in the backend's own form.
@@ -68,6 +70,12 @@ class Position:
         for scored in self.untold(reached.within):
             events.append(scored.event(self.trial.id, len(self.visits), shards))
         return events
+
+    def keep(self, kept: Kept) -> None:
+        """This is the newest durable state from now on."""
+        if self.kept is not None and self.kept.visits < kept.visits:
+            self.former = self.kept
+        self.kept = kept
 
     def durable(self) -> tuple[int, Samples]:
         """The visits and the samples of the newest durable state."""

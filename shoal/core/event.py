@@ -73,11 +73,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Fell:
-    """The trial fell back to its state after so many visits and samples. Later work is lost."""
+    """The trial fell back to its state after so many visits and samples. Later work is lost.
+
+    If its newest durable state came after more visits, that one cannot be read any more; `why` says
+    why, and is empty else. The durable state before that one takes its place, if it is there.
+    """
 
     trial: TrialId
     visits: int
     samples: Samples
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

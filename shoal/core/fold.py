@@ -142,6 +142,9 @@ def _clock(draft: Draft, trial: TrialId, samples: Samples, seconds: Seconds) -> 
 def _kept(draft: Draft, entry: Kept) -> None:
     if entry.trial not in draft.read("known"):
         return
+    newest = draft.read("kept").get(entry.trial)
+    if newest is not None and newest.visits < entry.visits:
+        draft.write("former")[entry.trial] = newest
     draft.write("kept")[entry.trial] = entry
     draft.forget("strikes", entry.trial)
     draft.forget("strikes_of_slots", entry.trial)
@@ -153,6 +156,9 @@ def _fell(draft: Draft, entry: Fell) -> None:
     if trial not in known:
         return
     draft.write("done")[trial] = entry.samples
+    newest = draft.read("kept").get(trial)
+    if newest is not None and entry.visits < newest.visits:
+        _lose_newest(draft, trial, entry.visits)
     visits = draft.read("visits")[trial][: entry.visits]
     draft.set_visits(trial, visits)
     shards = len(known[trial].shards)
@@ -161,6 +167,16 @@ def _fell(draft: Draft, entry: Fell) -> None:
         reached = len(visits) / shards
         scores = draft.write("scores")
         scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
+
+
+def _lose_newest(draft: Draft, trial: TrialId, visits: int) -> None:
+    """The trial's newest durable state cannot be read: it has the one before, or none."""
+    former = draft.read("former").get(trial)
+    draft.forget("former", trial)
+    if former is not None and former.visits == visits:
+        draft.write("kept")[trial] = former
+    else:
+        draft.forget("kept", trial)
 
 
 def _evaluated(draft: Draft, entry: Evaluated) -> None:

@@ -98,6 +98,8 @@ class State:
     pending: Mapping[TrialId, frozenset[ShardId]] = field(default_factory=dict)
     # The newest durable state of each trial that has one.
     kept: Mapping[TrialId, Kept] = field(default_factory=dict)
+    # The durable state before that one, if there was one.
+    former: Mapping[TrialId, Kept] = field(default_factory=dict)
     # The evaluations of each trial, oldest first.
     scores: Mapping[TrialId, tuple[Score, ...]] = field(default_factory=dict)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from errno import ENOENT
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, get_args
@@ -14,6 +15,9 @@ from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.engine.own import private
+from shoal.engine.sealed import JournalError, LineOrder, at_line, number_of, sealed
+
+__all__ = ["Journal", "JournalError", "Line", "Tail", "newest", "read", "replay"]
 
 E = TypeVar("E")
 SCHEMA = 1
@@ -22,10 +26,6 @@ KINDS: Mapping[str, type[Any]] = {
 }
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
-
-
-class JournalError(ValueError):
-    """The journal cannot be read: damaged before its last line, or of an unknown schema."""
 
 
 class Line(NamedTuple):
@@ -139,26 +139,29 @@ class Journal:
         # The times of the first and the last of these entries.
         self._oldest: Seconds | None = None
         self._newest: Seconds = 0.0
+        self._number = 0  # lines so far, those that wait included
         if path is not None:
             self._open(path)
 
     def _open(self, path: Path) -> None:
         size = 0
         if path.exists():
-            size = sound_length(path)
+            size, self._number = sound_part(path)
         self._file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         # A crash may have torn the last line. Nobody has acted upon it: it was never durable.
         self._file.truncate(size)
         if size == 0:
             head = {"shoal": "journal", "schema": SCHEMA}
             self._waiting.append(_encode(head) + b"\n")
+            self._number = 1
 
     def append(self, time: Seconds, entry: Entry) -> None:
         """Add an entry that happened at this time of the study."""
         if self._file is None:
             self.lines.append(Line(time, entry))
             return
-        self._waiting.append(encode(time, entry))
+        self._number += 1
+        self._waiting.append(sealed(encode(time, entry), self._number))
         self._newest = time
         if self._oldest is None:
             self._oldest = time
@@ -203,7 +206,28 @@ class Journal:
         self._grouping.before()
         self._hand_over()
         os.fsync(self._file.fileno())
+        self._check_there(self._file)
         self._grouping.after()
+
+    def _check_there(self, file: IO[bytes]) -> None:
+        """Check that the file still is where it was opened.
+
+        The system writes to a file that was deleted as if nothing had happened.
+
+        Raises:
+            FileNotFoundError: it was deleted or moved.
+        """
+        assert self.path is not None, "an open file has a path"
+        try:
+            there = os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise FileNotFoundError(
+                ENOENT,
+                "the journal is not there any more, it was deleted or moved while the study ran",
+                str(self.path),
+            )
 
     def _hand_over(self) -> None:
         """Write the entries that wait. If writing fails, they are lost."""
@@ -232,10 +256,10 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
         left = left[file.write(left) :]
 
 
-def sound_length(path: Path) -> int:
-    """Bytes up to the end of the last whole line."""
+def sound_part(path: Path) -> tuple[int, int]:
+    """Bytes up to the end of the last whole line, and how many lines these are."""
     data = path.read_bytes()
-    return data.rfind(b"\n") + 1
+    return data.rfind(b"\n") + 1, data.count(b"\n")
 
 
 def read(path: Path) -> Iterator[Line]:
@@ -243,22 +267,31 @@ def read(path: Path) -> Iterator[Line]:
 
     Raises:
         JournalError: the file is no journal, is damaged before its last line, or has another
-            schema.
+            schema. Lines that are missing, doubled or changed are damage, too.
     """
+    order = LineOrder()
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for line in file:
             if not line.endswith(b"\n"):
                 return
-            if number == 1:
-                _check_schema(path, line)
+            if order.number == 0:
+                check_schema(path, line)
+                order.number = 1
                 continue
-            try:
-                yield decode(line)
-            except JournalError as error:
-                raise JournalError(
-                    f"{path}, line {number}: {error};"
-                    " restore the file or cut it before this line"
-                ) from error
+            yield _next(path, order, line)
+
+
+def _next(path: Path, order: LineOrder, line: bytes) -> Line:
+    """The entry of the line that follows in this file.
+
+    Raises:
+        JournalError: it is damaged, or another one should follow.
+    """
+    try:
+        order.follow(line)
+        return decode(line)
+    except JournalError as error:
+        raise at_line(path, order.number, error) from error
 
 
 class Tail:
@@ -267,6 +300,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0  # bytes that were read
+        self._order = LineOrder()
         self._file: tuple[int, int] | None = None  # which file this is
 
     def lines(self) -> list[Line]:
@@ -282,10 +316,11 @@ class Tail:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
         if whole and self._offset == 0:
-            _check_schema(self.path, whole[0])
+            check_schema(self.path, whole[0])
             self._offset = len(whole[0])
+            self._order.number = 1
             whole = whole[1:]
-        found = [decode(line) for line in whole]
+        found = [_next(self.path, self._order, line) for line in whole]
         self._offset += sum(map(len, whole))
         return found
 
@@ -307,6 +342,7 @@ def newest(path: Path, kind: type[E]) -> E | None:
     """
     mark = f'"e":"{kind.__name__}"'.encode()
     for line in reversed(_lines_with(path, mark)):
+        number_of(line)
         entry = decode(line).entry
         if isinstance(entry, kind):
             return entry
@@ -321,17 +357,17 @@ def _lines_with(path: Path, mark: bytes) -> list[bytes]:
             if not line.endswith(b"\n"):
                 continue
             if number == 1:
-                _check_schema(path, line)
+                check_schema(path, line)
             elif mark in line:
                 found.append(line)
     return found
 
 
-def _check_schema(path: Path, line: bytes) -> None:
+def check_schema(path: Path, line: bytes) -> None:
     """Check the first line of a journal."""
     try:
         head = _decode(line)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         head = None
     if not isinstance(head, dict) or head.get("shoal") != "journal":
         raise JournalError(

@@ -72,6 +72,7 @@ class PoolFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self.lock = self.path / "pool.lock"
+        self.holder = self.path / "holder.json"
         self._opened = self.path / "pool.json"
         self._opening = self.path / "opening.json"
         self._shares = self.path / "shares.json"

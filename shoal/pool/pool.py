@@ -5,17 +5,15 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from filelock import Timeout
-
 from shoal.backend.opening import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
-from shoal.engine.own import lock_file
+from shoal.engine.lock import Taken, held
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.share import shares
 
@@ -79,14 +77,13 @@ def serve(
     """
     folder = PoolFolder(path)
     folder.make()
-    lock = lock_file(folder.lock, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise PoolError(
-            f"the pool in {folder.path} is open already, in another process"
-        ) from None
-    with lock:
+    with ExitStack() as open_:
+        try:
+            open_.enter_context(held(folder.lock, folder.holder))
+        except Taken as taken:
+            raise PoolError(
+                f"the pool in {folder.path} is open already, held by {taken.who}{taken.remedy}"
+            ) from None
         cpus = None
         if slots is not None:
             cpus = slots * threads

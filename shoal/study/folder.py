@@ -4,25 +4,23 @@ import hashlib
 import importlib.util
 import inspect
 import json
-import os
 import platform
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.engine.files import write_durably
 from shoal.engine.journal import Line, newest, read
-from shoal.engine.own import lock_file, make_folder, write_private
+from shoal.engine.lock import Taken, held
+from shoal.engine.own import make_folder
 from shoal.train.recipe import pickled
 from shoal.train.recipe.several.parts import parts_of
 
@@ -143,24 +141,17 @@ class Folder:
         Raises:
             StudyBusy: another process has it open; the message says which.
         """
-        holder = self.path / "holder.json"
-        # Another thread may let go of it: a loop of the user's own may have several.
-        lock = lock_file(self.path / "study.lock", timeout=0, thread_local=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            who = "an unknown process"
-            if holder.exists():
-                who = holder.read_text()
-            raise StudyBusy(
-                f"the study in {self.path} is open already, held by {who}: wait for it, or end it"
-            ) from None
-        try:
-            about = {"pid": os.getpid(), "host": platform.node(), "since": timestamp()}
-            write_private(holder, json.dumps(about))
+        with ExitStack() as open_:
+            try:
+                open_.enter_context(
+                    held(self.path / "study.lock", self.path / "holder.json")
+                )
+            except Taken as taken:
+                raise StudyBusy(
+                    f"the study in {self.path} is open already, held by {taken.who}: "
+                    f"wait for it, or end it{taken.remedy}"
+                ) from None
             yield
-        finally:
-            lock.release()
 
     # -- the recipe ----------------------------------------------------------------------------
 

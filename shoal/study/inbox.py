@@ -22,7 +22,8 @@ from shoal.core.ports import Moment
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
-from shoal.engine.own import lock_file, make_folder
+from shoal.engine.lock import alone
+from shoal.engine.own import make_folder
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -46,7 +47,7 @@ class Inbox:
     def writing(self) -> Iterator[None]:
         """Nobody else leaves a note meanwhile."""
         make_folder(self.folder)
-        with lock_file(self.folder / "lock", timeout=30):
+        with alone(self.folder / "lock", timeout=30):
             yield
 
     def leave(self, note: Note) -> None:

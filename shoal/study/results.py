@@ -21,7 +21,7 @@ from shoal.study.setup import Setup, check_recipe_type, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoint import Checkpoints, Damaged
 from shoal.train.recipe.several.recipes import attribute
 from shoal.train.recipe.unit import Tree
 from shoal.train.tools.verify import apart, compare_saved, model_from, nudged, retrain
@@ -125,6 +125,11 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
         raise StudyError(
             f"checkpoint {name} of trial {trial} is not in {vault.url} any more: "
             "it was deleted for max_checkpoint_gb, or by hand"
+        ) from error
+    except Damaged as error:
+        raise StudyError(
+            f"{error}: bring it back from a copy; which='best' may have another one, and "
+            f"study.clone({trial!r}, warm_start=False) trains the trial again"
         ) from error
 
 

@@ -79,7 +79,7 @@ from shoal.study.setup import (
 from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
-from shoal.study.watch.notice import Idleness, MetricCheck
+from shoal.study.watch.notice import Damage, Idleness, MetricCheck
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.recipe.shard import ShardRecipe
@@ -337,6 +337,7 @@ def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
     retention.restore(ready.lines)
     return [
         retention,
+        Damage(),
         Idleness(),
         MetricCheck(setup.aim),
         SlotBoard(setup.folder.board, made.backend),

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from shoal.backend.course import GangRun, Positions
+from shoal.backend.course import Positions
+from shoal.backend.gang_run import GangRun
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Advanced, Ended, Evaluated, Event, Measured
 from shoal.core.plan import Gang, Lane

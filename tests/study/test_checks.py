@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from journal_kit import unsealed
 from torch import nn
 
 import shoal
@@ -356,7 +357,7 @@ def test_replay_of_a_fused_trial_notices_a_wrong_learning_rate(
     study = shoal.create_study(blobs(), storage=tmp_path / "s", search_space=space)
     study.optimize(policy="pack", max_epochs=3, progress=False)
     assert all(row["fused"] and row["agrees"] for row in study.replay())
-    text = study.folder.journal.read_text()
+    text = unsealed(study.folder.journal.read_text())
     study.folder.journal.write_text(text.replace('"lr":0.001', '"lr":0.0015'))
     rows = shoal.load_study(tmp_path / "s").replay()
     assert [row["agrees"] for row in rows] == [False, True]
@@ -373,7 +374,9 @@ def test_replay_says_in_what_another_place_differs(
     assert row["equal"] and row["elsewhere"] == []
     journal = study.folder.journal
     torchs = version("torch")
-    moved = journal.read_text().replace(f'"torch":"{torchs}"', '"torch":"1.0"')
+    moved = unsealed(journal.read_text()).replace(
+        f'"torch":"{torchs}"', '"torch":"1.0"'
+    )
     moved = moved.replace('"instructions":"', '"instructions":"NEON and ')
     journal.write_text(moved.replace('"lr":0.1', '"lr":0.2'))
     (row,) = shoal.load_study(tmp_path / "s").replay()

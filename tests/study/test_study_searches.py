@@ -103,6 +103,8 @@ def test_copies_replay_bit_for_bit_and_survive_a_kill_anywhere(
         folder = tmp_path / f"cut{cut}"
         folder.mkdir()
         (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
+        (folder / "checkpoints").mkdir()
+        (folder / "checkpoints" / "RUN").write_text("1")
         for name in {
             e.name for _, e in read(folder / "journal.jsonl") if isinstance(e, Kept)
         }:

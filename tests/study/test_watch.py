@@ -88,7 +88,13 @@ BEGUN = [
 def test_what_another_trial_starts_from_is_kept_until_it_has_its_own():
     assert play(BEGUN)[0].held == {"a/2"}
     assert play([*BEGUN, kept(A, 3)])[0].held == {"a/2", "a/3"}
-    assert play([*BEGUN, kept(A, 3), kept(B, 3)])[0].held == {"a/3", "b/3"}
+    assert play([*BEGUN, kept(A, 3), kept(B, 3)])[0].held == {
+        "a/2",  # the former one of b, as long as that trains
+        "a/3",
+        "b/3",
+    }
+    ended = [*BEGUN, kept(A, 3), kept(B, 3), [Finished(A), Finished(B)]]
+    assert play(ended)[0].held == {"a/3", "b/3"}
 
 
 def test_also_after_a_restart():

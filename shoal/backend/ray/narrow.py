@@ -7,13 +7,15 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from shoal.backend.course import GangRun
+from shoal.backend.course import Positions
+from shoal.backend.fallen import fallen
+from shoal.backend.gang_run import GangRun
 from shoal.backend.ray.node.outcomes import Cut, Lost, Outcome, Trained, Unreadable
 from shoal.backend.ray.rounds import NextRounds
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.ray.work import Work
 from shoal.core.cluster import SlotId
-from shoal.core.event import Ended
+from shoal.core.event import Ended, Event
 from shoal.core.plan import Gang, goes_on, prune
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import PackRefused, Returned, TrialError
@@ -168,26 +170,33 @@ class OneSlotGangs:
         call.measure_way(outcomes)
         events: Events = []
         failed: dict[TrialId, TrialError] = {}
-        lost: list[TrialId] = []
+        lost = _fall(self._course, here)
         for trial, outcome in here.items():
+            if trial in lost:
+                continue
             match outcome:
                 case Trained():
                     events += self._trained(process, call, trial, outcome)
                 case TrialError():
                     failed[trial] = outcome
-                case Lost():
-                    lost.append(trial)
                 case Returned():
                     self._drop(process, trial)
                     events += self._work.at(trial).returned(outcome)
 
-        events += self._fall(process, failed, lost)
+        for trial in [*failed, *lost]:
+            self._drop(process, trial)
+            if not isinstance(failed.get(trial), PackRefused):
+                self._work.at(trial).carried = None
+        events += lost.values()
         if run.left is not None and lost:
             # The shards of a gang may be wrong for its trial now: the policy decides anew.
             process.stopping = True
             return [*events, Ended(run.gang)]
 
-        if any(not isinstance(outcome, Cut | Lost) for outcome in here.values()):
+        if any(
+            trial not in lost and not isinstance(outcome, Cut)
+            for trial, outcome in here.items()
+        ):
             events += self._over(process, run, failed, lost)
         return events
 
@@ -202,19 +211,6 @@ class OneSlotGangs:
             self._drop(process, trial)
         back = [self._work.back(trial) for trial in trials]
         return [*back, *self._work.unread(process, run, units, about)]
-
-    def _fall(
-        self,
-        process: SlotProcess,
-        failed: Mapping[TrialId, TrialError],
-        lost: Collection[TrialId],
-    ) -> Events:
-        """Units of these trials came to nothing; the lost ones go on from what is durable."""
-        for trial in [*failed, *lost]:
-            self._drop(process, trial)
-            if not isinstance(failed.get(trial), PackRefused):
-                self._work.at(trial).carried = None
-        return [self._course.fall(trial) for trial in lost]
 
     def _over(
         self,
@@ -271,6 +267,15 @@ class OneSlotGangs:
             call.dropped.add(trial)
             if call.dropped.issuperset(call.units):
                 process.call_off(call)
+
+
+def _fall(course: Positions, outcomes: Outcomes) -> dict[TrialId, Event]:
+    """The trials whose states are gone go on from what is durable, and can be read."""
+    lost = fallen(course, outcomes)
+    for trial, outcome in outcomes.items():
+        if isinstance(outcome, Lost):
+            lost[trial] = course.fall(trial)
+    return lost
 
 
 def _counting(run: GangRun, call: Call, outcomes: Outcomes) -> Outcomes:

@@ -6,7 +6,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from shoal.backend.course import GangRun, Positions
+from shoal.backend.course import Positions
+from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.ray.states import carries, durable_name

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
-from shoal.backend.course import GangRun
+from shoal.backend.gang_run import GangRun
 from shoal.backend.ray.node.outcomes import Hello, Trained
 from shoal.backend.silence import Signs
 from shoal.core.cluster import ShardId, Slot, SlotId

@@ -8,7 +8,8 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from shoal.backend.course import GangRun, Positions
+from shoal.backend.course import Positions
+from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
 from shoal.backend.ray.cluster import GIB, store_room
 from shoal.backend.ray.fleet import Fleet
@@ -255,13 +256,14 @@ class States:
         if newer or at.visits[: len(visits)] != visits:
             return []
 
-        at.kept = Kept(trial, len(visits), samples, future.result())
+        kept = Kept(trial, len(visits), samples, future.result())
+        at.keep(kept)
         if len(at.visits) == len(visits):
             at.age = 0.0
             if trial not in self.active:
                 at.carried = None
 
-        return [at.kept]
+        return [kept]
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ray.exceptions import RayTaskError
 
-from shoal.backend.course import GangRun, Positions
+from shoal.backend.course import Positions
+from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.node.outcomes import Broken, Unreadable

@@ -26,7 +26,7 @@ from shoal.train.data.data import Data
 from shoal.train.data.placed.constructor import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoint import Checkpoints, StaleRun
 from shoal.train.lane.device import device_of, limit_memory
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
@@ -77,12 +77,18 @@ def check_place(setup: Setup, state: State) -> None:
 
     A study deletes the checkpoints that it does not know.
     """
-    place = setup.folder.elsewhere
-    if state.run == 0 and place is not None and Checkpoints(place, 0).names():
+    place = setup.folder.checkpoints
+    if state.run > 0 or not Checkpoints(place, 0).names():
+        return
+    if setup.folder.elsewhere is not None:
         raise StudyError(
             f"there are checkpoints in {place} already, of another study: "
             "give each its own, checkpoints="
         )
+    raise StudyError(
+        f"there are checkpoints in {place}, and the journal beside them is gone or empty: bring "
+        f"{setup.folder.journal.name} back from a copy, or begin in another folder, storage="
+    )
 
 
 def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
@@ -92,7 +98,15 @@ def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
     """
     together = options.backend == "local" and options.checkpoint_every > 0
     vault = Checkpoints(setup.folder.checkpoints, start.state.run, together=together)
-    vault.mark()
+    if start.state.kept:
+        vault.check_there()
+    try:
+        vault.mark()
+    except StaleRun as error:
+        raise StudyError(
+            f"{error}: if no other run is at work, its journal was cut or replaced; bring the "
+            f"newest one back, or have `shoal repair {setup.folder.path}` go on with this one"
+        ) from error
     course = Positions(
         setup.seed,
         start.data.sizes,

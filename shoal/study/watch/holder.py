@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.core.trial import Seconds
+from shoal.engine.lock import is_released
 from shoal.engine.process import lives
 from shoal.study.folder import Folder
 
@@ -18,6 +19,8 @@ def is_held(folder: Folder) -> bool | None:
     try:
         about = json.loads((folder.path / "holder.json").read_text())
         process = int(about["pid"])
+        if is_released(about):
+            return False
         here = about["host"] == platform.node()
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -66,7 +66,7 @@ class Log:
 
 def _level(entry: Entry) -> int:
     """How much the entry matters to somebody who follows the log."""
-    if isinstance(entry, Failed):
+    if isinstance(entry, Failed) or (isinstance(entry, Fell) and entry.why):
         return logging.WARNING
     if isinstance(entry, Kept):
         return logging.DEBUG
@@ -81,8 +81,8 @@ def _line(entry: Entry) -> tuple[TrialId, str] | None:
             return trial, f"epoch {epoch:g}: {listed}"
         case Kept(trial, visits, samples, name):
             return trial, f"kept as {name} after {visits} visits, {samples:g} samples"
-        case Fell(trial, visits, samples):
-            lost = "newer work was lost or void"
+        case Fell(trial, visits, samples, why):
+            lost = why or "newer work was lost or void"
             return trial, f"back to visit {visits}, {samples:g} samples: {lost}"
         case Failed(trial, why):
             return trial, f"failed: {why}"

@@ -1,15 +1,43 @@
-"""What a run tells its user: a misspelt metric, idle slots."""
+"""What a run tells its user: a misspelt metric, idle slots, damaged checkpoints."""
 
 import warnings
 
 from shoal.core.cluster import RECIPE
-from shoal.core.event import Entry, Evaluated, Submitted
+from shoal.core.event import Entry, Evaluated, Fell, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.train.recipe.several.recipes import Aim
 
 # Idle seconds of slots that are not worth a warning.
 LITTLE = 5.0
+# So many damaged checkpoints are warned of one by one.
+FEW = 3
+
+
+class Damage:
+    """Warns of checkpoints that cannot be read, and says from where their trials go on."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        for entry in entries:
+            if isinstance(entry, Fell) and entry.why:
+                self._count += 1
+                self._warn(entry)
+
+    def _warn(self, entry: Fell) -> None:
+        whence = "its beginning"
+        if entry.visits:
+            whence = f"its former checkpoint, after {entry.visits} visits"
+        more = ""
+        if self._count == FEW:
+            more = "; further ones are in log.txt only"
+        if self._count <= FEW:
+            warnings.warn(
+                f"{entry.why}: trial {entry.trial} goes on from {whence}{more}",
+                stacklevel=2,
+            )
 
 
 class MetricCheck:

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the last and the best of each trial, within a limit."""
+"""Which checkpoints stay: the last two and the best of each trial, within a limit."""
 
 import warnings
 from collections import Counter
@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from math import inf, isfinite, nan
 from typing import Any, Protocol
 
-from shoal.core.event import Entry, Evaluated, Kept, Submitted
+from shoal.core.event import (
+    Entry,
+    Evaluated,
+    Failed,
+    Fell,
+    Finished,
+    Kept,
+    Retired,
+    Submitted,
+)
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
@@ -29,12 +38,15 @@ class Weights(Protocol):
 class Retention:
     """Keeps the last and the best durable state of each trial, within a limit for the whole study.
 
+    As long as a trial trains, the state before the last one stays, too: the trial goes on from
+    there if the last one is damaged.
+
     The best state is the kept one with the best score. `aim`: a trial's metric and mode. Over the
-    limit (GiB) it deletes states that are the best but not the last, those of the worst trials
-    first; then the last states of failed and retired trials, the worst first. It never deletes a
-    finished trial's final weights, a running trial's newest state, or that of the study's best
-    trial: it warns instead. Nor does it delete the state that another trial starts from, until that
-    trial has its own. Called after the journal's sync.
+    limit (GiB) it deletes the states before the last ones; then states that are the best but not
+    the last, those of the worst trials first; then the last states of failed and retired trials,
+    the worst first. It never deletes a finished trial's final weights, a running trial's newest
+    state, or that of the study's best trial: it warns instead. Nor does it delete the state that
+    another trial starts from, until that trial has its own. Called after the journal's sync.
     """
 
     def __init__(
@@ -47,6 +59,8 @@ class Retention:
         self._aim = aim
         self.limit = inf if limit_gb is None else limit_gb * GIB
         self.last: dict[TrialId, str] = {}
+        self.former: dict[TrialId, str] = {}
+        self._visits: dict[TrialId, int] = {}  # of the last state
         self.best: dict[TrialId, tuple[float, str]] = {}
         self.sizes: dict[str, int] = {}  # bytes
         self._total = 0  # bytes
@@ -79,9 +93,10 @@ class Retention:
         before: set[str] = set()
         kept = False
         for entry in entries:
+            if isinstance(entry, (Kept, Fell, Finished, Failed, Retired)):
+                before |= self._named(entry.trial)
             if isinstance(entry, Kept):
                 kept = True
-                before |= self._named(entry.trial)
                 self._measure(entry.name)
             self._learn(entry)
         for name in sorted(before):
@@ -102,11 +117,16 @@ class Retention:
             score = self._score(entry.trial, entry.values)
             self._scored[entry.trial] = visits, score
         elif isinstance(entry, Kept):
-            self._keep_last(entry.trial, entry.name)
+            self._keep_last(entry.trial, entry.name, entry.visits)
             visits, score = self._scored.get(entry.trial, (0, nan))
             # A state may become durable when the trial has been evaluated again already.
             if visits == entry.visits and isfinite(score):
                 self._keep_better(entry.trial, score, entry.name)
+        elif isinstance(entry, Fell):
+            if entry.visits < self._visits.get(entry.trial, 0):
+                self._lose_last(entry.trial, entry.visits)
+        elif isinstance(entry, (Finished, Failed, Retired)):
+            self._drop_former(entry.trial)
 
     def _borrow(self, entry: Submitted) -> None:
         """A trial that starts from another one's newest state has that state for its own."""
@@ -116,12 +136,25 @@ class Retention:
             and start[0] in self.last
             and entry.trial.id not in self.last
         ):
-            self._keep_last(entry.trial.id, self.last[start[0]])
+            self._keep_last(entry.trial.id, self.last[start[0]], start[1])
 
-    def _keep_last(self, trial: TrialId, name: str) -> None:
+    def _keep_last(self, trial: TrialId, name: str, visits: int) -> None:
+        if trial in self.last and self._visits[trial] < visits:
+            self._drop_former(trial)
+            self.former[trial] = self.last.pop(trial)
         self._drop_last(trial)
         self.last[trial] = name
+        self._visits[trial] = visits
         self._uses[name] += 1
+
+    def _lose_last(self, trial: TrialId, visits: int) -> None:
+        """The last state cannot be read: the one before takes its place, if it is there."""
+        if trial in self.best and self.best[trial][1] == self.last.get(trial):
+            self._drop_best(trial)
+        self._drop_last(trial)
+        self._visits[trial] = visits
+        if trial in self.former:
+            self.last[trial] = self.former.pop(trial)
 
     def _keep_better(self, trial: TrialId, score: float, name: str) -> None:
         if trial in self.best:
@@ -135,13 +168,19 @@ class Retention:
         if trial in self.last:
             self._uses[self.last.pop(trial)] -= 1
 
+    def _drop_former(self, trial: TrialId) -> None:
+        if trial in self.former:
+            self._uses[self.former.pop(trial)] -= 1
+
     def _drop_best(self, trial: TrialId) -> None:
         if trial in self.best:
             self._uses[self.best.pop(trial)[1]] -= 1
 
     def _named(self, trial: TrialId) -> set[str]:
-        """The names of the trial's last and best state."""
+        """The names of the trial's last two states and its best one."""
         names = set()
+        if trial in self.former:
+            names.add(self.former[trial])
         if trial in self.last:
             names.add(self.last[trial])
         if trial in self.best:
@@ -154,7 +193,7 @@ class Retention:
         self._total += self.sizes[name]
 
     def _delete(self, name: str) -> None:
-        """Delete a state, unless it is the last or the best of some trial."""
+        """Delete a state, unless it is one of the last two or the best of some trial."""
         if self._uses[name]:
             return
         del self._uses[name]
@@ -179,6 +218,12 @@ class Retention:
 
     def _fit(self, state: State) -> None:
         """Delete states until the limit is met, or nothing may be deleted."""
+        for trial in list(self.former):
+            if self._total <= self.limit:
+                return
+            name = self.former[trial]
+            self._drop_former(trial)
+            self._delete(name)
         for trial in self._spare():
             if self._total <= self.limit:
                 return

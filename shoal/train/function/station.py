@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +18,7 @@ from shoal.train.function.run import End, FunctionRun, Kept, Report
 from shoal.train.function.scratch import prefix_of, sweep
 from shoal.train.function.talk import TrialContext
 from shoal.train.lane.blame import blaming
-from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.checkpoint import Checkpoints, Damaged
 from shoal.train.lane.device import use
 from shoal.train.recipe.settings import seed_of
 from shoal.train.recipe.unit import (
@@ -206,7 +207,7 @@ class FunctionStation:
         trial = unit.trial
         kept: Kept | None = None
         if isinstance(unit.source, str):
-            kept = self._vault.load(unit.source)
+            kept = self._vault.restore(unit.source)
         elif unit.source is not None:
             kept = unit.source
         if kept is None and unit.visits:
@@ -256,7 +257,8 @@ class FunctionStation:
             LookupError: it gave none.
         """
         if trial in self._runs and self._is_durable(trial):
-            return self._vault.load(self._kept[trial][1])
+            with suppress(FileNotFoundError, Damaged):
+                return self._vault.load(self._kept[trial][1])
         raise LookupError(f"the last report of trial {trial} gave no checkpoint")
 
     def keep(self, trial: TrialId) -> str:

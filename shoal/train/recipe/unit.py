@@ -183,6 +183,13 @@ class PackRefused(TrialError):  # noqa: N818
         self.figures = figures
 
 
+class StateLost(TrialError):  # noqa: N818
+    """The durable state that the unit was to go on from is damaged or missing.
+
+    Nobody failed: the trial goes on from the durable state before that one.
+    """
+
+
 class Diverged(Exception):  # noqa: N818
     """The loss was not finite for more steps in a row than the recipe's patience."""
 

@@ -11,6 +11,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.trial import Trial, TrialId, Value
 from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import Spent, blaming
+from shoal.train.lane.checkpoint import Damaged
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, largest, with_size
 from shoal.train.lane.measure import start_up
@@ -152,6 +153,7 @@ class SavedStates:
 
         Raises:
             LookupError: neither is there, or there is no vault to load it from.
+            StateLost: the checkpoint is damaged or missing.
         """
         source = unit.source
         if source is None and unit.visits:
@@ -162,7 +164,7 @@ class SavedStates:
             raise LookupError(
                 f"checkpoint {source} was asked for, but this station has no vault"
             )
-        return self._vault.load(source)
+        return self._vault.restore(source)
 
     def _checkpoint_before(self, unit: Unit) -> str:
         """The name of the checkpoint of the state before the unit.
@@ -221,7 +223,7 @@ class SavedStates:
         """
         name = self._name(trial)
         if name is not None and self._vault is not None and self._stands_for_lane(name):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, Damaged):
                 return self._vault.load(name)
         raise LookupError(f"trial {trial} is not held here")
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.recipe.unit import Tree, Unit
+from shoal.train.recipe.unit import StateLost, Tree, Unit
 from shoal.train.slot.build import LaneBuilder, SavedStates, state_of
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.workplace import Workplace
@@ -227,17 +227,21 @@ class HeldLanes:
 
         Raises:
             TrialError: the state does not fit the lane.
-            LookupError: the source is not the state before the unit.
+            StateLost: its checkpoint is not the state before the unit.
+            LookupError: what was sent with the unit is not.
         """
         begin = perf_counter()
         self._pack.fusing.release(lane)
         with blaming():
             lane.load(state)
         if lane.visits != unit.visits:
-            raise LookupError(
+            why = (
                 f"trial {unit.trial.id}: its unit comes after {len(unit.visits)} visits, "
                 f"its source is the state after {len(lane.visits)}"
             )
+            if unit.source is None or isinstance(unit.source, str):
+                raise StateLost(f"{why}: its checkpoint is another one's")
+            raise LookupError(why)
         took = perf_counter() - begin
         self._at.meter.record(lane.signature, "switch", took, HOPS)
 

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from shoal.backend.course import GangRun
+from shoal.backend.fallen import fall_back
+from shoal.backend.gang_run import GangRun
 from shoal.backend.ray.cluster import Gradients
 from shoal.backend.ray.node.outcomes import (
     Cut,
@@ -27,7 +28,7 @@ from shoal.backend.ray.work import Work
 from shoal.core.check import PlanError
 from shoal.core.plan import Gang
 from shoal.core.trial import TrialId
-from shoal.train.recipe.unit import Made, OutOfMemory, TrialError
+from shoal.train.recipe.unit import Made, OutOfMemory, StateLost, TrialError
 
 
 class WideGangs:
@@ -254,6 +255,10 @@ class WideGangs:
 
     def _failed(self, lane: LaneAtWork, error: TrialError) -> Events:
         """The recipe's code raised, or there was no memory."""
+        if isinstance(error, StateLost):
+            fell = fall_back(self._course, lane.trial, error)
+            if fell is not None:
+                return self._losses.restart(lane, fell)
         self._seating.halt(lane)
         self._work.at(lane.trial).carried = None
         if isinstance(error, OutOfMemory) and len(lane.joint.lanes) > 1:

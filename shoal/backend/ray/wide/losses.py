@@ -46,13 +46,13 @@ class WideLosses:
             return able
         return [each for each in lane.at_unit if not queued(each, lane.trial)]
 
-    def restart(self, lane: LaneAtWork) -> Events:
+    def restart(self, lane: LaneAtWork, fell: Event | None = None) -> Events:
         """The trial's newest state is gone: the unit begins anew.
 
-        It goes on from what is stored or durable.
+        It goes on from what is stored or durable. `fell`: it fell back already.
         """
         self._seating.halt(lane)
-        events = [self._back(lane)]
+        events = [fell or self._back(lane)]
         if lane.gone:
             self._lanes.drop(lane)
         elif lane.joint.run.left is not None:

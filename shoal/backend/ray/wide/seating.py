@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from shoal.backend.course import GangRun
+from shoal.backend.gang_run import GangRun
 from shoal.backend.ray.cluster import Gradients
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.ray.states import Resident, Stored, carries, durable_name

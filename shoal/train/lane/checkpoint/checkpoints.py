@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOENT
 from typing import IO, Any
 
 import torch
@@ -17,9 +18,12 @@ import torch
 from shoal.core.trial import TrialId
 from shoal.train.lane import tree
 from shoal.train.lane.checkpoint.folder import CheckpointFolder
-from shoal.train.lane.checkpoint.packs import CheckpointPacks, Damaged, write_zip
+from shoal.train.lane.checkpoint.packs import CheckpointPacks, write_zip
+from shoal.train.lane.checkpoint.sound import Damaged, check_parts
+from shoal.train.recipe.unit import StateLost
 
 _MARKER = "RUN"
+_NAME = "checkpoint_name"  # the key of a stored state's own name
 SMALL = 2**18  # bytes of a state that may share a file
 WAITING = 2**25  # bytes that may wait for a commit
 
@@ -71,7 +75,8 @@ class Checkpoints:
 
         def write(file: IO[bytes]) -> None:
             with _plainly():
-                torch.save(tree.to_torch(dict(state), copy=False), file)
+                named = {**state, _NAME: name}
+                torch.save(tree.to_torch(named, copy=False), file)
 
         if self.together and tree.size_of(state) <= SMALL:
             content = io.BytesIO()
@@ -101,22 +106,53 @@ class Checkpoints:
     def load(self, name: str) -> dict[str, Any]:
         """The state as it was saved, its tensors as arrays.
 
+        Its checksums are checked first, and nothing in it is run.
+
         Raises:
             FileNotFoundError: no such checkpoint.
-            Damaged: its content is not what was written.
+            Damaged: its content is not what was written under that name.
         """
-        with self._open(name) as file:
-            try:
+        try:
+            with self._open(name) as file:
+                check_parts(file)
                 loaded = torch.load(file, map_location="cpu", weights_only=True)
-            except OSError:
-                raise
-            except Exception as error:
-                raise Damaged(
-                    f"checkpoint {name} at {self.url} cannot be read ({error}); "
-                    "bring it back from a copy"
-                ) from error
+                own = loaded.pop(_NAME, name)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise Damaged(f"{_at(name, self.url)} cannot be read: {error}") from error
+        if own != name:
+            raise Damaged(f"{_at(name, self.url)} holds another state: {own}")
         state: dict[str, Any] = tree.to_numpy(loaded)
         return state
+
+    def restore(self, name: str) -> dict[str, Any]:
+        """As `load`, of the state that a trial is to go on from.
+
+        Raises:
+            StateLost: it is damaged or missing. The trial can go on from an older one.
+            FileNotFoundError: all checkpoints of the study are gone, as if a disk was not mounted.
+        """
+        try:
+            return self.load(name)
+        except Damaged as error:
+            raise StateLost(str(error)) from error
+        except FileNotFoundError as error:
+            self.check_there()
+            raise StateLost(f"{_at(name, self.url)} is missing") from error
+
+    def check_there(self) -> None:
+        """Raise FileNotFoundError if the place of the checkpoints is gone altogether."""
+        try:
+            self._place.read(_MARKER)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                ENOENT,
+                "the place of the study's checkpoints is gone, or is another one: it lacks the "
+                "file RUN. Mount it or bring it back; an empty file RUN there says that they are "
+                "lost, and trials begin again",
+                self.url,
+            ) from None
 
     def _open(self, name: str) -> IO[bytes]:
         if name in self._waiting:
@@ -129,9 +165,14 @@ class Checkpoints:
         except FileNotFoundError:
             self._packs.look()
             packed = self._packs.read(name)
-            if packed is None:
+            if packed is not None:
+                return io.BytesIO(packed)
+            if not self._packs.damaged:
                 raise
-            return io.BytesIO(packed)
+            packs = ", ".join(sorted(self._packs.damaged))
+            raise Damaged(
+                f"{name} is missing, or lies in a damaged file: {packs}"
+            ) from None
 
     def delete(self, name: str) -> None:
         """Nothing happens if it is not there."""
@@ -191,9 +232,13 @@ class Checkpoints:
                 raise
             return self._packs.size(name)
 
-    def mark(self) -> None:
-        """From now on refuse runs with lower numbers; clear away what they left half-written."""
-        self._refuse_stale()
+    def mark(self, again: bool = False) -> None:
+        """From now on refuse runs with lower numbers; clear away what they left half-written.
+
+        `again`: this is the newest run, whatever is said there.
+        """
+        if not again:
+            self._refuse_stale()
         self._write(_MARKER, lambda file: file.write(str(self.run).encode()))
         for name in self._place.names():
             if name.endswith(".part"):
@@ -202,7 +247,7 @@ class Checkpoints:
     def _refuse_stale(self) -> None:
         try:
             marked = int(self._place.read(_MARKER))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # a damaged one is written again
             return
         if marked > self.run:
             raise StaleRun(
@@ -213,6 +258,11 @@ class Checkpoints:
     def _write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         # The run may have been overtaken while it wrote.
         self._place.write(name, write, self._refuse_stale)
+
+
+def _at(name: str, url: str) -> str:
+    """How errors name a checkpoint."""
+    return f"checkpoint {name} at {url}"
 
 
 @contextmanager

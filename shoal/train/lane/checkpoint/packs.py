@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import IO, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile, ZipInfo
 
 from shoal.train.lane.checkpoint.folder import CheckpointFolder
+from shoal.train.lane.checkpoint.sound import Damaged
 
 _HEADER = 30  # bytes of a zip member's header before its name
-
-
-class Damaged(OSError):  # noqa: N818
-    """A checkpoint's file is there but cannot be read."""
 
 
 class PackMember(NamedTuple):
@@ -32,6 +29,8 @@ class CheckpointPacks:
         self._members: dict[str, PackMember] = {}  # by checkpoint
         self._rest: dict[str, dict[str, None]] = {}  # by pack: its checkpoints
         self._bytes: dict[str, int] = {}  # by pack
+        # Packs whose directories cannot be read, and so nobody knows what lies in them.
+        self.damaged: set[str] = set()
         self._made = 0
 
     def __contains__(self, name: str) -> bool:
@@ -54,15 +53,17 @@ class CheckpointPacks:
         return f"pack-{run}-{self._made:06d}.zip"
 
     def look(self) -> None:
-        """Learn of all packs that lie there now."""
+        """Learn of all packs that lie there now. The states in a damaged one count as missing."""
         there = {name for name in self._place.names() if name.endswith(".zip")}
         for pack in self._rest.keys() - there:
             self.forget(pack)
+        self.damaged &= there
         for pack in sorted(there):
             with suppress(FileNotFoundError):  # somebody has just removed it
                 if self._bytes.get(pack) != self._place.size(pack):
                     self.forget(pack)
-                    self.learn(pack)
+                    with suppress(Damaged):
+                        self.learn(pack)
 
     def learn(self, pack: str) -> None:
         """Read what lies in this pack.
@@ -74,13 +75,15 @@ class CheckpointPacks:
         try:
             with self._place.open(pack) as file:
                 infos = ZipFile(file).infolist()
-        except BadZipFile:
+        except FileNotFoundError:
+            raise
+        except Exception:  # noqa: BLE001 there are many ways to be no zip file
             infos = []
         # without its end one finds a member's own end
         if not infos or infos[0].header_offset:
-            raise Damaged(
-                f"{pack} holds checkpoints, but is damaged; bring it back from a copy"
-            )
+            self.damaged.add(pack)
+            raise Damaged(f"{pack} holds checkpoints, and cannot be read")
+        self.damaged.discard(pack)
         for info in infos:
             member = PackMember(pack, info.header_offset, info.file_size)
             self._members[info.filename] = member
@@ -122,4 +125,5 @@ def write_zip(contents: Mapping[str, bytes], file: IO[bytes]) -> None:
     """Write a zip file with these members, not compressed: each lies in it as it is."""
     with ZipFile(file, "w") as pack:
         for name, content in contents.items():
-            pack.writestr(name, content)
+            # The time of day is left out: zip files have no years before 1980, and a clock may.
+            pack.writestr(ZipInfo(name), content)

@@ -1,0 +1,199 @@
+"""One process at a time, also where the file system has no locks or locks mean nothing.
+
+Network file systems may lack locks, or have such as reach no other machine. So whoever holds a
+thing also says so in a file, which it writes again every few seconds (docs/decisions/0039).
+"""
+
+import json
+import os
+import platform
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from shoal.core.trial import Seconds
+from shoal.engine.files import replaced
+from shoal.engine.own import file_mode
+from shoal.engine.process import lives
+
+# What file systems without locks answer.
+WITHOUT_LOCKS = frozenset({ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP})
+# A holder writes its file again after so many seconds.
+BEAT: Seconds = 3.0
+# Who does not within these is not there any more.
+WATCHED: Seconds = 3 * BEAT
+UNKNOWN = "an unknown process"
+
+
+class Taken(TimeoutError):  # noqa: N818 - a state of the thing
+    """Another process holds it. `who`: which, as JSON. `remedy`: what to do if it is gone."""
+
+    def __init__(self, path: Path, who: str, remedy: str = "") -> None:
+        super().__init__(f"{path} is held by {who}{remedy}")
+        self.who = who
+        self.remedy = remedy
+
+
+@contextmanager
+def alone(path: Path, timeout: Seconds) -> Iterator[None]:
+    """Hold the lock of this file. Without locks, a file beside it that only one can make is it.
+
+    `timeout`: seconds to wait for it.
+
+    Raises:
+        Taken: another process holds it.
+    """
+    lock = _acquired(path, timeout)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquired(path: Path, timeout: Seconds) -> BaseFileLock:
+    """The lock, or what stands for it."""
+    # Another thread may let go of it: a loop of the user's own may have several.
+    how: dict[str, Any] = {"timeout": timeout, "thread_local": False}
+    how["mode"] = file_mode(path.parent)
+    lock: BaseFileLock = FileLock(path, **how, fallback_to_soft=False)
+    try:
+        lock.acquire()
+        return lock
+    except Timeout:
+        raise Taken(path, UNKNOWN) from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+    made = path.with_name(path.name + ".made")
+    lock = SoftFileLock(made, **how)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise Taken(
+            made,
+            UNKNOWN,
+            f"; this file system has no locks: if that process has ended, delete {made}",
+        ) from None
+    return lock
+
+
+@contextmanager
+def held(lock: Path, holder: Path) -> Iterator[None]:
+    """Hold a thing alone, and say so in the file `holder`.
+
+    Raises:
+        Taken: another process holds it, on this machine or on another one.
+    """
+    with ExitStack() as open_:
+        try:
+            open_.enter_context(alone(lock, timeout=0))
+        except Taken as taken:
+            raise Taken(lock, _said(_about(holder)), taken.remedy) from None
+        _check_quiet(holder)
+        beat = Heartbeat(holder)
+        open_.callback(beat.end)
+        yield
+
+
+def is_released(about: Mapping[str, Any]) -> bool:
+    """Whether the holder of a thing has let go of it."""
+    return "until" in about
+
+
+def _check_quiet(holder: Path) -> None:
+    """Raise Taken if whoever held it last is still there, as locks may not reach that one."""
+    about = _about(holder)
+    if "beat" not in about or is_released(about):
+        return
+    if about.get("host") == platform.node():
+        if about.get("pid") == os.getpid():
+            raise Taken(holder, _said(about))
+        if lives(int(about["pid"])) is False:
+            return
+    late = monotonic() + WATCHED
+    while monotonic() < late:
+        sleep(0.1)
+        now = _about(holder)
+        if is_released(now):
+            return
+        if now != about:
+            raise Taken(
+                holder, _said(now), "; locks of this file system do not reach it"
+            )
+
+
+def _about(holder: Path) -> dict[str, Any]:
+    """What the file says; empty if there is none."""
+    with suppress(OSError, ValueError):
+        about = json.loads(holder.read_text())
+        if isinstance(about, dict):
+            return about
+    return {}
+
+
+def _said(about: Mapping[str, Any]) -> str:
+    """Who that is, for people."""
+    known = {key: about[key] for key in ("pid", "host", "since") if key in about}
+    return json.dumps(known) if known else UNKNOWN
+
+
+class Heartbeat:
+    """Says in a file that this process holds a thing, again and again until `end`."""
+
+    def __init__(self, holder: Path) -> None:
+        self._holder = holder
+        self._about: dict[str, Any] = {
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "since": _now(),
+            "key": uuid4().hex,
+            "beat": 0,
+        }
+        self._over = threading.Event()
+        self._write()
+        self._thread = threading.Thread(
+            target=self._go_on, name="shoal-holder", daemon=True
+        )
+        self._thread.start()
+
+    def _go_on(self) -> None:
+        while not self._over.wait(BEAT):
+            if not self._is_own():
+                return
+            self._about["beat"] += 1
+            with suppress(
+                OSError
+            ):  # the study itself says what is wrong with its folder
+                self._write()
+
+    def _is_own(self) -> bool:
+        """Whether nobody has taken the thing over."""
+        there = _about(self._holder)
+        own = self._about["key"]
+        return bool(there.get("key", own) == own)
+
+    def _write(self) -> None:
+        with replaced(self._holder) as beside:
+            beside.write_text(json.dumps(self._about))
+
+    def end(self) -> None:
+        """The thing is free from now on."""
+        self._over.set()
+        self._thread.join()
+        if self._is_own():
+            self._about["until"] = _now()
+            with suppress(OSError):
+                self._write()
+
+
+def _now() -> str:
+    """Now, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

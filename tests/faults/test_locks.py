@@ -1,0 +1,197 @@
+"""A thing is held once: with locks, without them, and with locks that mean nothing."""
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_kit import Steady
+
+import shoal
+from shoal.engine import lock
+from shoal.engine.lock import Taken, alone, held
+from shoal.study.inbox import Inbox
+from shoal.study.watch.holder import is_held
+
+pytestmark = pytest.mark.faults
+
+# Holds the lock in this folder until its standard input ends. argv: folder, what flock does.
+HOLD = """
+import fcntl, sys
+from pathlib import Path
+from shoal.engine import lock
+how = sys.argv[2]
+def no_lock(*_):
+    if how != "nothing":
+        raise OSError(int(how), "no locks here")
+if how != "works":
+    fcntl.flock = no_lock
+lock.BEAT = 0.2
+with lock.held(Path(sys.argv[1]) / "lock", Path(sys.argv[1]) / "holder.json"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def holding(folder: Path, how: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLD, str(folder), how]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def flock_fails(patch: pytest.MonkeyPatch, how: str) -> None:
+    def no_lock(*_: Any) -> None:
+        if how != "nothing":
+            raise OSError(int(how), "no locks here")
+
+    if how != "works":
+        patch.setattr(fcntl, "flock", no_lock)
+
+
+KINDS = [
+    "works",
+    "nothing",
+    *(str(e) for e in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)),
+]
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_the_second_is_refused_and_told_who_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    first = holding(tmp_path, how)
+    flock_fails(monkeypatch, how)
+    try:
+        with (
+            pytest.raises(Taken) as taken,
+            held(tmp_path / "lock", tmp_path / "holder.json"),
+        ):
+            pass
+        assert json.loads(taken.value.who)["pid"] == first.pid
+        assert {"host", "since"} <= json.loads(taken.value.who).keys()
+    finally:
+        first.communicate("")
+    with held(tmp_path / "lock", tmp_path / "holder.json"):  # it has let go
+        assert json.loads((tmp_path / "holder.json").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_who_was_killed_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    first = holding(tmp_path, how)
+    first.kill()
+    first.wait()
+    flock_fails(monkeypatch, how)
+    with held(tmp_path / "lock", tmp_path / "holder.json"):
+        pass
+
+
+def on_another_machine(holder: Path, beats: int) -> None:
+    about = {
+        "pid": 1,
+        "host": "elsewhere",
+        "since": "2026-01-01T00:00:00+00:00",
+        "beat": beats,
+    }
+    holder.write_text(json.dumps(about))
+
+
+def test_a_holder_on_another_machine_that_gives_signs_of_life_is_not_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks do not reach it. No clock is read: that of another machine may be wrong."""
+    holder = tmp_path / "holder.json"
+    on_another_machine(holder, 1)
+    sleep, slept = time.sleep, []
+
+    def beating(seconds: float) -> None:
+        slept.append(seconds)
+        on_another_machine(holder, len(slept))
+        sleep(0)
+
+    monkeypatch.setattr(lock, "sleep", beating)
+    with (
+        pytest.raises(Taken, match="elsewhere.*do not reach it"),
+        held(tmp_path / "lock", holder),
+    ):
+        pass
+
+
+def test_a_holder_on_another_machine_that_is_silent_is_gone_if_there_are_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "WATCHED", 0.3)
+    on_another_machine(tmp_path / "holder.json", 1)
+    with held(tmp_path / "lock", tmp_path / "holder.json"):
+        pass
+
+
+def test_without_locks_a_holder_on_another_machine_is_not_guessed_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock_fails(monkeypatch, str(errno.ENOLCK))
+    on_another_machine(tmp_path / "holder.json", 1)
+    (tmp_path / "lock.made").write_text("1\nelsewhere\n")
+    with (
+        pytest.raises(Taken, match=r"elsewhere.*has no locks.*delete .*lock\.made"),
+        held(tmp_path / "lock", tmp_path / "holder.json"),
+    ):
+        pass
+    (tmp_path / "lock.made").unlink()
+    monkeypatch.setattr(lock, "WATCHED", 0.3)
+    with held(tmp_path / "lock", tmp_path / "holder.json"):
+        pass
+
+
+def test_other_errors_of_a_lock_come_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock_fails(monkeypatch, str(errno.EIO))
+    with pytest.raises(OSError, match="no locks here"), alone(tmp_path / "lock", 0):
+        pass
+
+
+def test_a_holder_says_again_and_again_that_it_is_there_and_then_that_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.02)
+    holder = tmp_path / "holder.json"
+    with held(tmp_path / "lock", holder):
+        while json.loads(holder.read_text())["beat"] < 3:
+            time.sleep(0.01)
+        holder.write_text('{"pid": 1, "key": "another"}')  # somebody took it over
+        time.sleep(0.1)
+    assert json.loads(holder.read_text()) == {"pid": 1, "key": "another"}
+    with held(tmp_path / "lock", holder):
+        pass
+    assert "until" in json.loads(holder.read_text())
+
+
+@pytest.mark.parametrize("how", ["nothing", str(errno.ENOLCK)])
+def test_a_study_trains_and_takes_notes_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    flock_fails(monkeypatch, how)
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(max_epochs=1, policy="fifo", progress=False)
+    study.enqueue({"width": 6}, max_epochs=1)
+    study.resume(progress=False)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    assert len(study.trials) == 5
+    assert is_held(study.folder) is False
+    with study.folder.lock():
+        assert is_held(study.folder)
+        with pytest.raises(shoal.StudyError, match=f'held by .*"pid": {os.getpid()}'):
+            study.optimize(max_epochs=2, progress=False)
+    with Inbox(tmp_path / "s").writing():
+        pass
