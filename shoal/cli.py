@@ -87,6 +87,7 @@ from shoal.tools.arguments import (
     Widths,
     Workers,
 )
+from shoal.tools.harvest.app import app as harvest
 from shoal.tools.trace.typed import trace
 
 app = typer.Typer(
@@ -288,6 +289,9 @@ def pool(
 ) -> None:
     """Lend one cluster's slots to several studies, by their priorities, until Ctrl-C."""
     _commands().pool(**locals())
+
+
+app.add_typer(harvest)
 
 
 @app.command()

@@ -10,8 +10,6 @@ from shoal.core.trial import Seconds
 # Words of a pilot's command that the batch system's script replaces, where the pilot runs.
 NODE = "{node}"  # the node's name
 UNTIL = "{until}"  # when the job's time limit ends it, in seconds since 1970
-CPUS = "{cpus}"  # how many CPUs of the node the job has
-GPUS = "{gpus}"  # how many GPUs of the node the job has
 
 
 class SchedulerError(Exception):
@@ -83,8 +81,7 @@ class Scheduler(Protocol):
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """Submit a pilot for this node with this time limit, and return its id.
 
-        In the command, `NODE`, `UNTIL`, `CPUS` and `GPUS` stand for what is known only when the
-        pilot begins.
+        In the command, `NODE` and `UNTIL` stand for what is known only when the pilot begins.
         """
         ...
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from shoal.core.trial import Seconds
 from shoal.harvest.hosts import hosts
 from shoal.harvest.scheduler import (
-    CPUS,
-    GPUS,
     NODE,
     UNTIL,
     IdleNode,
@@ -345,8 +343,6 @@ def script(command: Sequence[str], minutes: int) -> str:
     words = {
         NODE: '"$SLURMD_NODENAME"',
         UNTIL: '"$until"',
-        CPUS: '"$SLURM_CPUS_ON_NODE"',
-        GPUS: '"${SLURM_GPUS_ON_NODE:-0}"',
     }
     typed = " ".join(words.get(word) or shlex.quote(word) for word in command)
     return (

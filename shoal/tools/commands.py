@@ -28,10 +28,10 @@ from shoal.tools.outcome import (
 )
 from shoal.tools.parse import (
     check_driven,
-    number_in,
     open_study,
     parse_config,
     recipe_of,
+    run_options,
     space_of,
     whole_numbers,
 )
@@ -51,15 +51,8 @@ def run(
 ) -> None:
     """Train a search. `options`: what else `Study.optimize` takes, some of it as text."""
     study = open_study(file, storage, space, metric, mode, seed, command)
-    options["num_samples"] = _samples(study, options["num_samples"])
-    for name in ("workers", "feeders"):
-        if options[name].isdecimal():
-            options[name] = int(options[name])
-    if options["validate_every"] is not None:
-        options["validate_every"] = number_in(options["validate_every"])
-    options["loggers"] = options["loggers"] or ()
     with concluded(study, as_json):
-        study.optimize(progress=not as_json, **options)
+        study.optimize(progress=not as_json, **run_options(study, options))
 
 
 def _samples(study: "shoal.Study", given: int | None) -> int | None:

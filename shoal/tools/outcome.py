@@ -14,6 +14,8 @@ from shoal import reporting
 from shoal.core.check import PlanError
 from shoal.engine.journal import JournalError
 from shoal.engine.run import Stalled
+from shoal.harvest.head import HeadError
+from shoal.harvest.scheduler import SchedulerError
 from shoal.pool.folder import PoolError
 from shoal.reporting.facts.format import plural, score
 from shoal.reporting.live.stream import into_nothing
@@ -26,6 +28,8 @@ MENDABLE = (
     StudyError,
     StudyPaused,
     PoolError,
+    SchedulerError,
+    HeadError,
     JournalError,
     PlanError,
     Stalled,
@@ -131,8 +135,12 @@ def echo(text: str) -> None:
 
 
 @contextmanager
-def concluded(study: "Study", as_json: bool) -> Iterator[None]:
+def concluded(
+    study: "Study", as_json: bool, again: str | None = None
+) -> Iterator[None]:
     """Say what came out of a run, also if every trial failed.
+
+    `again`: the command that goes on with it; None: `shoal resume`.
 
     Raises:
         Exit: with 1 when there are trials and all of them failed.
@@ -145,7 +153,7 @@ def concluded(study: "Study", as_json: bool) -> Iterator[None]:
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
     if not as_json:
-        for line in next_steps(study, found, failed):
+        for line in next_steps(study, found, failed, again):
             echo(line)
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
@@ -170,10 +178,15 @@ def _best(study: "Study", found: Mapping[str, Any]) -> str:
 
 
 def next_steps(
-    study: "Study", found: Mapping[str, Any], failed: Sequence[str]
+    study: "Study",
+    found: Mapping[str, Any],
+    failed: Sequence[str],
+    again: str | None = None,
 ) -> Iterator[str]:
-    """Where the report is, and what to do next."""
+    """Where the report is, and what to do next; `again`: as of `concluded`."""
     folder = study.folder.path
+    if again is None:
+        again = f"shoal resume {folder}"
     yield f"\nreport:  {found['report']}"
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
@@ -185,7 +198,7 @@ def next_steps(
         yield f"failed:  {text} has {which}"
         yield (
             f"         {_stay(len(failed))} failed; to try them again: "
-            f"shoal resume {folder} --retry-failed"
+            f"{again} --retry-failed"
         )
     if len(failed) < len(study.trials):
         if study.state.kept:
@@ -196,7 +209,7 @@ def next_steps(
         begin = "         " if study.state.kept else "next:    "
         yield f"{begin}{_best(study, found)} in Python"
     if found.get("stopped"):
-        yield f"         shoal resume {folder}   goes on where this run stopped"
+        yield f"         {again}   goes on where this run stopped"
 
 
 def _stay(failed: int) -> str:

@@ -53,6 +53,20 @@ def open_study(
     )
 
 
+def run_options(study: "Study", typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Study.optimize` takes, from what was typed for `shoal run`."""
+    options = dict(typed)
+    if not options["num_samples"]:
+        options["num_samples"] = getattr(study.recipe, "num_samples", None)
+    for name in ("workers", "feeders"):
+        if options.get(name, "auto").isdecimal():
+            options[name] = int(options[name])
+    if options["validate_every"] is not None:
+        options["validate_every"] = number_in(options["validate_every"])
+    options["loggers"] = options["loggers"] or ()
+    return options
+
+
 def _file_and_name(file: str) -> tuple[str, str | None]:
     """The parts of FILE.py[:NAME]; a colon may also belong to the file's own name."""
     if ":" not in file or Path(file).exists():

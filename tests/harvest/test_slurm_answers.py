@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from shoal.harvest.scheduler import (
-    CPUS,
     NODE,
     UNTIL,
     IdleNode,
@@ -134,7 +133,7 @@ def test_a_pilot_is_submitted(commands: Path) -> None:
     (commands / "sbatch.prints").write_text("123;cluster\n")
     site = slurm(commands, options=("--account=x", "--comment=a b"))
 
-    assert site.submit("n7", 12, ["python", "it's", NODE, CPUS, UNTIL]) == "123"
+    assert site.submit("n7", 12, ["python", "it's", NODE, UNTIL]) == "123"
 
     given = (commands / "sbatch.given").read_text()
     assert "--nodelist=n7" in given
@@ -142,9 +141,7 @@ def test_a_pilot_is_submitted(commands: Path) -> None:
     assert given.rstrip().endswith("--account=x --comment=a b")
     ran = (commands / "script").read_text()
     assert "until=$(( $(date +%s) + 720 ))" in ran
-    assert ran.endswith(
-        """python 'it'"'"'s' "$SLURMD_NODENAME" "$SLURM_CPUS_ON_NODE" "$until"\n"""
-    )
+    assert ran.endswith("""python 'it'"'"'s' "$SLURMD_NODENAME" "$until"\n""")
 
 
 def test_pilots_are_cancelled_in_one_call(commands: Path) -> None:

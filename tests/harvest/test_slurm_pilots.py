@@ -10,11 +10,11 @@ from slurm_kit import SlurmLab, wait_for
 
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.observer import Observer
-from shoal.harvest.scheduler import CPUS, GPUS, NODE, UNTIL, SchedulerError
+from shoal.harvest.scheduler import NODE, UNTIL, SchedulerError
 from shoal.harvest.slurm import Slurm, SlurmSite
 
 pytestmark = pytest.mark.slurm
-SLEEP = ("sh", "-c", 'echo "$@"; exec sleep 600', "-", NODE, CPUS, GPUS, UNTIL)
+SLEEP = ("sh", "-c", 'echo "$@"; exec sleep 600', "-", NODE, UNTIL)
 
 
 def site(lab: SlurmLab, session: str = "b2", **given: Any) -> Slurm:
@@ -45,8 +45,8 @@ def test_pilots_take_idle_nodes_alone_and_leave_none(slurm: SlurmLab) -> None:
         assert sorted(running(slurm)) == ["n1", "n3"]
         log: Any = (slurm.folder / "log" / "pilot-n1.log").read_text().splitlines()[-1]
         log = log.split()
-        assert log[:3] == ["n1", "1", "0"]
-        assert abs(float(log[3]) - time.time() - 3600) < 60
+        assert log[0] == "n1"
+        assert abs(float(log[1]) - time.time() - 3600) < 60
         slurm.run("scancel", busy)
         wait_for("the freed node's pilot", lambda: "n2" in running(slurm))
 

@@ -1,0 +1,300 @@
+"""What `shoal harvest` does: a Ray head, a thread that looks for idle nodes, and the study."""
+
+import os
+import re
+import secrets
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from filelock import Timeout
+
+import shoal
+from shoal.engine.own import lock_file, own_folder
+from shoal.harvest.harvester import Harvester
+from shoal.harvest.head import RayHead
+from shoal.harvest.observer import Observer
+from shoal.harvest.scheduler import NODE, UNTIL
+from shoal.harvest.slurm import Slurm, SlurmSite
+from shoal.study.folder import Folder, StudyError, function_in
+from shoal.study.head import rebuild
+from shoal.study.run import Request, train
+from shoal.tools.outcome import concluded, errors
+from shoal.tools.parse import open_study, run_options
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+
+# For slots that come and go, as BFTrainer has it.
+POLICY = 'elastic(horizon="learned", placement="spatial")'
+FOLDER = "harvest"  # within the study's
+SHORTEST = 2  # minutes that a pilot is worth its start
+# What a study's folder says itself, with the values of options that were not given.
+OF_A_NEW_STUDY: Mapping[str, Any] = {
+    "command": None,
+    "storage": None,
+    "space": None,
+    "num_samples": None,
+    "max_epochs": None,
+    "searcher": None,
+    "widths": None,
+    "priority": None,
+    "metric": None,
+    "mode": None,
+    "max_concurrent": None,
+    "checkpoint_every": 30.0,
+    "max_checkpoint_gb": None,
+    "slot_memory_gb": None,
+    "fuse": True,
+    "feeders": "auto",
+    "validate_every": None,
+    "profile": None,
+    "loggers": None,
+    "seed": 0,
+}
+
+Train = Callable[[str], None]  # runs the study on the cluster at this address
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How nodes are to be harvested, as it was typed.
+
+    Raises:
+        StudyError: no batch system was named.
+    """
+
+    slurm: bool
+    partition: str
+    main_partition: list[str] | None
+    no_preemption: bool
+    tick: float
+    min_ticks: int
+    most: int | None
+    minutes: int
+    cpus_per_node: int | None
+    gpus_per_node: int | None
+    gpu_nodes: bool
+    ip: str | None
+    sbatch: list[str] | None
+
+    def __post_init__(self) -> None:
+        if not self.slurm:
+            raise StudyError("say which batch system has the nodes: --slurm")
+
+    def site(self, threads: int) -> SlurmSite:
+        """Where pilots go. `threads`: of a slot; smaller nodes are of no use."""
+        options = [
+            word if word.startswith("-") else f"--{word}" for word in self.sbatch or ()
+        ]
+        watched = tuple(self.main_partition or ())
+        return SlurmSite(
+            self.partition, watched, tuple(options), threads, self.gpu_nodes
+        )
+
+    def observer(self) -> Observer:
+        """What decides which nodes to take."""
+        return Observer(
+            self.min_ticks,
+            self.most,
+            self.minutes,
+            min(SHORTEST, self.minutes),
+            self.no_preemption,
+        )
+
+    def pilot(self, folder: Path) -> list[str]:
+        """The command of a pilot, for the head in this folder."""
+        module = [sys.executable, "-m", "shoal.harvest.pilot"]
+        words = [*module, "--folder", str(folder), "--node", NODE, "--until", UNTIL]
+        if self.cpus_per_node is not None:
+            words += ["--cpus", str(self.cpus_per_node)]
+        if self.gpus_per_node is not None:
+            words += ["--gpus", str(self.gpus_per_node)]
+        return words
+
+
+@errors()
+def harvested(target: str | None, as_json: bool, **given: Any) -> None:
+    """Train a study on idle nodes. `given`: the options of `Wanted`, and those of the study.
+
+    Raises:
+        Exit: as of `shoal run`.
+    """
+    wanted = Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)})
+    if target is not None and Path(target).is_dir():
+        study, threads, run = _gone_on(target, given, as_json)
+    else:
+        study, threads, run = _begun(target, given, as_json)
+    again = f"shoal harvest {shlex.quote(str(study.folder.path))} --slurm …"
+    with (
+        harvesting(study.folder, wanted, threads) as address,
+        concluded(study, as_json, again),
+    ):
+        run(address)
+
+
+# -- the study ----------------------------------------------------------------------------------
+
+
+def _begun(
+    target: str | None, given: dict[str, Any], quiet: bool
+) -> "tuple[Study, int, Train]":
+    """The study of a recipe's file or a command line; the threads of a slot; how to run it."""
+    names = ("storage", "space", "metric", "mode", "seed", "command")
+    first = {name: given.pop(name) for name in names}
+    study = open_study(target, **first)
+    options = run_options(study, given)
+    threads = options.pop("threads") or 1
+    policy = options.pop("policy")
+    if policy is None:
+        policy = "auto" if function_in(study.recipe) is not None else POLICY
+
+    def begin(address: str) -> None:
+        study.optimize(
+            policy=policy,
+            progress=not quiet,
+            backend="ray",
+            address=address,
+            threads=threads,
+            **options,
+        )
+
+    return study, threads, begin
+
+
+def _gone_on(
+    target: str, given: dict[str, Any], quiet: bool
+) -> "tuple[Study, int, Train]":
+    """The study in a folder, which goes on as its last run was set up, but for what is given.
+
+    Raises:
+        StudyError: nothing was run there yet, or an option was given that the folder says itself.
+    """
+    typed = [name for name, usual in OF_A_NEW_STUDY.items() if given[name] != usual]
+    if typed:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        raise StudyError(
+            f"the study in {target} goes on as its last run was set up: leave out {options}"
+        )
+    study = shoal.load_study(target)
+    former = study.folder.head()
+    if not former:
+        raise StudyError(
+            f"nothing to go on with in {target}: no run was begun; give the recipe's file, and "
+            f"--storage {target}"
+        )
+    deciders = rebuild(former)
+    threads = given["threads"] or deciders.options.threads
+    policy = given["policy"] or deciders.policy
+
+    def go_on(address: str) -> None:
+        options = replace(
+            deciders.options,
+            backend="ray",
+            address=address,
+            slots=None,
+            threads=threads,
+        )
+        request = Request(
+            replace(deciders, policy=policy, options=options),
+            given["timeout"],
+            former.get("profile"),
+            progress=not quiet,
+            study=study,
+            loggers=former.get("loggers") or (),
+            retry_failed=given["retry_failed"],
+        )
+        train(study.setup, request)
+
+    return study, threads, go_on
+
+
+# -- the nodes ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
+    """Idle nodes join a Ray cluster, whose address this gives; all is gone at the end.
+
+    Raises:
+        StudyError: the study is open elsewhere.
+        SchedulerError: Slurm does not answer, or refuses what was asked for.
+        HeadError: Ray is not installed, or does not start.
+    """
+    folder.make()
+    place = folder.path.resolve() / FOLDER
+    own_folder(place)
+    with _alone(folder, place), _told_to_end():
+        site = Slurm(
+            wanted.site(threads), _name(folder.path), secrets.token_hex(3), place
+        )
+        site.check()
+        say = _teller(place / "harvest.log")
+        with RayHead(place, wanted.ip) as head:
+            os.environ.update(head.environment)
+            say(f"Ray's head is at {head.address}; looking for idle nodes")
+            command = wanted.pilot(place)
+            with Harvester(site, wanted.observer(), command, wanted.tick, say):
+                yield head.address
+
+
+@contextmanager
+def _alone(folder: Folder, place: Path) -> Iterator[None]:
+    """Hold the harvest alone.
+
+    Raises:
+        StudyError: another process harvests for this study, or runs it.
+    """
+    lock = lock_file(place / "harvest.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StudyError(
+            f"the study in {folder.path} is being harvested for already, by another process"
+        ) from None
+    with lock:
+        with (
+            folder.lock()
+        ):  # a run that is under way is seen before pilots are submitted
+            pass
+        yield
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does: in good order. A run has its own ways."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _name(path: Path) -> str:
+    """The study in the names of its pilots' jobs: for people, and no other study's."""
+    whole = str(path.resolve())
+    word = re.sub(r"[^A-Za-z0-9_.]+", "_", path.resolve().name)[:20]
+    return f"{word}.{blake2b(whole.encode(), digest_size=4).hexdigest()}"
+
+
+def _teller(log: Path) -> Callable[[str], None]:
+    """Says what is done, on the screen and in the log."""
+
+    def say(text: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        typer.echo(f"harvest  {text}", err=True)
+
+    return say

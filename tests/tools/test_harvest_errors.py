@@ -1,0 +1,72 @@
+"""What `shoal harvest` refuses before anything starts: one clear line each."""
+
+from pathlib import Path
+
+import pytest
+from harvested_recipe import Slow
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+
+RECIPE = str(Path(__file__).parents[1] / "harvest" / "harvested_recipe.py")
+SLURM = ["--slurm", "--partition", "scavenger"]
+
+
+def refused(*args: str, code: int = 2) -> str:
+    done = CliRunner().invoke(app, ["harvest", *args])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def only_line(*args: str) -> str:
+    out = refused(*args).strip()
+    assert len(out.splitlines()) == 1, out
+    return out
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> str:
+    """The folder of a study that has trained a while."""
+    study = shoal.create_study(Slow(), storage=tmp_path / "begun")
+    study.optimize(max_epochs=1, progress=False)
+    return str(study.folder.path)
+
+
+def test_a_batch_system_must_be_named(tmp_path: Path) -> None:
+    assert "--slurm" in only_line(RECIPE, "--partition", "x")
+    assert "--partition" in refused(RECIPE, "--slurm")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--tick", "0"), ("--min-ticks", "0"), ("--most", "0"), ("--minutes", "0")],
+)
+def test_numbers_out_of_range(option: str, value: str) -> None:
+    assert option in refused(RECIPE, *SLURM, option, value)
+
+
+def test_a_folder_says_its_options_itself(begun: str) -> None:
+    out = only_line(begun, *SLURM, "--searcher", "asha", "--widths", "1", "2")
+    assert "leave out --searcher, --widths" in out
+
+
+def test_a_folder_without_a_study(tmp_path: Path) -> None:
+    assert "there is no study" in only_line(str(tmp_path), *SLURM)
+
+
+def test_without_slurm_nothing_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = only_line(RECIPE, *SLURM, "--storage", str(tmp_path / "s"))
+    assert "Slurm's squeue, sinfo, sbatch, scancel cannot be found" in out
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+def test_a_study_that_runs_elsewhere_is_refused(begun: str) -> None:
+    with shoal.load_study(begun).folder.lock():
+        assert "is open already" in only_line(begun, *SLURM)
