@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import inf
+from math import inf, isnan
 from typing import Any, NewType
 
 SlotId = NewType("SlotId", str)
@@ -19,7 +19,7 @@ class Slot:
     """The smallest thing Shoal lends: one GPU, one CPU share, or one whole node.
 
     Raises:
-        ValueError: no id, or memory not positive.
+        ValueError: no id, memory not positive, or an end that is no time.
     """
 
     id: SlotId
@@ -28,6 +28,8 @@ class Slot:
     memory: GiB = inf
     # The shards that lie here.
     shards: frozenset[ShardId] = frozenset()
+    # When it will leave, in seconds of the study: the time limit of a pilot. Infinity: unknown.
+    until: float = inf
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -35,6 +37,10 @@ class Slot:
         if not self.memory > 0:
             raise ValueError(
                 f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}"
+            )
+        if isnan(self.until):
+            raise ValueError(
+                f"slot {self.id}: until must be a time of the study, or infinity; got nan"
             )
 
 

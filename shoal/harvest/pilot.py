@@ -21,6 +21,7 @@ from hashlib import blake2b
 from ipaddress import ip_address
 from pathlib import Path
 
+from shoal.backend.ends import UNTIL
 from shoal.harvest.head import (
     RAY,
     HeadError,
@@ -31,9 +32,6 @@ from shoal.harvest.head import (
     reaper,
 )
 
-UNTIL = (
-    "shoal-until"  # the label of a Ray node: when it has to go, in seconds since 1970
-)
 NAME = "SLURMD_NODENAME"
 PAUSE = 0.1  # seconds from telling the cluster to killing
 LOOK = 1.0  # seconds between two looks at the head

@@ -9,12 +9,12 @@ from shoal.policy.combine import admit as admit
 from shoal.policy.combine import every as every
 from shoal.policy.combine import fallback as fallback
 from shoal.policy.elastic.elastic import Elastic as Elastic
-from shoal.policy.elastic.killable import Killable as Killable
 from shoal.policy.elastic.milp import NodeMilp as NodeMilp
 from shoal.policy.fifo import Fifo as Fifo
 from shoal.policy.fixed import Fixed as Fixed
 from shoal.policy.hop.hop import Hop as Hop
 from shoal.policy.hop.hybrid import Hybrid as Hybrid
+from shoal.policy.killable import Killable as Killable
 from shoal.policy.mixed import Mixed as Mixed
 from shoal.policy.named import describe as describe
 from shoal.policy.named import parse as parse

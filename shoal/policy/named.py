@@ -14,13 +14,13 @@ from typing import Any
 from shoal.core.ports import Policy
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.elastic import Elastic
-from shoal.policy.elastic.killable import Killable
 from shoal.policy.elastic.milp import NodeMilp
 from shoal.policy.elastic.spatial import Spatial, rack_of
 from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import Hybrid
+from shoal.policy.killable import Killable
 from shoal.policy.mixed import Mixed
 from shoal.policy.pack.as_trials import PacksAsTrials
 from shoal.policy.pack.pack import Pack

@@ -19,6 +19,7 @@ from shoal.backend.deciding import DecidingTime
 from shoal.backend.ray import cluster
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.hangs import Hangs
+from shoal.backend.ray.health.leaving import due
 from shoal.backend.ray.health.waiting import NodeWait
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
@@ -151,9 +152,7 @@ class Ray:
         self, recipe: Recipe, data: Data, setup: RaySetup, limit: int | None
     ) -> None:
         """Start the slots, up to `limit`; the data that this process has serves those here."""
-        own_slots = None
-        if self._own:
-            own_slots = limit
+        own_slots = limit if self._own else None
         share = cluster.share_of(
             setup.cpus_per_slot, setup.gpus_per_slot, setup.threads, own_slots
         )
@@ -163,6 +162,7 @@ class Ray:
             setup.register(data),
             share,
             self._inbox.put,
+            self.now,
             self._on_loss,
             self._on_news,
         )
@@ -298,6 +298,7 @@ class Ray:
         events = self._inbox.gather(wait)
         if monotonic() >= self._hangs.look_at:
             events += self._hangs.look(self._fleet.ready)
+            events += self._remove(due(self._fleet.ready, self._work.times, self.now()))
         if self._fleet.look_at is not None and monotonic() >= self._fleet.look_at:
             self._fleet.look()
         return events

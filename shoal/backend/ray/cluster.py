@@ -11,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf, isnan
 from pathlib import Path
 from typing import Any, Literal
 
+from shoal.backend.ends import UNTIL
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
@@ -345,6 +347,23 @@ def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
             names = tuple(dict.fromkeys((host, machine, address, name)))
             found.append(Node(name, host, _room(node["Resources"], share), names))
     return found
+
+
+def seconds_left(name: str) -> Seconds:
+    """Until the node with this id leaves, as its labels say; infinity where they do not."""
+    for node in ray.nodes():
+        if node["NodeID"] == name:
+            return _until(node.get("Labels") or {}) - time.time()
+    return inf
+
+
+def _until(labels: Mapping[str, str]) -> float:
+    """When a node with these labels will leave; infinity where they do not say so."""
+    try:
+        until = float(labels.get(UNTIL, inf))
+    except ValueError:  # somebody else's label
+        return inf
+    return inf if isnan(until) else until
 
 
 def node_here() -> Node:

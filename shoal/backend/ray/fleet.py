@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 
 from shoal.backend.opening import MOST_EACH
-from shoal.backend.ray.cluster import Node, Share, here, nodes, only_at
+from shoal.backend.ray.cluster import Node, Share, here, nodes, only_at, seconds_left
 from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
@@ -29,7 +29,7 @@ from shoal.backend.ray.slots import (
 )
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
-from shoal.core.trial import TrialId
+from shoal.core.trial import Seconds, TrialId
 from shoal.train.recipe.unit import Reached
 from shoal.train.slot.setup import cpus_here
 
@@ -50,8 +50,9 @@ class Fleet:
     Ray's futures are done in threads of its own. What follows from them is posted, so that it
     happens in the backend's thread, at its next moment, and comes back as events.
 
-    `on_loss`: what else follows when a slot died or left, asked before its shards are registered
-    elsewhere. `on_news`: what follows when a slot says how far the units of a round are.
+    `now`: the time of the study. `on_loss`: what else follows when a slot died or left, asked
+    before its shards are registered elsewhere. `on_news`: what follows when a slot says how far the
+    units of a round are.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Fleet:
         shards: ShardRegister | NodeShards,
         share: Share,
         post: Post,
+        now: Callable[[], Seconds],
         on_loss: Callable[[SlotProcess], Events],
         on_news: Callable[[SlotProcess, int, Mapping[TrialId, Reached]], Events],
     ) -> None:
@@ -70,6 +72,7 @@ class Fleet:
         self.shards = shards
         self._share = share
         self.post = post
+        self.now = now
         self._on_loss = on_loss
         self._on_news = on_news
         self._numbers = count()
@@ -98,10 +101,7 @@ class Fleet:
 
     @property
     def coming(self) -> bool:
-        """Whether a slot may join without being asked to.
-
-        One starts, or the cluster may get new nodes.
-        """
+        """Whether a slot may join unasked: one starts, or the cluster may get new nodes."""
         return self.opening or self.look_at is not None
 
     def at(self, node: str) -> bool:
@@ -183,7 +183,8 @@ class Fleet:
         name = slot or SlotId(f"slot{next(self._numbers)}")
         self._windows.open(node)
         actor = _actor(node, self._share).remote(self._setup)
-        process = SlotProcess(name, node, actor, tries)
+        until = self.now() + seconds_left(node)
+        process = SlotProcess(name, node, actor, tries, until)
         self.processes[name] = process
         self.follow(process.call("watch", "watch"), partial(self._ended, process))
         self.follow(process.call("train", "open"), partial(self._opened, process))
@@ -246,7 +247,7 @@ class Fleet:
         if not self.is_current(process):
             return []
         del self.processes[process.id]
-        if process.leaving and self._limit is not None:
+        if process.leaving and not process.ends and self._limit is not None:
             self._limit -= 1
         with suppress(Exception):
             # It may only be out of reach, and holds what the next one needs.
@@ -257,9 +258,7 @@ class Fleet:
             # should it be there after all, it is new
             self._nodes.pop(process.node, None)
         events = self._without(process, died=True, why=_why(error))
-        tries = 1
-        if process.slot is None:
-            tries = process.tries + 1
+        tries = process.tries + 1 if process.slot is None else 1
         if tries > TRIES:
             _go_on_without(process, error, self.ready)
         elif there and not process.leaving:
@@ -269,7 +268,7 @@ class Fleet:
     def part(self, process: SlotProcess) -> Events:
         """Let go of a slot that has nothing left to do."""
         del self.processes[process.id]
-        if self._limit is not None:
+        if not process.ends and self._limit is not None:
             self._limit -= 1
         process.call("control", "leave", False)
         ray.kill(process.actor)

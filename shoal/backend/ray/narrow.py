@@ -68,10 +68,11 @@ class OneSlotGangs:
                 self._rounds.fill(process)
 
     def _free(self, process: SlotProcess, gang: Gang) -> bool:
-        """Whether the slot is ready and idle, and no trial of the gang is at work elsewhere."""
+        """Whether the slot is idle and has time, and no trial of the gang is at work elsewhere."""
         if process.slot is None or process.run is not None or process.shares:
             return False
-        return self._work.active.isdisjoint(gang.trials)
+        free = self._work.active.isdisjoint(gang.trials)
+        return free and self._work.has_time(process, gang.trials)
 
     def shrinks(self, before: Gang, after: Gang) -> bool:
         """Whether a gang at work only loses lanes.

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -77,6 +78,7 @@ class SlotProcess:
     node: str
     actor: Any
     tries: int = 1
+    until: Seconds = inf  # when its node will leave, in seconds of the study
     slot: Slot | None = None  # once it is ready
     pid: int = 0
     born: str = ""  # when the process with that number began
@@ -88,6 +90,9 @@ class SlotProcess:
     shares: list[Call] = field(default_factory=list)
     stopping: bool = False  # the gang, after the round under way
     leaving: bool = False  # the slot, after the round under way
+    ends: bool = (
+        False  # it leaves because its time is over: another one may take its place
+    )
     # What was heard of the process, since it is ready.
     signs: Signs = field(default_factory=lambda: Signs.at(monotonic()))
     # Calls that it answered, and the longest silence in each; `Hangs` learns from them.
@@ -143,7 +148,9 @@ class SlotProcess:
         self.signs = Signs.at(monotonic())
         self.meeting = hello.meeting
         self.holds = hello.shards
-        self.slot = Slot(self.id, hello.host, hello.kind, hello.memory)
+        self.slot = Slot(
+            self.id, hello.host, hello.kind, hello.memory, until=self.until
+        )
 
     def reading(self) -> set[Reading]:
         """The slot with each shard that a gang of one shard after another reads here."""
@@ -187,14 +194,15 @@ def balance(
 ) -> tuple[int, list[SlotId], int]:
     """How many slots have to start so that there are `n`, or which leave so that `n` stay.
 
-    The third is how many leave already.
+    The third is how many leave already, as they were asked to.
 
     A slot that is not ready leaves before an idle one, and that before one at work.
     """
     there = staying(processes)
     there.sort(key=lambda each: (each.slot is not None, each.at_work))
     gone = [each.id for each in there[: max(0, len(there) - n)]]
-    return max(0, n - len(there)), gone, len(processes) - len(there)
+    leaving = sum(each.leaving and not each.ends for each in processes)
+    return max(0, n - len(there)), gone, leaving
 
 
 # -- shards ----------------------------------------------------------------------------------

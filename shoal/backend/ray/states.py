@@ -155,7 +155,8 @@ class States:
     def secure(self, process: SlotProcess) -> Events:
         """Make durable what is only at this process.
 
-        If it is the last one, what lies in the object store becomes durable, too.
+        If it is the last one, what lies in the object store becomes durable, too; and what it
+        stored there, if it leaves because its node will.
 
         Raises:
             RayError: its process died meanwhile.
@@ -170,11 +171,11 @@ class States:
             except LookupError:  # it was given up here, for another slot had it, too
                 events.append(self._course.fall(trial))
 
-        if self._fleet.ready != [process]:
-            return events
-
+        last = self._fleet.ready == [process]
         for trial, at in self._course.positions.items():
-            if isinstance(at.carried, Stored) and not is_durable(at):
+            if not isinstance(at.carried, Stored) or is_durable(at):
+                continue
+            if last or (process.ends and at.carried.slot == process.id):
                 ref = self._save(trial, at, process)
                 name = answer(process, ref, self._patience)
                 events.append(self._course.keep(trial, name))

@@ -1,13 +1,15 @@
 """What all gangs at work on Ray share."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import Any
 
 from ray.exceptions import RayTaskError
 
 from shoal.backend.course import Positions
+from shoal.backend.ends import UnitTimes
 from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
 from shoal.backend.ray.fleet import Fleet
@@ -36,6 +38,8 @@ class Work:
     settled: Callable[[], None]
     # Trials that are not through.
     unfinished: set[TrialId] = field(default_factory=set)
+    # How long units took: slots of which the end is known begin none that could not end.
+    times: UnitTimes = field(default_factory=UnitTimes)
     # Of what slots are given.
     numbers: Iterator[int] = field(default_factory=count)
 
@@ -90,6 +94,19 @@ class Work:
             elif isinstance(event, Finished | Failed | Retired):
                 self.unfinished.discard(event.trial)
 
+    def has_time(self, process: SlotProcess, trials: Sequence[TrialId]) -> bool:
+        """Whether a unit of these trials can end there before the slot has to leave.
+
+        If not, the slot leaves as soon as slots are looked at.
+        """
+        if process.leaving:
+            return False
+        if process.known.until == inf:
+            return True
+        left = process.known.until - self.fleet.now()
+        process.ends = process.ends or left < self.times.needed(trials)
+        return not process.ends
+
     def reported(
         self,
         process: SlotProcess,
@@ -118,6 +135,7 @@ class Work:
             raise outcome.error
 
         events = settle(outcome)
+        self.times.learn(events)
         if process.leaving and not process.at_work:
             events += self.depart(process)
         self.settled()

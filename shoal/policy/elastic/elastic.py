@@ -24,13 +24,27 @@ from shoal.policy.elastic.objective import (
     Objective,
     check_hysteresis,
     check_objective,
+    known_ends,
     learned,
     watched,
     worth,
 )
-from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack
+from shoal.policy.elastic.problem import (
+    Held,
+    Problem,
+    free_slots,
+    longest_first,
+    pool_of,
+)
+from shoal.policy.elastic.settle import Claim, Moved, by_index, by_rack, paying
 from shoal.policy.elastic.spatial import Spatial
-from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains
+from shoal.policy.elastic.table import (
+    FORBIDDEN,
+    Counts,
+    Table,
+    gains,
+    shortened,
+)
 from shoal.profile.known import widest
 
 Lanes = Mapping[TrialId, tuple[SlotId, ...]]  # the slots that each trial holds
@@ -40,7 +54,6 @@ PLACEMENTS = ("index", "spatial")
 SPARE = SlotId("\0")  # stands for any slot more
 LEAST = 1e-3  # of the horizon: what growing costs at least, so that it is done for a gain only
 LEARNED = "learned"  # a horizon that is estimated
-Held = tuple[SlotId, ...]  # the slots of a trial
 Cohorts = Mapping[str, int]
 Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
 
@@ -51,7 +64,8 @@ class Elastic:
 
     `horizon`: "learned" for the mean time between departures of slots, as far as they were seen.
     `up`, `down`: seconds that a trial's slots stand still when it grows or shrinks; as the profile
-    says if not given. `admit`: at most so many trials at a time, first come first served.
+    says if not given. A slot of which the end is known counts only for the time that it has left.
+    `admit`: at most so many trials at a time, first come first served.
     `objective`: "throughput" in samples/s; "efficiency", that over the trial's rate on one slot;
     "priority", the latter times the trial's priority; or a function of a trial and its rates at 1,
     2, … slots, which gives what it is worth per second at each. `placement`: "index", the free
@@ -102,11 +116,15 @@ class Elastic:
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         remembered = self._remembered(view, memory)
-        claims = wanted(self, view, self._seconds(view, remembered), _counts)
-        if not claims:
+        asked = problem(self, view, self._seconds(view, remembered))
+        claims = _claims(view, asked, _counts)
+        if asked is None or not claims:
             return view.plan, remembered
         cohorts = remembered.get("cohorts", {})
-        return plan_of(view, _moved(view, claims, self._spatial, cohorts)), remembered
+        moved = _moved(view, claims, self._spatial, cohorts)
+        if asked.ends.parts:
+            moved = paying(claims, moved, view.slots, asked.makes)
+        return plan_of(view, moved), remembered
 
     def _remembered(self, view: View, memory: Memory) -> Memory:
         """What the next decision needs to know of the slots that are here."""
@@ -125,9 +143,13 @@ class Elastic:
         return self.horizon
 
 
-def _counts(asked: "Problem") -> Counts:
+def _counts(asked: Problem) -> Counts:
     """The optimum of the program (16)."""
     gain = gains(asked.curve, asked.held, asked.up, asked.down, asked.horizon)
+    if asked.ends.parts:
+        parts = [asked.parts(row) for row in range(len(asked.trials))]
+        less = asked.horizon * shortened(asked.curve, parts)
+        gain = np.where(asked.curve > FORBIDDEN, gain - less, gain)
     return steady(gain, best_counts(gain, asked.free), asked.held)
 
 
@@ -156,30 +178,10 @@ def _moved(
     cohorts: Cohorts,
 ) -> Moved:
     """The slots of each trial that gets more or fewer."""
-    free = free_slots(view)
+    free = longest_first(view, free_slots(view))
     if spatial is None:
         return by_index(claims, free, view.slots)
     return by_rack(claims, free, view.slots, spatial, cohorts)
-
-
-def free_slots(view: View) -> list[SlotId]:
-    """The slots at which nothing runs."""
-    return [slot for slot in view.slots if slot not in view.busy]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What an allocation is decided from: a row of each table for each trial."""
-
-    trials: tuple[TrialId, ...]
-    lanes: tuple[Held, ...]  # what they hold
-    curve: Table
-    held: Counts
-    up: Table
-    down: Table
-    horizon: Seconds
-    free: int  # slots to be shared out, those held included
-    needs: tuple[float, ...]  # memory, GiB
 
 
 def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
@@ -198,7 +200,12 @@ def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
     up, down = _costs(rule, view, lanes, horizon)
     slots = tuple(lanes.values())
     memory = tuple(needs.values())
-    return Problem(tuple(lanes), slots, curve, held, up, down, horizon, room, memory)
+    ends = known_ends(view, lanes, horizon)
+    names = tuple(lanes)
+    pool = pool_of(view, slots) if ends.parts else ()
+    return Problem(
+        names, slots, curve, held, up, down, horizon, room, memory, ends, pool
+    )
 
 
 def _room(view: View, lanes: Lanes) -> int:
@@ -258,7 +265,13 @@ def wanted(
     rule: Elastic, view: View, horizon: Seconds, solve: Callable[[Problem], Counts]
 ) -> list[Claim]:
     """How many slots each trial should have, where that is a change for any; else nothing."""
-    asked = problem(rule, view, horizon)
+    return _claims(view, problem(rule, view, horizon), solve)
+
+
+def _claims(
+    view: View, asked: Problem | None, solve: Callable[[Problem], Counts]
+) -> list[Claim]:
+    """The same, from what is to be decided."""
     if asked is None:
         return []
     counts = solve(asked)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from shoal.core.plan import Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds
-from shoal.policy.elastic.elastic import Elastic, Problem, free_slots, plan_of, wanted
+from shoal.policy.elastic.elastic import Elastic, plan_of, wanted
 from shoal.policy.elastic.objective import Objective, check_hysteresis, check_objective
+from shoal.policy.elastic.problem import Problem, free_slots
 from shoal.policy.elastic.program import Columns, Effort, Program, Solved, Terms
 from shoal.policy.elastic.settle import Claim, by_index
 from shoal.policy.elastic.table import FORBIDDEN, Counts, Table, gains, value

@@ -5,12 +5,14 @@ second. T_fwd, the forward time, is to be estimated from a log: here it is the m
 departure of slots to the next.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, get_args
 
+from shoal.core.cluster import SlotId
 from shoal.core.state import View
-from shoal.core.trial import Seconds, Trial, priority_of
+from shoal.core.trial import Seconds, Trial, TrialId, priority_of
 
 Named = Literal["throughput", "efficiency", "priority"]
 # From a trial and its samples/s at widths 1, 2, … to what it is worth per second at these widths.
@@ -102,3 +104,41 @@ def _noted(since: Seconds, departures: int, slots: tuple[str, ...]) -> dict[str,
 def learned(view: View, seen: Seen) -> Seconds:
     """The forward time at this moment."""
     return forward_time(view.now - seen["since"], seen["departures"])
+
+
+# -- slots of which the ends are known
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEnds:
+    """The slots that leave within the forward time: for each of them it is shorter.
+
+    `parts`: for which part of the horizon these slots last. `begins`: the part of the horizon that
+    each trial without slots needs to begin, and to make durable what it did.
+    """
+
+    parts: Mapping[SlotId, float]
+    begins: Mapping[TrialId, float]
+
+    def part(self, trial: TrialId, slot: SlotId) -> float:
+        """For which part of the horizon the slot is of use to the trial."""
+        part = self.parts.get(slot)
+        if part is None:
+            return 1.0
+        return max(0.0, part - self.begins.get(trial, 0.0))
+
+
+def known_ends(view: View, trials: Iterable[TrialId], horizon: Seconds) -> KnownEnds:
+    """The slots that leave within the horizon, and what it takes these trials to begin."""
+    parts: dict[SlotId, float] = {}
+    for name, slot in view.slots.items():
+        left = slot.until - view.now
+        if left < horizon:
+            parts[name] = max(0.0, left) / horizon
+    begins: dict[TrialId, float] = {}
+    if parts:
+        for trial in trials:
+            if trial not in view.running:
+                cost = view.profile.cost(trial)
+                begins[trial] = (cost.build + cost.save) / horizon
+    return KnownEnds(parts, begins)

@@ -1,6 +1,6 @@
 """From how many slots to which: what shrinks releases, what grows takes; nothing migrates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,8 @@ Moved = dict[TrialId, tuple[SlotId, ...]]
 Known = Mapping[SlotId, Slot]
 Slots = Sequence[SlotId]
 Held = tuple[SlotId, ...]
+# What a trial makes within the horizon on these slots, less what it costs to change to them.
+Makes = Callable[[TrialId, Held], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,17 @@ Claims = Sequence[Claim]
 def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
     """The newest slots of a trial go first; free ones are taken in the order given.
 
+    Where ends are known, the slots that leave first go first.
+
     The neediest trials choose first. Where too few slots are big enough, a trial takes those, or
     waits if they are fewer than it can run on.
     """
     moved: Moved = {}
     pool = list(free)
     for claim in _shrinking(claims):
-        moved[claim.trial] = claim.held[: claim.count]
-        pool += claim.held[claim.count :]
+        kept = _longest(claim, slots)
+        moved[claim.trial] = kept
+        pool += [slot for slot in claim.held if slot not in kept]
 
     for claim in sorted(_growing(claims), key=lambda c: -c.need):
         new = _taken(claim, pool, slots)
@@ -61,6 +66,13 @@ def by_index(claims: Claims, free: Slots, slots: Known) -> Moved:
         if new:
             moved[claim.trial] = (*claim.held, *new)
     return moved
+
+
+def _longest(claim: Claim, slots: Known) -> Held:
+    """The slots that a shrinking trial keeps, in their order."""
+    order = sorted(claim.held, key=lambda slot: -slots[slot].until)
+    kept = set(order[: claim.count])
+    return tuple(slot for slot in claim.held if slot in kept)
 
 
 def _growing(claims: Claims) -> Claims:
@@ -98,6 +110,50 @@ def _without(pool: list[SlotId], taken: Slots) -> list[SlotId]:
         return pool[count:]
     gone = set(taken)
     return [slot for slot in pool if slot not in gone]
+
+
+# -- slots of which the ends are known
+
+
+def paying(claims: Claims, moved: Moved, slots: Known, makes: Makes) -> Moved:
+    """The same without slots that do not pay for the trials that take them before they leave.
+
+    Counts were decided as if each trial could have the slots that last longest. Of what a trial
+    really gets, it takes as many as make most. What others gave up for nothing, they keep.
+    """
+    held = {claim.trial: claim.held for claim in claims}
+    fewest = {claim.trial: claim.fewest for claim in claims}
+    found: Moved = {}
+    for trial, given in moved.items():
+        before = held[trial]
+        found[trial] = given
+        if len(given) > len(before):
+            found[trial] = _best_of(trial, before, given, slots, makes)
+    taken = {slot for each in found.values() for slot in each}
+    for trial, given in moved.items():
+        if len(given) < len(held[trial]):
+            freed = set(held[trial]) - set(given)
+            back = (freed - taken) & {s for each in moved.values() for s in each}
+            keeps = back.union(given)
+            if len(keeps) < fewest[trial]:
+                continue
+            found[trial] = tuple(slot for slot in held[trial] if slot in keeps)
+    return {trial: each for trial, each in found.items() if each != held[trial]}
+
+
+def _best_of(
+    trial: TrialId, before: Held, given: Held, slots: Known, makes: Makes
+) -> Held:
+    """What the trial has, with so many of the slots given that it makes most."""
+    more = sorted(given[len(before) :], key=lambda slot: -slots[slot].until)
+    best = before
+    most = makes(trial, before)
+    for count in range(1, len(more) + 1):
+        wider = (*before, *more[:count])
+        made = makes(trial, wider)
+        if made > most:
+            best, most = wider, made
+    return best
 
 
 # -- by rack

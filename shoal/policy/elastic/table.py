@@ -4,6 +4,8 @@ Liu et al., "BFTrainer: Low-Cost Training of Neural Networks on Unfillable Super
 2021, section 3.4. Rows are trials (the paper's Trainers j), columns are counts (its N_j).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,3 +48,36 @@ def value(gain: Table, counts: Counts) -> float:
     """The sum of what these counts gain."""
     trials = np.arange(len(counts))
     return float(gain[trials, counts].sum())
+
+
+# -- slots of which the ends are known
+
+
+def lasting(own: Sequence[float], others: Sequence[float], columns: int) -> Table:
+    """For how much of the horizon a trial's slots last: [n, k] of the k-th longest of n slots.
+
+    A trial that shrinks keeps the slots that last longest; one that grows takes these first.
+
+    Args:
+        own: the parts of the horizon for which the trial's present slots last.
+        others: the same of the slots that it may take, in the order in which it would.
+        columns: how many counts there are, from 0 on.
+    """
+    mine = sorted(own, reverse=True)
+    parts = np.ones((columns, columns - 1))
+    for n in range(1, columns):
+        more = others[: max(0, n - len(mine))]
+        slots = sorted([*mine[:n], *more], reverse=True)
+        parts[n, : len(slots)] = slots
+    return parts
+
+
+def shortened(curve: Table, parts: Sequence[Table]) -> Table:
+    """What counts lose of O_j(n) on average over the horizon, because slots leave within it.
+
+    A trial goes on with those slots that stay. So its k-th longest lasting slot makes
+    O_j(k) - O_j(k - 1) for as long as it lasts. `parts`: for each trial, see `lasting`.
+    """
+    steps = np.diff(np.maximum(curve, 0.0))
+    each = zip(parts, steps, strict=True)
+    return np.stack([(1.0 - lasts) @ step for lasts, step in each])

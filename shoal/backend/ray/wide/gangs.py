@@ -86,10 +86,17 @@ class WideGangs:
             if lane.trial not in self._work.unfinished:
                 self._lanes.leave(lane)
                 self._work.fleet.post(self.advance)
-            elif lane.trial not in self._work.active and _free(lane):
+            elif lane.trial not in self._work.active and self._is_free(lane):
                 lane.begun = True
                 self._work.active.add(lane.trial)
                 self._seating.give(lane)
+
+    def _is_free(self, lane: LaneAtWork) -> bool:
+        """Whether the lane has slots with time for it, and nothing else is under way at any."""
+        if not lane.members or not all(map(idle, lane.members)):
+            return False
+        last = max(lane.members, key=lambda process: process.known.until)
+        return self._work.has_time(last, [lane.trial])
 
     def turns(self, before: Gang, after: Gang) -> bool:
         """Whether lanes at work go on in the other gang, which has the same stream.
@@ -281,8 +288,3 @@ def _same_stream(before: Gang, after: Gang) -> bool:
 def _overlap(gang: Gang) -> bool:
     """Whether lanes of the gang share slots."""
     return sum(len(lane.slots) for lane in gang.lanes) > len(gang.slots)
-
-
-def _free(lane: LaneAtWork) -> bool:
-    """Whether the lane has slots, and nothing else is under way at any."""
-    return bool(lane.members) and all(idle(process) for process in lane.members)
