@@ -23,6 +23,11 @@ RECIPE = Path(__file__).parent / "harvested_recipe.py"
 LONG = 240.0  # seconds that a study may take on a busy machine
 
 
+def ray_folders() -> set[Path]:
+    """The temporary folders of Ray's heads and nodes, named after their owners' processes."""
+    return set(Path("/tmp").glob("shoal-node-*"))
+
+
 @dataclass
 class Harvest:
     """`shoal harvest` of a study in this folder. `step`: seconds that each step takes."""
@@ -32,6 +37,7 @@ class Harvest:
     step: float = 0.1
     process: "subprocess.Popen[bytes] | None" = None
     daemons: set[int] = field(default_factory=set)
+    others: set[Path] = field(default_factory=ray_folders)
 
     def start(self, *options: str, target: Path = RECIPE) -> None:
         """Start it; the output goes to files beside the study."""
@@ -118,7 +124,7 @@ class Harvest:
         jobs = self.lab.run("squeue", "-h", "-p", "scavenger", "-o", "%j").split()
         folders = [
             str(folder)
-            for folder in Path("/tmp").glob("shoal-node-*")
+            for folder in ray_folders() - self.others
             if not Path(f"/proc/{folder.name.split('-')[2]}").exists()
         ]
         return [name for name in found if name] + jobs + folders
@@ -181,10 +187,10 @@ def weights(folder: Path) -> Weights:
     }
 
 
-def undisturbed(folder: Path) -> Weights:
+def undisturbed(folder: Path, epochs: int | None = None) -> Weights:
     """The weights of the same study, trained in this process."""
     study = shoal.create_study(Slow(), storage=folder)
-    study.optimize(policy="fifo", progress=False)
+    study.optimize(policy="fifo", max_epochs=epochs, progress=False)
     return weights(folder)
 
 
