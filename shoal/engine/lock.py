@@ -31,6 +31,8 @@ BEAT: Seconds = 3.0
 # Who does not within these is not there any more.
 WATCHED: Seconds = 3 * BEAT
 UNKNOWN = "an unknown process"
+# What this process holds now, by the keys in the holders' files.
+_HERE: set[str] = set()
 
 
 class Taken(TimeoutError):  # noqa: N818 - a state of the thing
@@ -115,7 +117,9 @@ def _check_quiet(holder: Path) -> None:
         return
     if about.get("host") == platform.node():
         if about.get("pid") == os.getpid():
-            raise Taken(holder, _said(about))
+            if about["key"] in _HERE:
+                raise Taken(holder, _said(about))
+            return  # it could not write that it had let go
         if lives(int(about["pid"])) is False:
             return
     late = monotonic() + WATCHED
@@ -159,6 +163,7 @@ class Heartbeat:
         }
         self._over = threading.Event()
         self._write()
+        _HERE.add(self._about["key"])
         self._thread = threading.Thread(
             target=self._go_on, name="shoal-holder", daemon=True
         )
@@ -188,6 +193,7 @@ class Heartbeat:
         """The thing is free from now on."""
         self._over.set()
         self._thread.join()
+        _HERE.discard(self._about["key"])
         if self._is_own():
             self._about["until"] = _now()
             with suppress(OSError):

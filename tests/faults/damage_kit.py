@@ -1,6 +1,7 @@
 """Files of a study that are damaged, and what must hold of a study that went on all the same."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from errno import ENOSPC
 from pathlib import Path
@@ -92,6 +93,38 @@ class Harmful(Steady):
             done.write_text("")
             for file in advanced:
                 flip(file)
+        return super().training_step(model, batch)
+
+
+# At which step of the training something happens, once, and what.
+DISTURBANCE: list[Any] = []
+
+
+class Disturbed(Steady):
+    """While it trains in this process, something happens: see `DISTURBANCE`."""
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if DISTURBANCE:
+            DISTURBANCE[0] -= 1
+            if DISTURBANCE[0] == 0:
+                _, act = DISTURBANCE
+                DISTURBANCE.clear()
+                act()
+        return super().training_step(model, batch)
+
+
+class SlowDisk(Steady):
+    """Wherever it trains, each fsync takes three seconds."""
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        if not hasattr(os, "slow"):
+            sync = os.fsync
+
+            def slow(file: int) -> None:
+                time.sleep(3.0)
+                sync(file)
+
+            os.slow = os.fsync = slow
         return super().training_step(model, batch)
 
 

@@ -83,7 +83,12 @@ def completed(words: str) -> str:
 
 
 def test_shells_complete_commands_and_options() -> None:
-    assert set(completed("shoal re").split()) == {"replay", "report", "resume"}
+    assert set(completed("shoal re").split()) == {
+        "repair",
+        "replay",
+        "report",
+        "resume",
+    }
     assert "--max-epochs" in completed("shoal run --max").split()
 
 

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -22,6 +23,7 @@ class CheckpointFolder:
     def __init__(self, url: str) -> None:
         self._files, self._root = fsspec.core.url_to_fs(url)
         self._local = isinstance(self._files, LocalFileSystem)
+        self._made = False  # the folder itself was made, or was there
 
     def names(self) -> list[str]:
         """The files, in no order."""
@@ -80,10 +82,19 @@ class CheckpointFolder:
             raise
 
     def _created(self, path: str) -> IO[bytes]:
-        """A new file, and the folder that it is in."""
+        """A new file, and the folder that it is in.
+
+        Raises:
+            FileNotFoundError: this process has written to the place before, and it is gone.
+        """
         folder = path.rpartition("/")[0]
         if self._local:
+            if self._made and not Path(self._root).is_dir():
+                raise FileNotFoundError(
+                    ENOENT, "deleted or moved while the study ran", self._root
+                )
             make_folder(Path(folder))
+            self._made = True
             return open(path, "wb", opener=private)
         self._files.makedirs(folder, exist_ok=True)
         made: IO[bytes] = self._files.open(path, "wb")
