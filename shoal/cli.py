@@ -59,6 +59,7 @@ from shoal.tools.arguments import (
     ReplayTrials,
     Replicas,
     ReportFile,
+    Requeue,
     RetryFailed,
     Samples,
     SearcherName,
@@ -74,6 +75,7 @@ from shoal.tools.arguments import (
     Space,
     SpecPolicies,
     Specs,
+    StopBefore,
     StopTrial,
     Storage,
     StoredIn,
@@ -88,6 +90,7 @@ from shoal.tools.arguments import (
     Workers,
 )
 from shoal.tools.harvest.app import app as harvest
+from shoal.tools.slurm.typed import slurm
 from shoal.tools.trace.typed import trace
 
 app = typer.Typer(
@@ -132,6 +135,8 @@ def run(
     mode: Mode = None,
     max_concurrent: Concurrent = None,
     timeout: Timeout = None,
+    stop_before: StopBefore = None,
+    requeue: Requeue = False,
     checkpoint_every: CheckpointEvery = 30.0,
     max_checkpoint_gb: CheckpointLimit = None,
     slot_memory_gb: SlotMemory = None,
@@ -154,11 +159,12 @@ def run(
 def resume(
     directory: Dir,
     timeout: Timeout = None,
+    requeue: Requeue = False,
     retry_failed: RetryFailed = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(directory, timeout, retry_failed, as_json)
+    _commands().resume(directory, timeout, requeue, retry_failed, as_json)
 
 
 @app.command()
@@ -363,6 +369,9 @@ def data_list(
 
 
 app.add_typer(trace, name="trace")
+
+
+app.add_typer(slurm, name="slurm")
 
 
 def main() -> None:

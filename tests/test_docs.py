@@ -82,6 +82,7 @@ def test_every_command_and_option_is_documented_and_exists() -> None:
 def test_commands_shown_exist(page: Path) -> None:
     """In every page, also those of the README's table."""
     there = options_of("", typer.main.get_command(app))
+    there["slurm script"] |= there["run"]  # which it passes on
     whole_lines = re.findall(
         r"^\s*shoal ([^\n#]*)$", "\n".join(blocks(page, "")), flags=re.M
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.core.profile import Profile
 from shoal.core.state import Figures
 from shoal.core.trial import Value
 from shoal.profile.table import Row, Table, points_of
@@ -109,3 +110,21 @@ def _rate_name(width: int) -> str:
     if width == 1:
         return "rate"
     return f"rate@{width}"
+
+
+def given_rows(given: Profile | Given | None) -> list[dict[str, Any]] | None:
+    """The given figures for a journal's head, {"config": …, "figures": …} each.
+
+    Returns None if they cannot be listed, or none were given.
+    """
+    rows: Any = given
+    if isinstance(given, Table):
+        rows = Given.of(given.rows)
+    if not isinstance(rows, Given):
+        return None
+    listed = []
+    for config, figures in rows.rows:
+        numbers = dict(figures)
+        numbers.pop("data", None)
+        listed.append({"config": dict(config), "figures": numbers})
+    return listed

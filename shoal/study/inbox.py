@@ -29,8 +29,10 @@ Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
 Meaning = Callable[[State, Note], Iterable[Entry]]
 
-# Signals that stop a study.
+# Signals that stop a study; in a batch job also Slurm's warning before the time limit, which a
+# user asks for (sbatch --signal=B:USR1@60).
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+WARNING = "SIGUSR1"
 # Between two looks into the folder.
 EVERY: Seconds = 1.0
 # What the backend is told when there are notes; it is never journalled.
@@ -180,12 +182,18 @@ class Reachable:
 
 
 @contextmanager
-def stopping(tell: Callable[[Commanded], None]) -> Iterator[None]:
-    """Ctrl-C, or a scheduler's SIGTERM, stops the study at the next moment; a second one, now."""
+def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterator[None]:
+    """Ctrl-C, or a scheduler's SIGTERM, stops the study at the next moment; a second one, now.
+
+    `warned`: the scheduler's warning does so, too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in STOPPING}
+    numbers = [*STOPPING]
+    if warned:
+        numbers.append(signal.Signals[WARNING])
+    before = {number: signal.getsignal(number) for number in numbers}
 
     def restore() -> None:
         for number, former in before.items():

@@ -151,6 +151,9 @@ class Options:
     stream_memory_gb: float = 1.0
     # Samples that feeders prepare before a slot asks for them.
     stream_samples: int = 2048
+    # In an allocation of Slurm: seconds before its end at which the run stops. None: a minute, or
+    # more where visits take longer.
+    stop_before: float | None = None
 
     @classmethod
     def of(cls, **given: Any) -> "Options":
@@ -208,6 +211,7 @@ class Options:
                 "hang_after must be seconds > 0, or inf for no limit; got "
                 f"{self.hang_after!r}"
             )
+        _check_seconds("stop_before", self.stop_before, "for as many as visits take")
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
         if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:
@@ -308,32 +312,36 @@ def check_for_width(options: Options, shards: int, most: int) -> None:
 
 def check_timeout(timeout: Any) -> None:
     """Raise StudyError unless it is None or seconds from now on."""
-    if timeout is None:
+    _check_seconds("timeout", timeout, "for no limit")
+
+
+def _check_seconds(name: str, value: Any, none: str) -> None:
+    """Raise StudyError unless the value is None or a number of seconds. `none`: what None is."""
+    if value is None:
         return
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, (int, float))
-        or not timeout >= 0
-    ):
-        raise StudyError(
-            f"timeout must be seconds >= 0, or None for no limit; got {timeout!r}"
-        )
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise StudyError(f"{name} must be seconds >= 0, or None {none}; got {value!r}")
 
 
-def check_slots(options: Options) -> None:
-    """Raise StudyError if far more slots are asked for than this machine has room for.
+def check_slots(options: Options, room: int | None = None) -> None:
+    """Raise StudyError if far more slots are asked for than there is room for.
 
     In a cluster that the user has started, or that this process is in, Ray says what there is.
+
+    `room`: the slots of the run's allocation; None: it is in none, and has this machine.
     """
     if options.backend != "ray" or options.slots is None or options.address is not None:
         return
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         return
-    most = MOST_EACH * slots_here()
+    where = "this machine"
+    if room is not None:
+        where = "the allocation"
+    most = MOST_EACH * (room or slots_here())
     if options.slots > most:
         raise StudyError(
-            f"slots={options.slots} is more than {MOST_EACH} for each GPU or CPU of this machine "
+            f"slots={options.slots} is more than {MOST_EACH} for each GPU or CPU of {where} "
             f"({most}): ask for fewer. If it is meant, start a cluster that has as many CPUs "
             f"(ray start --head --num-cpus={options.slots}), and give address='auto'"
         )
@@ -372,21 +380,3 @@ def believer(given: Profile | Given | None) -> Callable[[State], Profile]:
     if isinstance(given, Table):
         return given.believe
     return lambda state: given
-
-
-def given_rows(given: Profile | Given | None) -> list[dict[str, Any]] | None:
-    """The given figures for a journal's head, {"config": …, "figures": …} each.
-
-    Returns None if they cannot be listed, or none were given.
-    """
-    rows: Any = given
-    if isinstance(given, Table):
-        rows = Given.of(given.rows)
-    if not isinstance(rows, Given):
-        return None
-    listed = []
-    for config, figures in rows.rows:
-        numbers = dict(figures)
-        numbers.pop("data", None)
-        listed.append({"config": dict(config), "figures": numbers})
-    return listed

@@ -17,9 +17,11 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
-from shoal.profile.given import Given, tells_of_hops
+from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
+from shoal.study.allocated.limit import TimeLimit
+from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
 from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import Deciders, Head, check_same, head
@@ -27,7 +29,7 @@ from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.notes import control
 from shoal.study.notes.meaning import meaning
 from shoal.study.notes.slots import resizing
-from shoal.study.options import believer, check_slots, given_rows, profile_of
+from shoal.study.options import believer, check_slots, profile_of
 from shoal.study.parts.asked import (
     about_every,
     check_metric,
@@ -119,21 +121,23 @@ class _Ready:
 def train(setup: Setup, asked: Request) -> None:
     """Train what is asked for, until it is done or told to stop; see `Study.optimize`."""
     setup.folder.make()
-    with pausing(setup.folder), setup.folder.lock():
-        ready = _prepare(setup, asked)
-        with ExitStack() as open_:
-            state = _carry_out(setup, asked, ready, open_)
+    with pausing(setup.folder), setup.folder.lock(), ExitStack() as open_:
+        place = place_of(asked.deciders.options, setup.folder.path)
+        open_.callback(place.close)
+        ready = _prepare(setup, asked, place)
+        state = _carry_out(setup, asked, ready, open_)
     _check_failed(state)
 
 
-def _prepare(setup: Setup, asked: Request) -> _Ready:
-    """Check everything, then write down that a run begins."""
+def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
+    """Check everything, then write down that a run begins. `place`: where it is started."""
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     lines = setup.folder.lines()
-    data = data_of(setup.recipe, survey_for(asked.deciders.options, bool(lines)))
+    survey = survey_for(asked.deciders.options, bool(lines), place)
+    data = data_of(setup.recipe, survey)
     given = profile_of(asked.profile)
     rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
-    check_slots(asked.deciders.options)
+    check_slots(asked.deciders.options, place.room(threads=1))
     state = replay(lines)
     before = last_head(lines)
     longest = plan(setup, asked.deciders.searcher, before, state)
@@ -143,7 +147,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
         check_metric(own, its or data, inner)
         check_validate_every(own, asked.deciders.options, its or data, most)
     check_scored(setup.metric, state)
-    deciders = _deciders(setup, asked.deciders, rule, data, before, state)
+    deciders = _deciders(asked.deciders, rule, place, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
     check_same(before, now, state)
     check_place(setup, state)
@@ -174,7 +178,7 @@ def _prepare(setup: Setup, asked: Request) -> _Ready:
     if not lines and control.take(setup):  # notes that were left before the first run
         lines = setup.folder.lines()
         state = replay(lines)
-    start = Start(data, state, since, _whole(given), not hops(rule))
+    start = Start(data, state, since, _whole(given), not hops(rule), place=place)
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
 
 
@@ -198,18 +202,13 @@ def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
 
 
 def _deciders(
-    setup: Setup,
-    asked: Deciders,
-    rule: Policy[Any],
-    data: Data,
-    before: Head,
-    state: State,
+    asked: Deciders, rule: Policy[Any], place: RunPlace, before: Head, state: State
 ) -> Deciders:
     """The searcher and the policy as the journal is to describe them."""
     said: Policy[Any] | str = rule
     if is_auto(asked.policy):
         said = asked.policy
-    searcher = per_slot(asked.searcher, rule, asked.options)
+    searcher = per_slot(asked.searcher, rule, place.with_room(asked.options))
     if before:
         searcher = with_past(searcher, before["searcher"], state)
     return Deciders(searcher, said, asked.options)
@@ -297,6 +296,8 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
             each.tell(now, text)
 
     start = replace(ready.start, tell=tell)
+    if start.place.found is not None:
+        tell(start.since, start.place.text())
     made = backend(setup, ready.deciders.options, start)
     open_.callback(made.close)
     watchers = [*_watchers(setup, ready, made), *told, *ready.logs]
@@ -305,7 +306,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
             open_.callback(watcher.close)
     journal = Journal(setup.folder.journal, made.grouping)
     open_.callback(journal.close)
-    open_.enter_context(stopping(made.backend.tell))
+    open_.enter_context(stopping(made.backend.tell, start.place.found is not None))
     reached = Reachable(
         made.backend,
         Inbox(setup.folder.path),
@@ -313,21 +314,41 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         ready.start.state,
     )
     watchers.append(open_.enter_context(reached))
-    if ready.callbacks:
-        called = Called(asked.study, ready.callbacks, reached.look, furthest)
-        open_.callback(called.close)
-        called.start(ready.opening, ready.start.state)
-        watchers.append(called)
-    return run(
-        ready.deciders.searcher,
-        ready.rule,
-        reached,
-        believer(ready.given),
-        journal,
-        ready.start.state,
-        _deadline(asked, ready.start),
-        watchers,
+    watchers += _called(asked, ready, reached, furthest, open_)
+    limit = TimeLimit(
+        start.place.found,
+        ready.deciders.options.stop_before,
+        start.state,
+        made.backend.tell,
     )
+    with limit:
+        return run(
+            ready.deciders.searcher,
+            ready.rule,
+            reached,
+            believer(ready.given),
+            journal,
+            start.state,
+            _deadline(asked, start),
+            [*watchers, limit],
+        )
+    return limit.ended(journal, made.backend.now())
+
+
+def _called(
+    asked: Request,
+    ready: _Ready,
+    reached: Reachable,
+    furthest: float | None,
+    open_: ExitStack,
+) -> list[Called]:
+    """What calls the user's callbacks; nothing if there are none."""
+    if not ready.callbacks:
+        return []
+    called = Called(asked.study, ready.callbacks, reached.look, furthest)
+    open_.callback(called.close)
+    called.start(ready.opening, ready.start.state)
+    return [called]
 
 
 def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:

@@ -112,6 +112,13 @@ Out = Annotated[
 ]
 
 # Of `run` and `resume`.
+Requeue = Annotated[
+    bool,
+    typer.Option(
+        "--requeue",
+        help="in a batch job of Slurm that its time limit stops: have Slurm start it again",
+    ),
+]
 RetryFailed = Annotated[
     bool,
     typer.Option(
@@ -121,6 +128,14 @@ RetryFailed = Annotated[
 ]
 
 # Of `run` alone.
+StopBefore = Annotated[
+    float | None,
+    typer.Option(
+        help="in an allocation of Slurm: stop so many seconds before its end "
+        "[default: 60, or more where visits take longer]",
+        show_default=False,
+    ),
+]
 Address = Annotated[
     str | None, typer.Option(help="of a running Ray cluster, or pool:DIR (shoal pool)")
 ]

@@ -35,6 +35,7 @@ from shoal.tools.parse import (
     space_of,
     whole_numbers,
 )
+from shoal.tools.slurm.again import going_on
 
 
 @errors()
@@ -51,7 +52,8 @@ def run(
 ) -> None:
     """Train a search. `options`: what else `Study.optimize` takes, some of it as text."""
     study = open_study(file, storage, space, metric, mode, seed, command)
-    with concluded(study, as_json):
+    requeue = options.pop("requeue")
+    with going_on(study, requeue), concluded(study, as_json):
         study.optimize(progress=not as_json, **run_options(study, options))
 
 
@@ -62,11 +64,15 @@ def _samples(study: "shoal.Study", given: int | None) -> int | None:
 
 @errors()
 def resume(
-    directory: Path, timeout: float | None, retry_failed: bool, as_json: bool
+    directory: Path,
+    timeout: float | None,
+    requeue: bool,
+    retry_failed: bool,
+    as_json: bool,
 ) -> None:
     """Go on with a study that was stopped or killed."""
     study = shoal.load_study(directory)
-    with concluded(study, as_json):
+    with going_on(study, requeue), concluded(study, as_json):
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
 

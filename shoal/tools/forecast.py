@@ -22,10 +22,10 @@ from shoal.core.trial import Seconds
 from shoal.core.visits import ValidateEvery
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
-from shoal.profile.given import Given, tells_of_hops
+from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
-from shoal.study.options import Options, believer, check_widths, given_rows, profile_of
+from shoal.study.options import Options, believer, check_widths, profile_of
 from shoal.study.parts.asked import (
     Wishes,
     about_every,

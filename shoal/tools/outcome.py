@@ -74,6 +74,7 @@ OPTIONS = frozenset(
         "mode",
         "max_concurrent",
         "timeout",
+        "stop_before",
         "checkpoint_every",
         "max_checkpoint_gb",
         "slot_memory_gb",

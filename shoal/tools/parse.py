@@ -67,7 +67,7 @@ def run_options(study: "Study", typed: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _file_and_name(file: str) -> tuple[str, str | None]:
+def file_and_name(file: str) -> tuple[str, str | None]:
     """The parts of FILE.py[:NAME]; a colon may also belong to the file's own name."""
     if ":" not in file or Path(file).exists():
         return file, None
@@ -87,7 +87,7 @@ def recipe_of(file: str) -> "Recipe":
     from shoal.study.setup import as_recipe
     from shoal.train.adapt.found import recipe_in
 
-    path, name = _file_and_name(file)
+    path, name = file_and_name(file)
     module = load_module(Path(path))
     adapted = recipe_in(module, name)
     if adapted is not None:

@@ -30,6 +30,28 @@ def test_it_says_what_is_here(tmp_path: Path) -> None:
     assert "ms for a durable line" in shown
 
 
+def test_the_allocation_that_it_is_typed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slurm() -> tuple[object, str]:
+        done = CliRunner().invoke(app, ["doctor", str(tmp_path), "--json"])
+        found = json.loads(done.stdout)
+        shown = CliRunner().invoke(app, ["doctor", str(tmp_path)]).stdout
+        return found["allocation"], shown
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert slurm()[0] is None
+    monkeypatch.setenv("PATH", "")  # no scontrol
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "4(x2)")
+    found, shown = slurm()
+    assert isinstance(found, dict) and found["nodes"] == ["n1", "n2"]
+    assert "slurm     Slurm job 12: 2 nodes, 4 CPUs each; no commands of it" in shown
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "many")
+    assert "SLURM_JOB_CPUS_PER_NODE: not a list of counts" in slurm()[1]
+
+
 def test_what_is_missing_is_named_with_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,8 @@ class Ray:
         self._inbox = EventQueue()
         about = setup.address, setup.slots, setup.threads
         self._joined = not ray.is_initialized()
-        self._own, limit = cluster.join(*about, setup.store_gb(recipe, data))
+        store = setup.store_gb(recipe, data)
+        self._own, limit = cluster.join(*about, store, setup.cpus)
         try:
             cluster.await_node(partial(setup.tell, self.now()))
             self._open(recipe, data, setup, limit)

@@ -74,6 +74,9 @@ class Share:
     gpus: float
 
 
+ONE_CPU = Share(1.0, 0.0)
+
+
 # -- starting and ending ------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ class RaySetup:
     slots: int | None = None
     address: str | None = None
     threads: int = 1  # of each slot
+    cpus: int | None = None  # of a cluster started here; None: those of this machine
     cpus_per_slot: float | None = None
     gpus_per_slot: float | None = None
     # Slots that hold each shard, where every node has the data. With more than one, states become

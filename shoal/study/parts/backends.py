@@ -19,6 +19,7 @@ from shoal.engine.journal import Grouping
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
+from shoal.study.allocated.place import RunPlace
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
@@ -47,6 +48,7 @@ class Start:
     whole: bool = True  # slots must hold all of the data
     # Told what the run waits for until its first moment, with the time of the study.
     tell: Callable[[Seconds, str], None] = lambda now, text: None
+    place: RunPlace = RunPlace()  # the allocation that the run is in, if any
 
 
 class WiredBackend:
@@ -197,10 +199,10 @@ def check_ray() -> None:
         ) from error
 
 
-def survey_for(options: Options, begun: bool) -> Survey:
+def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> Survey:
     """Who looks at shards that lie at nodes: on Ray the nodes, else this process.
 
-    `begun`: the study has trained before.
+    `begun`: the study has trained before. `place`: where the run is started.
 
     Raises:
         StudyError: Ray is not installed.
@@ -209,6 +211,12 @@ def survey_for(options: Options, begun: bool) -> Survey:
         return Survey()
     check_ray()
     survey = import_module("shoal.backend.ray.placed.survey")
+    if place.nodes is not None:
+        nodes = place.nodes
+        return Survey(
+            surveyor=lambda asked: survey.survey_nodes(asked, nodes.address(), begun),
+            names=(),
+        )
     made: Survey = survey.survey_of(_reached(options.address), begun)
     return made
 
@@ -261,6 +269,12 @@ def _ray(
     check_ray()
     pool = pool_of(options.address)
     if pool is None:
+        nodes = start.place.nodes
+        if nodes is not None:
+            nodes.tell = lambda text: start.tell(start.since, text)
+            options = replace(options, address=nodes.address())
+            # The study's time goes on while Ray starts.
+            start = replace(start, since=start.since + nodes.took)
         made = _slots(setup, options, start, course)
         return WiredBackend(made, vault, made.close)
     return _pooled(pool, setup, options, start, vault, course)
@@ -299,12 +313,16 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     from shoal.backend.ray.backend import Ray
     from shoal.backend.ray.setup import RaySetup
 
+    shares: dict[str, Any] = {}
+    if start.place.nodes is not None:
+        shares = start.place.nodes.shares(options.slots, options.threads)
     slots = RaySetup(
         setup.folder.checkpoints,
         run=start.state.run,
         slots=options.slots,
         address=options.address,
         threads=options.threads,
+        cpus=start.place.cpus(),
         copies=options.copies,
         whole=start.whole,
         since=start.since,
@@ -320,6 +338,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         stream_memory_gb=options.stream_memory_gb,
         stream_samples=options.stream_samples,
         tell=start.tell,
+        **shares,
     )
     slots.warn_of_idle_feeders(setup.recipe, start.data)
     return Ray(setup.recipe, start.data, course, slots)

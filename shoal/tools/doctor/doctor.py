@@ -4,10 +4,14 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shoal.study.allocated.place import place_of
+from shoal.study.folder import StudyError
+from shoal.study.options import Options
 from shoal.tools.doctor.disk import disk
 from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
 from shoal.train.slot.setup import cpus_here, machine_memory
@@ -55,6 +59,7 @@ def examined(folder: Path) -> dict[str, Any]:
         "disk": _disk(folder),
         "ray": _ray(),
         "slurm": {name: shutil.which(name) for name in SLURM},
+        "allocation": _allocation(),
     }
     found["missing"] = list(_missing(found))
     return found
@@ -98,6 +103,17 @@ def _ray() -> dict[str, Any]:
     return {"version": _version("ray"), "address": address}
 
 
+def _allocation() -> dict[str, Any] | None:
+    """The allocation of Slurm that this process is in, or what is wrong with it; None: none."""
+    try:
+        place = place_of(Options(), Path())
+    except StudyError as error:
+        return {"error": str(error)}
+    if place.found is None:
+        return None
+    return {**asdict(place.found), "text": place.text()}
+
+
 def _missing(found: Mapping[str, Any]) -> Iterator[str]:
     """What is not there, or not well, and what to do about it."""
     for name, there in found["optional"].items():
@@ -133,7 +149,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         "memory": _gib(found["memory_gib"]),
         "disk": _place(found["disk"]),
         "ray": _cluster(found["ray"]),
-        "slurm": _commands(found["slurm"]),
+        "slurm": _slurm(found["slurm"], found["allocation"]),
     }
     shown = [f"{name:<9} {text}" for name, text in rows.items()]
     if found["missing"]:
@@ -175,6 +191,9 @@ def _cluster(found: Mapping[str, Any]) -> str:
     return f"{found['version']}, a cluster at {found['address']}"
 
 
-def _commands(found: Mapping[str, str | None]) -> str:
-    there = [name for name, path in found.items() if path]
-    return ", ".join(there) or "no commands of it here"
+def _slurm(commands: Mapping[str, str | None], allocation: Any) -> str:
+    there = [name for name, path in commands.items() if path]
+    listed = ", ".join(there) or "no commands of it here"
+    if allocation is None:
+        return listed
+    return f"{allocation.get('text') or allocation['error']}; {listed}"

@@ -1,0 +1,117 @@
+"""Ray on all nodes of an allocation: a head beside this process, and a pilot at each node."""
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+from shoal.core.trial import Seconds
+from shoal.harvest.allocation import Allocation, SlurmRefused, scontrol
+from shoal.harvest.head import TOKEN, RayHead
+
+# Where a head is whose nodes are all on this machine, as in tests.
+HERE = "127.0.0.10"
+ADDRESS = re.compile(r"\bNodeAddr=(\S+)")  # of `scontrol -o show node`
+# Seconds that pilots may take to leave, once they are told to.
+FAREWELL: Seconds = 20.0
+
+
+class NodesRunner:
+    """Ray on the nodes of an allocation, until it is closed.
+
+    `folder`: one that all nodes see; it is removed at the end.
+
+    Raises:
+        HeadError: Ray is not installed here, or does not start.
+        OSError: there is no srun.
+    """
+
+    def __init__(self, found: Allocation, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._said = self._folder / "srun.txt"
+        self._open = ExitStack()
+        self._open.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        try:
+            head = RayHead(self._folder, _head_ip(found))
+            self.address = self._open.enter_context(head).address
+            with self._said.open("w") as said:
+                self._srun = subprocess.Popen(
+                    [*_srun(found), *_pilot(self._folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,  # Ctrl-C is for the study, which ends in good order
+                )
+            self._open.callback(self._end)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def token(self) -> str:
+        """The file with the token that Ray asks for."""
+        return str(self._folder / TOKEN)
+
+    @property
+    def over(self) -> bool:
+        """Whether no pilot is left: srun ends after the last one."""
+        return self._srun.poll() is not None
+
+    def said(self) -> str:
+        """The last of what srun and the pilots printed."""
+        with suppress(OSError):
+            return self._said.read_text(errors="replace").strip()[-1000:]
+        return ""
+
+    def close(self) -> None:
+        """End the pilots, then the head."""
+        self._open.close()
+
+    def _end(self) -> None:
+        """Have srun end its tasks: it passes the signal on."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._srun.poll() is None:
+                self._srun.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._srun.wait(FAREWELL)
+                return
+
+
+def _srun(found: Allocation) -> list[str]:
+    """How to start a program once at each node, with all that the job has there."""
+    return [
+        "srun",
+        f"--jobid={found.job}",
+        f"--nodes={len(found.nodes)}",
+        f"--ntasks={len(found.nodes)}",
+        "--ntasks-per-node=1",
+        "--overlap",  # also within a step of the same job, as in srun --pty bash
+        "--cpu-bind=none",
+        "--mem=0",  # all of it
+        "--no-kill",  # nodes may fail, and the others go on
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+    ]
+
+
+def _pilot(folder: Path) -> list[str]:
+    """The program that makes a machine a node of Ray."""
+    return [sys.executable, "-m", "shoal.harvest.pilot", f"--folder={folder}"]
+
+
+def _head_ip(found: Allocation) -> str | None:
+    """The address of the head if all nodes are on this machine; None: that of this machine."""
+    try:
+        record = scontrol("-o", "show", "node", found.nodes[0])
+        named = ADDRESS.search(record)
+        if named is None:
+            return None
+        address = ip_address(socket.gethostbyname(named[1]))
+    except (SlurmRefused, OSError, ValueError):
+        return None
+    return HERE if address.is_loopback else None

@@ -1,0 +1,34 @@
+"""A batch job that goes on after its time limit."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from shoal.study.allocated.again import check_requeue, submit_again, why_not_again
+
+if TYPE_CHECKING:
+    from shoal.study.study import Study
+
+
+@contextmanager
+def going_on(study: "Study", asked: bool) -> Iterator[None]:
+    """Submit the job again after a run that its time limit stopped, if that is `asked` for.
+
+    Raises:
+        StudyError: this is no batch job, the runs make no progress, or Slurm refuses.
+    """
+    if not asked:
+        yield
+        return
+    check_requeue()
+    yield
+    why = why_not_again(study.lines())
+    if why is not None:
+        typer.echo(f"the job is not submitted again: {why}", err=True)
+        return
+    typer.echo("the job is submitted again: it goes on when Slurm starts it", err=True)
+    sys.stdout.flush()
+    submit_again()

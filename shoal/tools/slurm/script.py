@@ -1,0 +1,104 @@
+"""What `shoal slurm script` does."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shoal.harvest.script import batch_script, check_time
+from shoal.study.folder import StudyError
+from shoal.tools.outcome import echo, errors
+from shoal.tools.parse import file_and_name
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """What a user asks Slurm for."""
+
+    nodes: int
+    time: str | None
+    partition: str | None
+    account: str | None
+    gpus_per_node: int | None
+    cpus_per_node: int | None
+    mem: str | None
+    job_name: str
+    output: str | None
+    requeue: bool
+    sbatch: list[str] | None
+
+    def directives(self) -> dict[str, str | None]:
+        """The options of sbatch; those that the user gave by --sbatch come last."""
+        if self.time is not None:
+            check_time(self.time)
+        texts: dict[str, Any] = {
+            "job-name": self.job_name,
+            "nodes": self.nodes,
+            "ntasks-per-node": 1,
+            "cpus-per-task": self.cpus_per_node,
+            "gpus-per-node": self.gpus_per_node,
+            "mem": self.mem,
+            "time": self.time,
+            "partition": self.partition,
+            "account": self.account,
+            "output": self.output,
+        }
+        found: dict[str, str | None] = {
+            name: str(value) for name, value in texts.items() if value is not None
+        }
+        if self.requeue:
+            # What the job printed before stays in its file.
+            found |= {"requeue": None, "open-mode": "append"}
+        for each in self.sbatch or ():
+            name, equals, value = each.removeprefix("--").partition("=")
+            found[name] = value if equals else None
+        return found
+
+
+@errors()
+def printed(
+    context: typer.Context, arguments: list[str], before: list[str] | None, **asked: Any
+) -> None:
+    """Print the batch script."""
+    wanted = BatchRequest(**asked)
+    words = [*_shoal(), "run", *_checked(context, wanted, arguments)]
+    if wanted.requeue:
+        words.append("--requeue")
+    echo(batch_script(wanted.directives(), before or (), words).rstrip("\n"))
+
+
+def _shoal() -> list[str]:
+    """How the job calls this program: by its full path, since its PATH may be another one."""
+    command = Path(sys.executable).with_name("shoal")
+    if command.exists():
+        return [str(command)]
+    return [sys.executable, "-m", "shoal.cli"]
+
+
+def _checked(
+    context: typer.Context, asked: BatchRequest, arguments: Sequence[str]
+) -> list[str]:
+    """The arguments of `shoal run`, with its backend if several slots need one.
+
+    Raises:
+        StudyError: there is no such file, or the backend has one slot only.
+        UsageError: `shoal run` has no such option.
+    """
+    root: Any = context.find_root()
+    run = root.command.commands["run"]
+    parsed = run.make_context("run", list(arguments), parent=root)
+    file = parsed.params["file"]
+    if file is not None and not Path(file_and_name(file)[0]).is_file():
+        raise StudyError(f"there is no file {file_and_name(file)[0]}")
+    several = asked.nodes > 1 or (asked.gpus_per_node or 1) > 1
+    if not several or parsed.params["backend"] == "ray":
+        return [*arguments]
+    if parsed.get_parameter_source("backend").name == "COMMANDLINE":
+        raise StudyError(
+            "the local backend uses one node, and one GPU of it: leave --backend out, or ask for "
+            "one node and one GPU"
+        )
+    return [*arguments, "--backend", "ray"]

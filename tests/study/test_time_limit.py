@@ -1,0 +1,363 @@
+"""A run in an allocation of Slurm: it stops before the end, and may go on."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+from shoal.core.cluster import SlotId
+from shoal.core.event import (
+    Advanced,
+    Commanded,
+    Ended,
+    Failed,
+    Finished,
+    Kept,
+    Opened,
+    Planned,
+)
+from shoal.core.plan import Gang, Lane
+from shoal.core.state import State
+from shoal.core.trial import TrialId
+from shoal.engine.journal import Line
+from shoal.harvest.allocation import Allocation
+from shoal.study.allocated.again import why_not_again
+from shoal.study.allocated.limit import LongestVisit, TimeLimit
+from shoal.study.allocated.place import RunPlace, described, place_of
+from shoal.study.folder import StudyError
+from shoal.study.options import Options, check_slots
+
+A, B = TrialId("a"), TrialId("b")
+OURS = "Slurm job 7 ends at 12:00:00"
+SLOW = '''
+import time
+
+import numpy as np
+import torch
+
+import shoal
+
+steps = 0
+
+
+class Slow(shoal.Recipe):
+    """Two visits of {visit} s an epoch."""
+
+    search_space = {{"lr": shoal.grid([0.1, 0.01])}}
+    metric, mode, max_epochs, batch_size = "loss", "min", 4, 8
+
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
+        return shoal.Data.arrays(x, x[:, :1], shards=2, validation=0.2)
+
+    def configure_model(self, config):
+        return torch.nn.Linear(3, 1)
+
+    def configure_optimizers(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model, batch):
+        global steps
+        steps += 1
+        time.sleep({visit} if steps > 8 else 0)  # the first ones are a rehearsal
+        return ((model(batch[0]) - batch[1]) ** 2).mean()
+
+    def validation_step(self, model, batch):
+        return {{"loss": ((model(batch[0]) - batch[1]) ** 2).mean(1)}}
+'''
+Lab = Callable[..., None]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Makes this process one of batch job 7, which ends in so many seconds, on these nodes."""
+
+    def begin(seconds: float, nodes: str = "n1", **record: str) -> None:
+        programs = tmp_path / "programs"
+        programs.mkdir(exist_ok=True)
+        end = datetime.fromtimestamp(time.time() + seconds)
+        fields = {"JobState": "RUNNING", "BatchFlag": "1"} | record
+        fields["EndTime"] = f"{end:%Y-%m-%dT%H:%M:%S}"
+        said = " ".join(f"{name}={value}" for name, value in fields.items())
+        program = programs / "scontrol"
+        program.write_text(
+            f"#!/bin/bash\necho \"$*\" >> {programs}/asked\n[ $1 = -o ] && echo '{said}'\nexit 0\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURMD_NODENAME", "n1")
+        monkeypatch.setenv("SLURM_JOB_NODELIST", nodes)
+        monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
+        monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
+
+    return begin
+
+
+def asked_of_slurm(tmp_path: Path) -> list[str]:
+    return (tmp_path / "programs" / "asked").read_text().splitlines()
+
+
+def typed(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "shoal.cli", "run", str(folder / "slow.py")),
+            *("--storage", str(folder / "study"), "--policy", "fifo", *words),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def weights(folder: Path) -> Any:
+    study = shoal.load_study(folder)
+    return {
+        each.id: study.load_model(each).state_dict()["weight"].tolist()
+        for each in study.trials
+    }
+
+
+# -- the end
+
+
+def test_a_run_stops_before_the_end(job: Lab, tmp_path: Path, blobs: Any) -> None:
+    job(5)
+    study = shoal.create_study(blobs(), storage=tmp_path / "study")
+    study.optimize(progress=False, policy="fifo", max_epochs=100_000, stop_before=3)
+    assert study.state.stopped.startswith("Slurm job 7 ends at ")
+    assert study.state.trials and study.state.kept, "what was trained is durable"
+    assert "Slurm job 7: 1 node, 2 CPUs" in (tmp_path / "study" / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_stops_before_the_end_and_its_job_starts_again(
+    job: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW.format(visit=1.5))
+    job(25)
+    first = typed(tmp_path, "--stop-before", "12", "--requeue")
+    assert first.returncode == 0, first.stderr
+    study = shoal.load_study(tmp_path / "study")
+    assert study.state.stopped.startswith("Slurm job 7 ends at ")
+    assert study.state.trials and study.state.kept
+    assert "Slurm job 7: 1 node, 2 CPUs, ends at " in first.stdout + first.stderr
+    assert "the job is submitted again" in first.stderr
+    assert "requeue 7" in asked_of_slurm(tmp_path)
+    (tmp_path / "programs" / "asked").unlink()
+
+    job(600)
+    second = typed(tmp_path, "--requeue")
+    assert second.returncode == 0, second.stderr
+    assert "not submitted again: the study is done" in second.stderr
+    assert "requeue 7" not in asked_of_slurm(tmp_path)
+
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    (undisturbed / "slow.py").write_text(SLOW.format(visit=0))
+    assert typed(undisturbed).returncode == 0
+    assert weights(tmp_path / "study") == weights(undisturbed / "study")
+
+
+@pytest.mark.slow
+def test_visits_that_take_too_long_are_given_up(job: Lab, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW.format(visit=300))
+    job(25)
+    done = typed(tmp_path, "--stop-before", "10")
+    assert done.returncode == 0, done.stderr
+    study = shoal.load_study(tmp_path / "study")
+    assert study.state.stopped.startswith("Slurm job 7 ends at ")
+
+
+def test_a_limit_that_was_moved_is_the_new_one(
+    job: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(600)
+    told: list[Commanded] = []
+    before = Allocation("7", ("n1",), (1,), 0, "n1", end=time.time() + 1.5)
+    with TimeLimit(before, 1.0, State(), told.append):
+        time.sleep(2)
+    assert told == []
+
+
+def test_without_an_end_nothing_happens() -> None:
+    told: list[Commanded] = []
+    with TimeLimit(None, None, State(), told.append) as limit:
+        assert limit.margin() > 0
+    with TimeLimit(Allocation("7", (), (), 0, None), 1.0, State(), told.append):
+        time.sleep(1.2)
+    assert told == []
+
+
+def test_slurms_warning_stops_a_run(job: Lab, tmp_path: Path, blobs: Any) -> None:
+    job(3600)
+
+    def warn(study: shoal.Study, trial: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    study = shoal.create_study(blobs(), storage=tmp_path / "study")
+    study.optimize(progress=False, callbacks=[warn], policy="fifo")
+    assert study.state.stopped == "SIGUSR1"
+    assert why_not_again(study.lines()) is None
+
+
+# -- how long before
+
+
+def gang(*trials: TrialId, quota: float | None = None) -> Gang:
+    lanes = tuple(Lane(trial, (SlotId(f"s{trial}"),)) for trial in trials)
+    return Gang(lanes, quota=quota)
+
+
+def test_the_longest_visit_counts() -> None:
+    visits = LongestVisit()
+    alone, whole = gang(A), gang(B, quota=100.0)
+    visits(10.0, [Planned((), (alone, whole))], State())
+    made = ((0, "s0", 0),)
+    visits(30.0, [Advanced({A: 1.0, B: 1.0}, visits={A: made, B: made})], State())
+    assert visits.seconds == 20
+    visits(31.0, [Advanced({A: 1.0}, visits={A: ()})], State())
+    visits(40.0, [Advanced({A: 1.0}, visits={A: made})], State())
+    assert visits.seconds == 20
+    visits(45.0, [Ended(whole)], State())  # a gang with a quota ends by itself
+    assert visits.seconds == 35
+    visits(99.0, [Ended(alone)], State())
+    assert visits.seconds == 35
+
+
+@pytest.mark.parametrize(
+    ("left", "longest", "margin"),
+    [(7200, 0, 60), (7200, 20, 60), (7200, 100, 150), (7200, 6000, 3600), (60, 0, 30)],
+)
+def test_a_run_stops_earlier_where_visits_are_long(left, longest, margin) -> None:
+    found = Allocation("7", ("n1",), (1,), 0, "n1", end=time.time() + left)
+    limit = TimeLimit(found, None, State(), lambda event: None)
+    made = ((0, "s0", 0),)
+    limit(0.0, (Planned((), (gang(A),)),), State())
+    limit(float(longest), (Advanced({A: 1.0}, visits={A: made}),), State())
+    assert limit.margin() == pytest.approx(margin, abs=1)
+
+
+# -- again
+
+
+def run_of(*entries: Any) -> list[Line]:
+    return [Line(0.0, entry) for entry in (Opened(1, {}), *entries)]
+
+
+BARE = run_of(Commanded("stop", OURS))
+KEPT = run_of(Kept(A, 1, 1.0, "a-1"), Commanded("stop", OURS))
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([], "the study is done"),
+        (run_of(Finished(A)), "the study is done"),
+        (run_of(Commanded("stop", "SIGINT")), "the run was stopped: SIGINT"),
+        (run_of(Commanded("stop", "SIGTERM")), "the run was stopped: SIGTERM"),
+        (run_of(Commanded("stop", "timeout")), "the run was stopped: timeout"),
+        (run_of(Commanded("stop", "asked for")), "the run was stopped: asked for"),
+        (run_of(Commanded("stop", "SIGINT"), Commanded("stop", OURS)), "SIGINT"),
+        (KEPT, None),
+        (BARE, None),
+        (run_of(Commanded("stop", "SIGUSR1")), None),
+        (KEPT + BARE, None),
+        (BARE + KEPT, None),
+        (BARE + run_of(Commanded("stop", "SIGINT")) + BARE, None),
+        (BARE + run_of(Failed(A, "x"), Commanded("stop", OURS)), None),
+    ],
+)
+def test_when_a_job_starts_again(lines: list[Line], why: str | None) -> None:
+    found = why_not_again(lines)
+    assert found == why or (why and why in found)
+
+
+def test_runs_without_progress_end_the_loop() -> None:
+    with pytest.raises(StudyError, match="the last 2 runs were stopped by the time"):
+        why_not_again(KEPT + BARE + BARE)
+
+
+def test_requeue_is_for_batch_jobs(job: Lab, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "slow.py").write_text(SLOW.format(visit=0))
+    words = ["run", str(tmp_path / "slow.py"), "--storage", str(tmp_path / "s")]
+    words.append("--requeue")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "SLURM_JOB_ID is not set" in done.output
+    job(600, BatchFlag="0")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "submit the command with sbatch" in done.output
+    job(600, JobState="COMPLETED")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 and "Slurm job 7 is COMPLETED" in done.output
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+# -- the place
+
+
+def test_an_allocation_that_is_over(job: Lab) -> None:
+    job(600, JobState="CANCELLED")
+    with pytest.raises(
+        StudyError, match=r"SLURM_JOB_ID is set.*CANCELLED: leave the sh"
+    ):
+        place_of(Options(backend="ray"), Path())
+    assert place_of(Options(), Path()) == RunPlace()
+    assert place_of(Options(backend="ray", address="1.2.3.4:5"), Path()) == RunPlace()
+
+
+def test_a_margin_that_leaves_nothing(job: Lab, tmp_path: Path, blobs: Any) -> None:
+    job(30)
+    study = shoal.create_study(blobs(), storage=tmp_path / "study")
+    with pytest.raises(
+        StudyError, match="stop_before=60 leaves no time of Slurm job 7"
+    ):
+        study.optimize(progress=False, stop_before=60)
+    assert not (tmp_path / "study" / "journal.jsonl").exists()
+    with pytest.raises(StudyError, match="stop_before must be seconds >= 0"):
+        study.optimize(progress=False, stop_before=-1)
+
+
+def test_slots_of_the_allocation(job: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    job(600, nodes="n[1-3]")
+    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "64(x3)")
+    place = place_of(Options(backend="ray", threads=2), Path())
+    assert place.room(2) == 96 and place.room(1) == 192
+    assert place.with_room(Options(backend="ray", threads=2)).slots == 96
+    assert place.with_room(Options(backend="ray", slots=3)).slots == 3
+    assert place_of(Options(), Path()).room(1) is None
+    check_slots(Options(backend="ray", slots=768), 192)
+    with pytest.raises(StudyError, match=r"of the allocation \(768\)"):
+        check_slots(Options(backend="ray", slots=769), 192)
+
+
+NOON = datetime(2026, 11, 25, 12).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Allocation("7", ("n1",), (8,), 0, "n1"), "Slurm job 7: 1 node, 8 CPUs"),
+        (
+            Allocation("7", ("a", "b"), (8, 8), 4, "a", NOON + 7500),
+            "Slurm job 7: 2 nodes, 8 CPUs each, 4 GPUs each, ends at 14:05:00",
+        ),
+        (
+            Allocation("7", ("a", "b"), (8, 1), 1, "a", NOON + 86400),
+            "Slurm job 7: 2 nodes, 9 CPUs, 1 GPU each, ends at 2026-11-26 12:00:00",
+        ),
+    ],
+)
+def test_what_is_said_of_it(found: Allocation, text: str) -> None:
+    assert described(found, NOON) == text
