@@ -251,13 +251,18 @@ def leave(own: bool, joined: bool) -> None:
         reaper.dismiss()
 
 
+def lends() -> bool:
+    """Whether any node of the cluster lends a CPU or a GPU."""
+    return bool({"CPU", "GPU"} & ray.cluster_resources().keys())
+
+
 def await_node(say: Callable[[str], None]) -> None:
     """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
 
     Only then it is known whether slots are GPUs.
     """
     said = False
-    while not {"CPU", "GPU"} & ray.cluster_resources().keys():
+    while not lends():
         if not said:
             say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
             said = True

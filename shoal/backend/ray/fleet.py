@@ -13,7 +13,15 @@ import ray
 from ray.exceptions import ActorUnschedulableError, RayTaskError
 
 from shoal.backend.opening import MOST_EACH
-from shoal.backend.ray.cluster import Node, Share, here, nodes, only_at, seconds_left
+from shoal.backend.ray.cluster import (
+    Node,
+    Share,
+    here,
+    lends,
+    nodes,
+    only_at,
+    seconds_left,
+)
 from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
@@ -135,8 +143,9 @@ class Fleet:
             self.look()
 
         self.look_at = monotonic() + POLL if elastic else None
-        if not self.processes:
+        if not self.processes and (lends() or not elastic):
             raise ValueError(NO_ROOM)
+        # Else the nodes left just now: the run waits for others.
 
     def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""

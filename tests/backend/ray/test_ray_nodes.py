@@ -10,6 +10,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, believe, trials_of
 
+from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
@@ -84,6 +85,32 @@ def test_nodes_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert bench.events(Ended)
     bench.check_visits(3)
     bench.check_weights()
+
+
+def test_a_node_that_left_before_slots_opened_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a batch system takes the first node back at once."""
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    monkeypatch.setattr(ray_cluster, "await_node", lambda say: None)
+    cluster = headed()
+    bench = Bench(tmp_path, Tiny())
+    came: list[Any] = []
+
+    def late(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            if not came:
+                came.append(cluster.add_node(num_cpus=1))
+
+        return watch
+
+    searcher = Given(trials_of(bench.data, [4], 1))
+    try:
+        bench.run(searcher, Fifo(), late, address=cluster.address)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert bench.state.ended == {"t4": "finished"}
 
 
 @pytest.mark.parametrize("why", ["asked for", "timeout"])
