@@ -123,9 +123,9 @@ class RayHead:
             f"--port={port}",
             "--num-cpus=0",
             "--num-gpus=0",
-            # Neither is needed; each listens at a port of its own, and 0 stands for none.
             "--include-dashboard=false",
-            "--ray-client-server-port=0",
+            # Not needed, but Ray starts it; two heads on one machine would want the same port.
+            f"--ray-client-server-port={free_port(ip)}",
             "--object-store-memory=100000000",
             *common(self._temporary, ip),
         ]

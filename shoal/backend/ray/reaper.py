@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
+CLIENTS = b"ray.util.client.server"
 _reapers: list["subprocess.Popen[bytes]"] = []
 
 
@@ -94,12 +95,13 @@ def _belongs(folder: Path, session: str) -> bool:
 
     The arguments of Ray's own processes, and of a slot just starting, name the session. A slot or
     an agent at work calls itself "ray::…" instead, and has files of the session open (its logs).
+    So has a head's server for Ray's clients.
     """
     with suppress(OSError):
         words = (folder / "cmdline").read_bytes()
         if session.encode() + b"/" in words:
             return int(folder.name) != os.getpid()
-        if words.startswith(b"ray::"):
+        if words.startswith(b"ray::") or CLIENTS in words:
             files = (folder / "fd").iterdir()
             return any(os.readlink(file).startswith(session + "/") for file in files)
     return False
