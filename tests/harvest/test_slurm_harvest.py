@@ -126,6 +126,7 @@ def test_without_an_idle_node_it_waits_and_ends_when_told(
         assert made.end(signal.SIGTERM) != 0
         assert "Traceback" not in made.said()
         assert slurm.state(busy) == "RUNNING"
+        slurm.run("scancel", busy)
         made.check_nothing_left(shared)
 
 
