@@ -58,7 +58,7 @@ mutants: $(VENV)/.dev  ## faults put into the papers' rules: tests must notice e
 	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
-	for file in sim elastic replay hop plan packing hyperband search_on_hop model_selection tune_grid shared_stream feed feed_nodes rescale rescaled arrivals flotilla rungs choice choice_on_ray many step page; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in sim elastic replay hop plan packing hyperband search_on_hop model_selection tune_grid shared_stream feed feed_nodes rescale rescaled arrivals flotilla rungs choice choice_on_ray many step harvest page; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 gpu:  ## what needs a GPU, a part of eight minutes; again until it says that all is done; with a Python that has torch
 	PYTHONPATH=$(CURDIR) $(PYTHON) benchmarks/gpu.py

@@ -21,6 +21,7 @@ from shoal.simulate.fields import Fields, SpecError
 from shoal.simulate.site.learnt import with_log
 from shoal.simulate.tables import (
     holding,
+    knows_ends,
     log_of,
     row_of,
     shards_of,
@@ -93,7 +94,7 @@ def _spec(top: Fields) -> Spec:
     if "log" in top:
         log, of_nodes = log_of(top.table("log"))
         speeds |= of_nodes
-        script = tuple(log.script())
+        script = tuple(log.script(knows_ends(top.table("log"))))
         until = log.span
         there = slots or log.slots
 

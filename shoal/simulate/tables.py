@@ -22,7 +22,17 @@ Rates = Sequence[float]  # samples/s at 1, 2, … slots
 Shards = Mapping[ShardId, int]  # samples of each
 
 MACHINE = {field.name for field in fields(Machine)}
-LOG = ("file", "nodes", "first", "count", "begin", "hours", "synthetic", "speeds")
+LOG = (
+    "file",
+    "nodes",
+    "first",
+    "count",
+    "begin",
+    "hours",
+    "synthetic",
+    "speeds",
+    "ends",
+)
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")
 SECONDS = ("compute", "fixed", "moving", "joint", "repack")
 ROW = {field.name for field in fields(Row)} | {"points", "state"}
@@ -159,6 +169,14 @@ def log_of(given: Fields) -> tuple[IdleLog, Speeds]:
     log = _some_nodes(given, log)
     begin, finish = _span(given, log)
     return log.window(begin, finish), _node_speeds(given, log)
+
+
+def knows_ends(given: Fields) -> bool:
+    """Whether it is known of each slot that joins when it will leave."""
+    ends = given.text("ends", "unknown")
+    if ends not in ("known", "unknown"):
+        raise given.wrong("ends", f"it must be known or unknown; got {ends!r}")
+    return ends == "known"
 
 
 def _some_nodes(given: Fields, log: IdleLog) -> IdleLog:

@@ -124,27 +124,47 @@ class IdleLog:
         for at in sorted({self.begin, *joins, *leaves}):
             yield at, joins.get(at, none), leaves.get(at, none)
 
-    def script(self) -> list[tuple[Seconds, Event]]:
+    def script(self, known: bool = False) -> list[tuple[Seconds, Event]]:
         """What happens to the slots, one for each node, in seconds since `begin`.
 
-        At one time slots leave before others join.
+        At one time slots leave before others join. `known`: whether it is known of each slot that
+        joins when it will leave.
         """
+        ends: Mapping[tuple[int, Seconds], Seconds] = {}
+        if known:
+            ends = self._ends()
         found: list[tuple[Seconds, Event]] = []
         for at, came, went in self.changes():
             since = at - self.begin
             if len(went):
                 found.append((since, self._left(went)))
             if len(came):
-                found.append((since, self._joined(came)))
+                found.append((since, self._joined(came, at, ends)))
         return found
+
+    def _ends(self) -> dict[tuple[int, Seconds], Seconds]:
+        """When each node leaves that joins at a time; in seconds since `begin`."""
+        there = np.maximum(self.start, self.begin).tolist()
+        pairs = zip(self.node.tolist(), there, strict=True)
+        return dict(zip(pairs, (self.end - self.begin).tolist(), strict=True))
 
     def _left(self, nodes: Ids) -> Left:
         """These nodes' slots leave."""
         return Left(frozenset(SlotId(self.nodes[node]) for node in nodes))
 
-    def _joined(self, nodes: Ids) -> Joined:
-        """These nodes' slots join."""
-        return Joined(tuple(self.slots[node] for node in nodes))
+    def _joined(
+        self,
+        nodes: Ids,
+        at: Seconds,
+        ends: Mapping[tuple[int, Seconds], Seconds],
+    ) -> Joined:
+        """These nodes' slots join. `ends`: when they leave, as far as it is known."""
+        slots = [self.slots[node] for node in nodes]
+        if not ends:
+            return Joined(tuple(slots))
+        until = [ends[node, at] for node in nodes.tolist()]
+        pairs = zip(slots, until, strict=True)
+        return Joined(tuple(replace(slot, until=end) for slot, end in pairs))
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from shoal.backend.sim.timetable import Timetable
 from shoal.backend.sim.units import SimulatedUnits
 from shoal.backend.sim.virtual import (
     TICK,
     BuiltModels,
+    KnownEnds,
     Leaving,
     SimulatedGang,
     SimulatedTrial,
@@ -15,7 +17,7 @@ from shoal.backend.sim.virtual import (
     UnitsOfTrials,
 )
 from shoal.core.cluster import SlotId
-from shoal.core.event import Ended, Event, Failed, Finished
+from shoal.core.event import Ended, Event, Failed, Finished, Left
 from shoal.core.plan import Gang, Lane, prune
 from shoal.core.profile import Profile
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -47,6 +49,7 @@ class SimulatedGangs:
         # The gangs that run as planned, and those that were stopped or wait to start.
         self.runs: dict[Gang, SimulatedGang] = {}
         self.leaving = Leaving()
+        self.ends = KnownEnds()
         self._built = BuiltModels()
 
     def _at_work(self) -> list[SimulatedGang]:
@@ -160,8 +163,14 @@ class SimulatedGangs:
     def _begin(self, run: SimulatedGang, lane: Lane, wait: Seconds = 0.0) -> None:
         """The lane's next unit begins now, after this wait."""
         position = self.positions[lane.trial]
+        until = self.ends.last(lane.slots)
+        now = self.time.now
+        unit = self.units.next_of(run, position, now, until - wait)
+        fits = _fits(unit, run.rates[lane.trial], until - now - wait)
+        if not fits or not self.ends.over.isdisjoint(lane.slots):
+            self.ends.over.update(lane.slots)
+            return
         position.at = lane.slots
-        unit = self.units.next_of(run, position, self.time.now)
         run.units[lane.trial] = unit
         self.time.schedule(run, unit, wait)
 
@@ -269,6 +278,30 @@ class SimulatedGangs:
                 events += self.shrink(run, slots=slots)
         return events + _lose_states(self.positions.values(), slots)
 
+    def part(self) -> list[Event]:
+        """Slots leave that have no time for another unit: what only they hold becomes durable."""
+        slots = self.parting()
+        if not slots:
+            return []
+        self.ends.leave(slots)
+        kept: list[Event] = []
+        for position in self.positions.values():
+            alone = position.at and slots.issuperset(position.at)
+            if alone and position.is_ahead() and not position.over:
+                kept.append(position.keep())
+        return [*kept, Left(slots), *self.lose(slots)]
+
+    def parting(self) -> Slots:
+        """The slots that have no time for another unit, and none under way."""
+        busy = {
+            slot
+            for run in self._at_work()
+            for lane in run.gang.lanes
+            if lane.trial in run.units
+            for slot in lane.slots
+        }
+        return frozenset(self.ends.over - busy)
+
     def fail(self, trial: TrialId) -> list[Event]:
         """The trial trains no more."""
         self.positions[trial].over = True
@@ -277,6 +310,16 @@ class SimulatedGangs:
             if trial in run.gang.trials:
                 return self.shrink(run, _only(trial))
         return []
+
+
+def _fits(unit: UnitAtWork, rate: float, left: Seconds) -> bool:
+    """Whether the unit, and a save after it, take no longer than what is left."""
+    if left == inf:
+        return True
+    if unit.left <= 0:
+        return False
+    takes = unit.left / rate + (unit.evaluate or 0.0) + unit.save
+    return takes <= left + TICK
 
 
 def _only(trial: TrialId) -> Trials:

@@ -1,6 +1,7 @@
 """Virtual time: what a study would do, from a profile taken as the truth."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 
 from shoal.backend.sim.gangs import SimulatedGangs
@@ -43,7 +44,8 @@ class Sim:
     its slots until then. A unit of a gang with a quota is void if it is cut, and so is a unit that
     a loss of slots cuts. A trial's newest state lies at the slots of its last unit, and is lost
     with them. A trial's first unit at a slot costs `build`, and `first` if it is the slot's first
-    unit at all. A unit whose trial's state lies elsewhere costs `switch`.
+    unit at all. A unit whose trial's state lies elsewhere costs `switch`. A slot of which the end
+    is known begins no unit that it could not end and make durable; it leaves before that.
     """
 
     def __init__(
@@ -172,6 +174,8 @@ class Sim:
             times.append(self._script[0][0])
         if self._wake_at is not None:
             times.append(self._wake_at)
+        if self._gangs.parting():
+            times.append(self.now)
         return min(times)
 
     def _is_done(self) -> bool:
@@ -196,6 +200,7 @@ class Sim:
         if not self.shards:
             events += gangs.time.progress(gangs.runs.values())
         events += self._scripted()
+        events += gangs.part()
         gangs.start_waiting()
         return events
 
@@ -204,6 +209,13 @@ class Sim:
         events: list[Event] = []
         while self._script and self._script[0][0] <= self.now + TICK:
             event = self._script.pop(0)[1]
+            if isinstance(event, Joined):
+                self._gangs.ends.join(event.slots)
+            elif isinstance(event, Left):
+                there = self._gangs.ends.still_there(event.slots)
+                if not there:
+                    continue
+                event = replace(event, slots=there)
             events.append(event)
             if isinstance(event, Left):
                 events += self._gangs.lose(event.slots)

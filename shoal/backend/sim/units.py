@@ -59,12 +59,20 @@ class SimulatedUnits:
     # -- before --------------------------------------------------------------------------------
 
     def next_of(
-        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
+        self,
+        run: SimulatedGang,
+        position: SimulatedTrial,
+        now: Seconds,
+        until: Seconds = inf,
     ) -> UnitAtWork:
-        """The trial's next unit in this gang."""
+        """The trial's next unit in this gang.
+
+        `until`: when the last of its slots leaves. If data is not divided, the unit is so long that
+        it is durable by then.
+        """
         if self.shards:
             return self._visit(run, position, now)
-        return self._stretch(run, position, now)
+        return self._stretch(run, position, now, until)
 
     def _visit(
         self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
@@ -88,7 +96,11 @@ class SimulatedUnits:
         return unit
 
     def _stretch(
-        self, run: SimulatedGang, position: SimulatedTrial, now: Seconds
+        self,
+        run: SimulatedGang,
+        position: SimulatedTrial,
+        now: Seconds,
+        until: Seconds,
     ) -> UnitAtWork:
         """A unit of data that is not divided.
 
@@ -100,6 +112,9 @@ class SimulatedUnits:
         if self.checkpoint_every > 0:
             pause = self.checkpoint_every - position.age
         size = min(left, max(pause, 1.0) * run.rates[trial.id])
+        if until < inf:
+            room = until - now - self.truth.cost(trial.id).save
+            size = min(size, max(room, 0.0) * run.rates[trial.id])
 
         last = is_met(trial, position.samples + size)
         due = inf

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from zlib import crc32
 
-from shoal.core.cluster import ShardId, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Fell, Kept
 from shoal.core.plan import Gang, prune
 from shoal.core.profile import Cost
@@ -245,6 +245,41 @@ class SimulatedGang:
         if self.gang.shards != other.gang.shards:
             return False
         return self.gang.quota == other.gang.quota
+
+
+class KnownEnds:
+    """When slots leave, of which that is known; and those that have no time for another unit."""
+
+    def __init__(self) -> None:
+        self._until: dict[SlotId, Seconds] = {}
+        self.over: set[SlotId] = set()
+        self._gone: set[SlotId] = set()
+
+    def join(self, slots: Iterable[Slot]) -> None:
+        """These slots came."""
+        for slot in slots:
+            self._gone.discard(slot.id)
+            self._until.pop(slot.id, None)
+            if slot.until < inf:
+                self._until[slot.id] = slot.until
+
+    def last(self, slots: Iterable[SlotId]) -> Seconds:
+        """When the last of these slots leaves; infinity where one may stay."""
+        if not self._until:
+            return inf
+        return max(self._until.get(slot, inf) for slot in slots)
+
+    def leave(self, slots: Slots) -> None:
+        """These slots leave by themselves."""
+        self.over -= slots
+        self._gone |= slots
+
+    def still_there(self, slots: Slots) -> Slots:
+        """Those of these slots, which are gone now, that had not left by themselves."""
+        there = slots - self._gone
+        self.over -= slots
+        self._gone -= slots
+        return there
 
 
 class BuiltModels:
