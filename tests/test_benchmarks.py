@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import ShardId
-from shoal.core.event import Advanced, Measured
+from shoal.core.event import Advanced, Fell, Measured
 from shoal.core.trial import TrialId, Visit
+from shoal.engine.journal import Line
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TRIAL = TrialId("t0")
@@ -263,3 +264,59 @@ def test_feed_trains_out_of_each_format(kind: str, tmp_path: Path) -> None:
     asked = {"models": 1, "epochs": 1, "workers": 0, "memory": None}
     assert feed.of_shoal(tmp_path, kind, asked) > 0
     assert feed.of_loader(tmp_path, kind, asked) > 0
+
+
+# -- harvest.py --------------------------------------------------------------------------------
+
+
+def test_what_a_log_offers_is_the_idle_time_of_its_nodes() -> None:
+    pytest.importorskip("ray")
+    from harvest import COMPRESSED, compressed, offered
+
+    from shoal.simulate.trace import IdleLog
+
+    log = IdleLog.of([("a", -30.0, 60.0), ("b", 30.0, 90.0), ("a", 90.0, 1e9)], 120.0)
+    changes = compressed(log.window(0.0, 120.0))
+    assert [(at * COMPRESSED, *more) for at, *more in changes] == [
+        (0.0, "come", "a"),
+        (30.0, "come", "b"),
+        (60.0, "go", "a"),
+        (90.0, "go", "b"),
+        (90.0, "come", "a"),
+    ]
+    assert offered(changes, 120.0 / COMPRESSED) * COMPRESSED == pytest.approx(150.0)
+
+
+def test_samples_that_were_lost_again_do_not_count() -> None:
+    pytest.importorskip("ray")
+    from harvest import samples
+
+    lines = [
+        Line(1.0, Advanced({TRIAL: 10.0})),
+        Line(3.0, Advanced({TRIAL: 10.0})),
+        Line(4.0, Fell(TRIAL, 1, 10.0)),
+        Line(5.0, Advanced({TRIAL: 7.0})),
+        Line(9.0, Advanced({TRIAL: 10.0})),
+    ]
+    assert samples(lines, 0.0, 3.5) == 20.0
+    assert samples(lines, 0.0, 6.0) == 17.0
+    assert samples(lines, 2.0, 6.0) == 7.0
+
+
+def test_the_simulator_foretells_a_slice_from_what_was_measured() -> None:
+    pytest.importorskip("ray")
+    from harvest import Known, predicted
+
+    from shoal.profile.table import Row
+
+    slot = Known(320.0, Row((320.0,)), start=5.0)
+    changes = [
+        (0.0, "come", "a"),
+        (10.0, "come", "b"),
+        (12.0, "go", "b"),  # before it was a slot
+        (20.0, "come", "c"),
+    ]
+    made, per_slot = predicted(changes, 40.0, slot)
+    # a for 40 s; c from 25 s on
+    assert made == pytest.approx(320.0 * 55.0, rel=0.02)
+    assert per_slot == pytest.approx(320.0, rel=0.02)

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import inf
 
 from shoal.backend.sim.timetable import Timetable
 from shoal.backend.sim.units import SimulatedUnits
 from shoal.backend.sim.virtual import (
     TICK,
     BuiltModels,
-    KnownEnds,
     Leaving,
     SimulatedGang,
     SimulatedTrial,
+    SlotEnds,
     UnitAtWork,
     UnitsOfTrials,
 )
@@ -34,8 +33,6 @@ class SimulatedGangs:
 
     `positions`: how far each trial is. `time`: the units under way. `fault`: why a trial's
     next unit fails, given the trial and its visits so far; None: it does not fail.
-
-    A gang that is stopped completes its visits under way, and occupies its slots until then.
     """
 
     def __init__(
@@ -49,10 +46,10 @@ class SimulatedGangs:
         # The gangs that run as planned, and those that were stopped or wait to start.
         self.runs: dict[Gang, SimulatedGang] = {}
         self.leaving = Leaving()
-        self.ends = KnownEnds()
+        self.ends = SlotEnds()
         self._built = BuiltModels()
 
-    def _at_work(self) -> list[SimulatedGang]:
+    def at_work(self) -> list[SimulatedGang]:
         """The gangs that run as planned, and those that complete their last visits."""
         return [*self.runs.values(), *self.leaving.runs]
 
@@ -163,12 +160,10 @@ class SimulatedGangs:
     def _begin(self, run: SimulatedGang, lane: Lane, wait: Seconds = 0.0) -> None:
         """The lane's next unit begins now, after this wait."""
         position = self.positions[lane.trial]
-        until = self.ends.last(lane.slots)
-        now = self.time.now
-        unit = self.units.next_of(run, position, now, until - wait)
-        fits = _fits(unit, run.rates[lane.trial], until - now - wait)
-        if not fits or not self.ends.over.isdisjoint(lane.slots):
-            self.ends.over.update(lane.slots)
+        until = self.ends.last(lane.slots) - wait
+        unit = self.units.next_of(run, position, self.time.now, until)
+        rate = run.rates[lane.trial]
+        if not self.ends.has_time(lane, unit, rate, until - self.time.now):
             return
         position.at = lane.slots
         run.units[lane.trial] = unit
@@ -241,9 +236,7 @@ class SimulatedGangs:
             run.forget(old.trials)
             return []
         run.forget(set(old.trials).difference(rest.trials))
-        wait = 0.0
-        if slots:
-            wait = self.truth.switch(old, rest)
+        wait = self.truth.switch(old, rest) if slots else 0.0
         return self._go_on_as(run, rest, wait)
 
     def _go_on_as(self, run: SimulatedGang, rest: Gang, wait: Seconds) -> list[Event]:
@@ -273,53 +266,50 @@ class SimulatedGangs:
         for slot in slots:
             self._built.lose(slot)
         self.leaving.shrink(slots=slots)
-        for run in self._at_work():
+        for run in self.at_work():
             if not slots.isdisjoint(run.gang.slots):
                 events += self.shrink(run, slots=slots)
         return events + _lose_states(self.positions.values(), slots)
-
-    def part(self) -> list[Event]:
-        """Slots leave that have no time for another unit: what only they hold becomes durable."""
-        slots = self.parting()
-        if not slots:
-            return []
-        self.ends.leave(slots)
-        kept: list[Event] = []
-        for position in self.positions.values():
-            alone = position.at and slots.issuperset(position.at)
-            if alone and position.is_ahead() and not position.over:
-                kept.append(position.keep())
-        return [*kept, Left(slots), *self.lose(slots)]
-
-    def parting(self) -> Slots:
-        """The slots that have no time for another unit, and none under way."""
-        busy = {
-            slot
-            for run in self._at_work()
-            for lane in run.gang.lanes
-            if lane.trial in run.units
-            for slot in lane.slots
-        }
-        return frozenset(self.ends.over - busy)
 
     def fail(self, trial: TrialId) -> list[Event]:
         """The trial trains no more."""
         self.positions[trial].over = True
         self.leaving.shrink(_only(trial))
-        for run in self._at_work():
+        for run in self.at_work():
             if trial in run.gang.trials:
                 return self.shrink(run, _only(trial))
         return []
 
 
-def _fits(unit: UnitAtWork, rate: float, left: Seconds) -> bool:
-    """Whether the unit, and a save after it, take no longer than what is left."""
-    if left == inf:
-        return True
-    if unit.left <= 0:
-        return False
-    takes = unit.left / rate + (unit.evaluate or 0.0) + unit.save
-    return takes <= left + TICK
+def part(gangs: SimulatedGangs) -> list[Event]:
+    """Slots leave that have no time for another unit: what only they hold becomes durable."""
+    slots = parting(gangs)
+    if not slots:
+        return []
+    gangs.ends.leave(slots)
+    return [*kept_at(gangs, slots), Left(slots), *gangs.lose(slots)]
+
+
+def kept_at(gangs: SimulatedGangs, slots: Slots) -> list[Event]:
+    """Make durable what lies at these slots alone, which leave as it was known."""
+    kept: list[Event] = []
+    for position in gangs.positions.values():
+        alone = position.at and slots.issuperset(position.at)
+        if alone and position.is_ahead() and not position.over:
+            kept.append(position.keep())
+    return kept
+
+
+def parting(gangs: SimulatedGangs) -> Slots:
+    """The slots that have no time for another unit, and none under way."""
+    if not gangs.ends.over:
+        return frozenset()
+    busy: set[SlotId] = set()
+    for run in gangs.at_work():
+        for lane in run.gang.lanes:
+            if lane.trial in run.units:
+                busy.update(lane.slots)
+    return frozenset(gangs.ends.over - busy)
 
 
 def _only(trial: TrialId) -> Trials:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from shoal.backend.sim.gangs import SimulatedGangs
+from shoal.backend.sim.gangs import SimulatedGangs, kept_at, part, parting
 from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
 from shoal.backend.sim.virtual import (
     TICK,
@@ -174,7 +174,7 @@ class Sim:
             times.append(self._script[0][0])
         if self._wake_at is not None:
             times.append(self._wake_at)
-        if self._gangs.parting():
+        if parting(self._gangs):
             times.append(self.now)
         return min(times)
 
@@ -200,7 +200,7 @@ class Sim:
         if not self.shards:
             events += gangs.time.progress(gangs.runs.values())
         events += self._scripted()
-        events += gangs.part()
+        events += part(gangs)
         gangs.start_waiting()
         return events
 
@@ -216,6 +216,7 @@ class Sim:
                 if not there:
                     continue
                 event = replace(event, slots=there)
+                events += kept_at(self._gangs, self._gangs.ends.known(there))
             events.append(event)
             if isinstance(event, Left):
                 events += self._gangs.lose(event.slots)

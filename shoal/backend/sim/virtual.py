@@ -10,7 +10,7 @@ from zlib import crc32
 
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Fell, Kept
-from shoal.core.plan import Gang, prune
+from shoal.core.plan import Gang, Lane, prune
 from shoal.core.profile import Cost
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import EPS
@@ -247,7 +247,7 @@ class SimulatedGang:
         return self.gang.quota == other.gang.quota
 
 
-class KnownEnds:
+class SlotEnds:
     """When slots leave, of which that is known; and those that have no time for another unit."""
 
     def __init__(self) -> None:
@@ -268,6 +268,24 @@ class KnownEnds:
         if not self._until:
             return inf
         return max(self._until.get(slot, inf) for slot in slots)
+
+    def has_time(
+        self, lane: Lane, unit: UnitAtWork, rate: float, left: Seconds
+    ) -> bool:
+        """Whether the lane's slots can make the unit and a save in the time that is left.
+
+        If not, they are to leave.
+        """
+        takes = unit.left / rate + (unit.evaluate or 0.0) + unit.save
+        fits = left == inf or (unit.left > 0 and takes <= left + TICK)
+        if fits and self.over.isdisjoint(lane.slots):
+            return True
+        self.over.update(lane.slots)
+        return False
+
+    def known(self, slots: Slots) -> Slots:
+        """Those of these slots of which the ends are known."""
+        return slots & self._until.keys()
 
     def leave(self, slots: Slots) -> None:
         """These slots leave by themselves."""
