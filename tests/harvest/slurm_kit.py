@@ -31,7 +31,7 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/run/munge.sock
+AuthInfo=socket={folder}/run/munge.sock,cred_expire={requeue_after}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/run/slurmctld.pid
@@ -92,6 +92,7 @@ class SlurmSetup:
     `preempt`: what happens to jobs of `scavenger` for one of `main`: CANCEL or REQUEUE, or OFF,
     for a site without preemption. `kill_wait`: seconds from SIGTERM to SIGKILL. `scheduling`:
     SchedulerParameters, `None` for Slurm's own. `controller`: SlurmctldParameters, if any.
+    `requeue_after`: seconds that a requeued job waits at least.
     """
 
     nodes: int = 4
@@ -102,6 +103,7 @@ class SlurmSetup:
     controller: str | None = None
     cpus: int = 1
     memory: int = 1000  # MB
+    requeue_after: int = 120
 
 
 class SlurmLab:

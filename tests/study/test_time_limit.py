@@ -32,6 +32,7 @@ from shoal.engine.journal import Line
 from shoal.harvest.allocation import Allocation
 from shoal.study.allocated.again import why_not_again
 from shoal.study.allocated.limit import LongestVisit, TimeLimit
+from shoal.study.allocated.nodes import LentNodes
 from shoal.study.allocated.place import RunPlace, described, place_of
 from shoal.study.folder import StudyError
 from shoal.study.options import Options, check_slots
@@ -85,7 +86,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         programs = tmp_path / "programs"
         programs.mkdir(exist_ok=True)
         end = datetime.fromtimestamp(time.time() + seconds)
-        fields = {"JobState": "RUNNING", "BatchFlag": "1"} | record
+        fields = {
+            "JobState": "RUNNING",
+            "BatchFlag": "1",
+            "NodeAddr": "127.0.0.1",
+        } | record
         fields["EndTime"] = f"{end:%Y-%m-%dT%H:%M:%S}"
         said = " ".join(f"{name}={value}" for name, value in fields.items())
         program = programs / "scontrol"
@@ -340,6 +345,42 @@ def test_slots_of_the_allocation(job: Lab, monkeypatch: pytest.MonkeyPatch) -> N
     check_slots(Options(backend="ray", slots=768), 192)
     with pytest.raises(StudyError, match=r"of the allocation \(768\)"):
         check_slots(Options(backend="ray", slots=769), 192)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "slots", "threads", "shares"),
+    [
+        ((8, 8), 0, None, 1, {"cpus_per_slot": 1}),
+        ((8, 8), 0, None, 4, {"cpus_per_slot": 4}),
+        ((8, 8), 0, 3, 4, {"cpus_per_slot": 4}),
+        ((8, 8), 0, 16, 4, {"cpus_per_slot": 1}),
+        ((2, 2), 0, None, 4, {"cpus_per_slot": 4 / 2}),
+        ((2, 2), 4, None, 4, {"cpus_per_slot": 0, "gpus_per_slot": 1}),
+        ((2, 2), 4, 9, 4, {"cpus_per_slot": 0, "gpus_per_slot": 1 / 2}),
+        ((2, 2), 4, 16, 4, {"cpus_per_slot": 0, "gpus_per_slot": 1 / 2}),
+        ((), 0, 9, 4, {}),
+        ((0, 0), 0, 9, 1, {"cpus_per_slot": 1 / 64}),
+        ((2, 2), 1, 16, 4, {"cpus_per_slot": 0, "gpus_per_slot": 1 / 8}),
+    ],
+)
+def test_what_a_slot_takes_of_a_node(cpus, gpus, slots, threads, shares) -> None:
+    found = Allocation("7", ("a", "b"), cpus, gpus, "a")
+    assert LentNodes(found, Path("s")).shares(slots, threads) == shares
+
+
+@pytest.mark.slow
+def test_nodes_that_cannot_be_reached(job: Lab, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "slow.py").write_text(SLOW.format(visit=0))
+    job(600, nodes="n[1-2]")
+    srun = tmp_path / "programs" / "srun"
+    srun.write_text("#!/bin/bash\necho 'srun: error: node n2 is down' >&2; exit 1\n")
+    srun.chmod(0o755)
+    done = typed(tmp_path, "--backend", "ray")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "error: no node of Slurm job 7 joined Ray within" in done.stderr
+    assert "srun: error: node n2 is down" in done.stderr
+    assert not (tmp_path / "study" / "nodes").exists()
 
 
 NOON = datetime(2026, 11, 25, 12).timestamp()

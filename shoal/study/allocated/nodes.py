@@ -14,6 +14,7 @@ from shoal.study.folder import StudyError
 # Seconds that the nodes may take to start Ray; then the run begins with those that did.
 PATIENCE: Seconds = 180.0
 LOOK: Seconds = 0.5
+SMALLEST = 1 / 64  # share of a CPU
 FOLDER = "nodes"  # in the study's folder, which all nodes see
 
 
@@ -48,12 +49,14 @@ class LentNodes:
         More slots than GPUs, or than CPUs by threads, have a part of one each.
         """
         found = self._found
+        if not found.cpus and not found.gpus:  # Slurm does not say what there is
+            return {}
         wanted = slots or found.slots(threads)
         if found.gpus:
             there = found.gpus * len(found.nodes)
             return {"cpus_per_slot": 0.0, "gpus_per_slot": 1 / -(-wanted // there)}
         each = float(threads)
-        while sum(cpus // each for cpus in found.cpus) < wanted:
+        while each > SMALLEST and sum(cpus // each for cpus in found.cpus) < wanted:
             each /= 2
         return {"cpus_per_slot": each}
 
