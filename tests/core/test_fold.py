@@ -153,6 +153,24 @@ def test_a_fall_brings_back_what_was_lost() -> None:
     assert (back.done[A], back.visits[A], back.scores[A]) == (0.0, (), ())
 
 
+def test_a_fall_below_the_newest_durable_state_takes_the_one_before_or_none() -> None:
+    first, second, third = (Kept(A, n, 10.0 * n, f"a/{n}") for n in (1, 2, 3))
+    visits = tuple(Visit(0, s, 0, 10) for s in SHARDS)
+    made = Advanced({A: 30.0}, visits={A: visits})
+    state = fold(started(trial("a")), [made, first, second, third])
+    assert (state.kept[A], state.former[A]) == (third, second)
+    state = step(state, Fell(A, 2, 20.0, "damaged"))
+    assert state.kept[A] == second
+    assert A not in state.former
+    assert len(state.visits[A]) == 2
+    again = step(state, Kept(A, 2, 20.0, "a/again"))
+    assert again.kept[A].name == "a/again"
+    assert A not in again.former
+    state = step(state, Fell(A, 0, 0.0, "damaged"))
+    assert A not in state.kept
+    assert (state.visits[A], state.done[A]) == ((), 0.0)
+
+
 def test_a_lost_slot_prunes_and_counts_strikes() -> None:
     wide = Gang((Lane(A, (W0, W1)), Lane(B, (SlotId("w2"),))))
     state = fold(started(trial("a"), trial("b")), [Planned((), (wide,))])

@@ -1,5 +1,6 @@
 """Checkpoints that cannot be read: the trial goes on from the one before, and that is said."""
 
+import json
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -18,8 +19,10 @@ from damage_kit import (
     pause_after,
 )
 from fault_kit import Driver, Steady, kill
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli import app
 from shoal.core.trial import TrialId
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 
@@ -177,6 +180,24 @@ def test_the_model_of_a_damaged_checkpoint_is_one_clear_error(
     ):
         study.load_model(trial)
     assert study.load_model(study.trials[-1]) is not None
+
+
+def test_repair_names_damaged_checkpoints_and_leaves_a_sound_journal_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, shoal.Study]
+) -> None:
+    study, names = paused(tmp_path / "s", monkeypatch)
+    (one, first), (other, second), *_ = names.items()
+    flip(tmp_path / "s" / "checkpoints" / first)
+    (tmp_path / "s" / "checkpoints" / second).unlink()
+    said = CliRunner().invoke(app, ["repair", str(tmp_path / "s"), "--json"])
+    found = json.loads(said.output)
+    assert found["copy"] is None and found["cut"] == 0
+    assert set(found["damaged_checkpoints"]) == {one, other}
+    assert "was changed" in found["damaged_checkpoints"][one]
+    assert "missing" in found["damaged_checkpoints"][other]
+    with pytest.warns(UserWarning, match="goes on from its former checkpoint"):
+        study.optimize(policy="hop", checkpoint_every=0, progress=False)
+    check_equal(study, undisturbed["hop"])
 
 
 def test_a_copy_of_a_damaged_checkpoint_fails_and_says_why(
