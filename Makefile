@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow slurm faults soak lint house mutants bench gpu papers docs clean
+.PHONY: demo test quick slow slurm faults soak soak-all lint house mutants bench gpu papers docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,7 +41,10 @@ slurm: $(VENV)/.dev  ## with a real Slurm of virtual nodes on this machine; skip
 faults: $(VENV)/.dev  ## what is broken on purpose: processes, files, networks; quick and slow ones, not the soak
 	$(TESTS) -m "faults and not soak and not slurm" -rs
 
-soak: $(VENV)/.dev  ## hours of killing and churn
+soak: $(VENV)/.dev  ## 20 minutes, or SOAK_MINUTES, of random kills and damage over all kinds of studies
+	$(BIN)/pytest -s -m soak --timeout 14400 tests/faults/test_soak.py
+
+soak-all: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
 
 lint: $(VENV)/.dev
