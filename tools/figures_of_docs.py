@@ -50,6 +50,7 @@ def first_table() -> list[Sentence]:
         *moves_and_plans(),
         *widths(),
         thousands(),
+        *harvested(),
         alone(),
         feeding(),
     ]
@@ -169,6 +170,26 @@ def widths() -> list[Sentence]:
                 for name in ("doubling", "equi", "fixed 1", "fixed 2", "fixed 4")
             ),
             100 * ratio("arrivals", "furthest_from_simulation"),
+        ),
+    ]
+
+
+def harvested() -> list[Sentence]:
+    waits = "main job starts after s"
+    return [
+        sentence(
+            PAGE,
+            "{:.3f} of what dedicated slots make; the simulator said {:.3f}",
+            ratio("harvest", "harvest_u"),
+            ratio("harvest", "predicted_u"),
+        ),
+        sentence(
+            PAGE,
+            "A pilot is gone {:.2f} s after SIGTERM. In a Slurm of four nodes on the same machine, "
+            "a job of all nodes starts {:.2f} s after it was submitted, and {:.2f} s if pilots",
+            ratio("harvest", "pilot_leaves_s"),
+            row("harvest", way="dedicated")[waits],
+            row("harvest", way="harvested")[waits],
         ),
     ]
 
