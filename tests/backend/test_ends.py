@@ -1,5 +1,6 @@
 """How long units took, and so when a slot of which the end is known begins no more of them."""
 
+import warnings
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,8 @@ def process(name: str, until: float, *trials: TrialId, shared: bool = False) -> 
         known=Slot(SlotId(name), until=until),
         leaving=False,
         ends=False,
+        worked=True,
+        node="n",
         calls=[] if shared else calls,
         shares=calls if shared else [],
     )
@@ -105,3 +108,19 @@ def test_slots_of_former_journals_have_no_known_end() -> None:
 def test_an_end_is_a_time() -> None:
     with pytest.raises(ValueError, match="until must be a time"):
         Slot(SlotId("a"), until=float("nan"))
+
+
+def test_a_slot_that_was_never_of_use_says_why() -> None:
+    """Where no slot lasts for a unit, nothing would go on, and nobody would know why."""
+    times = UnitTimes()
+    times.learn([made(A, 80.0)])
+    new = process("s", 1000.0)
+    new.worked = False
+    with pytest.warns(
+        UserWarning, match="s at n leaves unused: .* in 50 s, .* takes 103 s"
+    ):
+        assert due([new], times, 950.0) == ["s"]
+    used = process("s", 1000.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert due([new, used], times, 950.0) == ["s", "s"]  # it was said once

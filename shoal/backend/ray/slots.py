@@ -90,9 +90,9 @@ class SlotProcess:
     shares: list[Call] = field(default_factory=list)
     stopping: bool = False  # the gang, after the round under way
     leaving: bool = False  # the slot, after the round under way
-    ends: bool = (
-        False  # it leaves because its time is over: another one may take its place
-    )
+    # It leaves because its time is over: another one may take its place.
+    ends: bool = False
+    worked: bool = False  # it made a round, or a part of one
     # What was heard of the process, since it is ready.
     signs: Signs = field(default_factory=lambda: Signs.at(monotonic()))
     # Calls that it answered, and the longest silence in each; `Hangs` learns from them.
@@ -127,6 +127,7 @@ class SlotProcess:
     def finish(self, calls: list[Call], call: Call) -> None:
         """The process answered the call."""
         calls.remove(call)
+        self.worked = True
         self.answered.append((call, self.signs.finish(monotonic())))
 
     def halt(self, call: Call) -> None:

@@ -13,6 +13,7 @@ from shoal.backend.ends import UnitTimes
 from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
 from shoal.backend.ray.fleet import Fleet
+from shoal.backend.ray.health.leaving import is_over
 from shoal.backend.ray.node.outcomes import Broken, Unreadable
 from shoal.backend.ray.slots import Call, Events, SlotProcess
 from shoal.backend.ray.states import States, Stored
@@ -103,9 +104,7 @@ class Work:
             return False
         if process.known.until == inf:
             return True
-        left = process.known.until - self.fleet.now()
-        process.ends = process.ends or left < self.times.needed(trials)
-        return not process.ends
+        return not is_over(process, self.fleet.now(), self.times.needed(trials))
 
     def reported(
         self,

@@ -1,5 +1,6 @@
 """Which slots have to leave now, because their ends are known and near."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
@@ -14,8 +15,6 @@ def due(
 ) -> list[SlotId]:
     """The slots of these processes, which are ready, that have to leave at this time of the study.
 
-    Notes of each that its time is over.
-
     A slot makes its unit to the end. So it is told before another one would begin that could not
     end in time. An idle slot leaves once no trial's unit could.
     """
@@ -26,11 +25,28 @@ def due(
     for process in processes:
         if process.leaving:
             continue
-        left = process.known.until - now
-        process.ends = process.ends or left < _needed(process, times, lasts)
-        if process.ends:
+        if is_over(process, now, _needed(process, times, lasts)):
             gone.append(process.id)
     return gone
+
+
+def is_over(process: SlotProcess, now: Seconds, needed: Seconds) -> bool:
+    """Whether the slot has less time left than that, or had so before; it is noted.
+
+    A slot that never made anything was of no use. Whoever has only such slots should know why
+    nothing goes on.
+    """
+    left = process.known.until - now
+    if not process.ends and left < needed:
+        process.ends = True
+        if not process.worked:
+            warnings.warn(
+                f"{process.id} at {process.node} leaves unused: its node ends in {left:.0f} s, and "
+                f"a unit takes {needed:.0f} s with what makes it durable. Divide the data into "
+                "more shards, or have nodes for longer",
+                stacklevel=1,
+            )
+    return process.ends
 
 
 def _needed(
