@@ -98,6 +98,7 @@ class TimeLimit:
         self._visits = LongestVisit()
         self._stopped: Commanded | None = None
         self._cut = False
+        self._runs_in = 0  # the thread
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, name="shoal-time-limit", daemon=True
@@ -108,6 +109,7 @@ class TimeLimit:
         self._visits(now, entries, state)
 
     def __enter__(self) -> "TimeLimit":
+        self._runs_in = threading.get_ident()
         if self._end < inf:
             self._thread.start()
         return self
@@ -119,8 +121,12 @@ class TimeLimit:
         trace: TracebackType | None,
     ) -> bool:
         self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        try:
+            if self._thread.ident is not None:
+                self._thread.join()
+        except KeyboardInterrupt:  # one that was sent when the run had just ended
+            if not self._cut:
+                raise
         return self._cut and kind is KeyboardInterrupt
 
     def ended(self, journal: Journal, now: Seconds) -> State:
@@ -167,8 +173,11 @@ class TimeLimit:
             self._tell(self._stopped)
 
     def _interrupt(self) -> None:
-        """Interrupt the run; it may take the first signal as another request to stop."""
-        self._cut = True
+        """Interrupt the run; it may take the first signal as another request to stop.
+
+        A run in another thread than the main one cannot be interrupted.
+        """
         main = threading.main_thread().ident
-        if main is not None:
+        if main is not None and main == self._runs_in:
+            self._cut = True
             signal.pthread_kill(main, signal.SIGINT)

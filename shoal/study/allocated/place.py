@@ -40,7 +40,7 @@ class RunPlace:
         return self.found.slots(threads)
 
     def cpus(self) -> int | None:
-        """CPUs that Ray may lend on this machine; None: all of them."""
+        """CPUs of the allocation on this machine, for Ray to lend; None: they are not limited."""
         if self.found is None or not self.uses_nodes or not self.found.cpus:
             return None
         return self.found.cpus[0]

@@ -29,7 +29,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
 from shoal.train.lane.device import device_of, limit_memory
-from shoal.train.slot.setup import StationSetup
+from shoal.train.slot.setup import StationSetup, cpus_here
 from shoal.train.slot.station import Station
 from shoal.train.workers.pool import PoolSetup, Workers
 
@@ -271,10 +271,11 @@ def _ray(
     if pool is None:
         nodes = start.place.nodes
         if nodes is not None:
-            nodes.tell = lambda text: start.tell(start.since, text)
+            tell, since = start.tell, start.since
+            nodes.tell = lambda text: tell(since + nodes.took, text)
             options = replace(options, address=nodes.address())
             # The study's time goes on while Ray starts.
-            start = replace(start, since=start.since + nodes.took)
+            start = replace(start, since=since + nodes.took)
         made = _slots(setup, options, start, course)
         return WiredBackend(made, vault, made.close)
     return _pooled(pool, setup, options, start, vault, course)
@@ -307,6 +308,14 @@ def _pooled(
         return WiredBackend(made, vault, open_.pop_all().close, [member])
 
 
+def _lent_cpus(place: RunPlace) -> int | None:
+    """CPUs that Ray may lend on this machine; None: all that this process may use."""
+    cpus = place.cpus()
+    if cpus is None:
+        return None
+    return min(cpus, cpus_here())
+
+
 def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
     """The backend of slots, `ray`. Before that is imported, it is said what the run waits for."""
     start.tell(start.since, ray_starts(options.address, options.slots))
@@ -322,7 +331,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         slots=options.slots,
         address=options.address,
         threads=options.threads,
-        cpus=start.place.cpus(),
+        cpus=_lent_cpus(start.place),
         copies=options.copies,
         whole=start.whole,
         since=start.since,
