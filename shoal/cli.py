@@ -82,6 +82,7 @@ from shoal.tools.arguments import (
     Target,
     Threads,
     Timeout,
+    Trust,
     UiDir,
     UntilEmpty,
     ValidateEvery,
@@ -161,10 +162,11 @@ def resume(
     timeout: Timeout = None,
     requeue: Requeue = False,
     retry_failed: RetryFailed = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(directory, timeout, requeue, retry_failed, as_json)
+    _commands().resume(directory, timeout, requeue, retry_failed, trust, as_json)
 
 
 @app.command()
@@ -176,6 +178,7 @@ def add(
     cold: Cold = False,
     widths: Widths = None,
     priority: Priority = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a trial to a study: at once if it runs, else when it is resumed."""
@@ -245,6 +248,7 @@ def profile(
     seed: Seed = 0,
     again: ProfiledAgain = False,
     out: ProfileOut = Path("profile.toml"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Time every kind of trial at several widths, rescales and feeders, and write a profile for
@@ -262,9 +266,14 @@ def check(
 
 
 @app.command()
-def replay(directory: Dir, trial: ReplayTrials = None, as_json: AsJson = False) -> None:
+def replay(
+    directory: Dir,
+    trial: ReplayTrials = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
     """Train each trial again, alone, over its recorded visits, and compare the checkpoints."""
-    _commands().replay(directory, trial, as_json)
+    _commands().replay(directory, trial, trust, as_json)
 
 
 @app.command()

@@ -2,11 +2,18 @@
 milliseconds.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 import zlib
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # The key that marks the tests' studies as their own is no file of the user's.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
+    atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], True)
 
 from collections.abc import Mapping
 from time import monotonic

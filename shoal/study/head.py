@@ -12,7 +12,8 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
 from shoal.engine.journal import plain
 from shoal.search.space import describe_space, rebuild_space
-from shoal.study.folder import StudyError, describe_recipe, timestamp, versions
+from shoal.study.code.files import describe_recipe
+from shoal.study.folder import StudyError, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.parts import auto
 from shoal.study.parts.grown import refused
@@ -21,7 +22,6 @@ from shoal.study.parts.places import place
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
 from shoal.train.data.joined import JoinedData
-from shoal.train.recipe.several.recipes import aims
 
 Head = Mapping[str, Any]
 
@@ -84,7 +84,7 @@ def _of_each(data: Data) -> dict[str, Any]:
 
 def _aims(setup: Setup) -> dict[str, Any]:
     """Metric and mode of each recipe, by name; nothing where the study has one for all."""
-    found = aims(setup.recipe, setup.metric)
+    found = setup.aims
     return {"aims": found} if found else {}
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from shoal.core.trial import TrialId
 from shoal.search import is_searcher
 from shoal.study import results
-from shoal.study.folder import StudyError, code_name, function_in
+from shoal.study.code.files import code_name, function_in
+from shoal.study.code.given import as_recipe
+from shoal.study.folder import StudyError
 from shoal.study.parts.result import TrialResult
-from shoal.study.setup import as_recipe
 from shoal.study.stored import StoredStudy
 from shoal.train.function.recipe import nothing
 
@@ -68,7 +69,7 @@ class OwnCode(StoredStudy):
                 f"this study trains {code_name(self.setup.recipe)}: to train "
                 f"{getattr(searcher, '__name__', searcher)!s}, create a study of it{hint}"
             )
-        self.setup = replace(self.setup, recipe=recipe)
+        self.setup = replace(self.setup, source=recipe)
         return None
 
     def checkpoint(

@@ -9,6 +9,7 @@ from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
+from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError, last_head
 from shoal.study.options import Options
 from shoal.study.parts.again import (
@@ -17,7 +18,7 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
-from shoal.study.setup import Setup, check_recipe_type, data_of
+from shoal.study.setup import Setup, data_of
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe

@@ -23,6 +23,7 @@ from shoal.search.named import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
+from shoal.study.code.saving import save
 from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, Reachable, stopping
@@ -169,7 +170,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         again = tried_again(setup, state)
     more = longer(deciders.searcher, lines, with_work_again(state, again))
     check_longer(setup, state, more, now[SCHEDULE])
-    setup.folder.save_recipe(setup.recipe)
+    now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
     entries = _opening(state, (*again, *more), data, before, now)
     since = _end_of(lines)
     _write(setup.folder, since, entries)

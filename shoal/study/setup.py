@@ -11,19 +11,19 @@ from shoal.engine.run import DataMissing
 from shoal.search import Random
 from shoal.search.optuna.meant import instead
 from shoal.search.space import dimensions, validated
+from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError, StudyPaused
 from shoal.train.data.data import Data, DataError
 from shoal.train.data.joined import own_data
 from shoal.train.data.placed.constructor import Survey
-from shoal.train.function.command import CommandRecipe
-from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
 from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.several.recipes import (
     Recipes,
-    aim_of,
+    aims,
     brought_by,
     named_in,
     own_config,
@@ -31,7 +31,6 @@ from shoal.train.recipe.several.recipes import (
     own_space,
     own_validate_every,
 )
-from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.tools import keys, tried
 from shoal.train.tools.reads import Watched
 from shoal.train.tools.said import said
@@ -44,83 +43,43 @@ UNLIKE = 16  # configurations that `unlike_config` chooses from
 class Setup:
     """What is trained, where it is stored, and what is to be optimized over which space."""
 
-    recipe: Recipe
+    source: Recipe | UnreadRecipe
     folder: Folder
     metric: str | None  # the name of a validation value
     mode: str  # "min" or "max"
     space: Mapping[str, Any] | None
     seed: int
 
+    @property
+    def recipe(self) -> Recipe:
+        """What is trained. If it was only stored so far, this loads it, which runs its code.
+
+        Raises:
+            StudyError: it is not there, is not known as the user's own, or cannot be loaded.
+        """
+        if isinstance(self.source, Recipe):
+            return self.source
+        return self.source.recipe
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of several recipes; empty if there is one. It loads nothing."""
+        if isinstance(self.source, Recipe):
+            return tuple(parts_of(self.source))
+        return self.source.names
+
+    @property
+    def aims(self) -> Mapping[Any, tuple[str, str]]:
+        """Metric and mode of each of several recipes; empty where the study has one for all."""
+        if isinstance(self.source, Recipe):
+            return aims(self.source, self.metric)
+        return self.source.aims
+
     def aim(self, config: Mapping[str, Any]) -> tuple[str | None, str]:
         """The metric and mode that a trial of this configuration is ranked by."""
-        return aim_of(self.recipe, config, self.metric, self.mode)
-
-
-def check_recipe_type(recipe: Any) -> None:
-    """Raise StudyError unless this is an instance of a recipe."""
-    if isinstance(recipe, Mapping):
-        raise StudyError(
-            f"recipes by name are for create_study; here give one of {[*recipe]}"
-        )
-    if isinstance(as_recipe(recipe), FunctionRecipe):
-        raise StudyError(
-            "only recipes can do this; a function drives itself: see docs/functions.md"
-        )
-
-
-def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
-    """The recipe; a function of the configuration, an objective, or a command line, as one.
-
-    None is a study whose function comes later.
-
-    Raises:
-        StudyError: it is neither an instance of a recipe nor a function, or the command is none.
-    """
-    if command is not None:
-        return _command_recipe(recipe, command)
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, Mapping):
-        return _several(recipe)
-    if recipe is None:
-        return function_recipe(nothing)
-    if isinstance(recipe, type) and not hasattr(recipe, "named_parameters"):
-        raise StudyError(
-            f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
-        )
-    if hasattr(recipe, "named_parameters"):
-        raise StudyError(
-            f"a model is no recipe; got {type(recipe).__name__}: write a shoal.Recipe whose "
-            "configure_model makes it (a LightningModule's class goes into shoal.lightning)"
-        )
-    if not callable(recipe):
-        raise StudyError(
-            "the recipe must be an instance of a shoal.Recipe subclass, or a function "
-            f"train(config); got {type(recipe).__name__}"
-        )
-    try:
-        return function_recipe(recipe)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-
-
-def _several(recipes: Mapping[str, Any]) -> Recipes:
-    """The recipes by name as one.
-
-    Raises:
-        StudyError: one of them is no recipe, or of a kind that trains alone.
-    """
-    try:
-        made = Recipes(recipes)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
-    for name, recipe in recipes.items():
-        if isinstance(recipe, Adapted | FunctionRecipe | ShardRecipe):
-            raise StudyError(
-                f"recipe {name!r}, a {type(recipe).__name__}, needs a study of its own: recipes by "
-                "name are of the kind with configure_model and training_step"
-            )
-    return made
+        if self.metric is not None:
+            return self.metric, self.mode
+        return self.aims.get(config.get(RECIPE), (None, self.mode))
 
 
 def each_recipe(
@@ -146,7 +105,7 @@ def each_recipe(
         metric, mode = setup.aim({RECIPE: name})
         part = recipe.parts[name]
         yield (
-            replace(setup, recipe=part, metric=metric, mode=mode, space=inner),
+            replace(setup, source=part, metric=metric, mode=mode, space=inner),
             own,
             inner,
         )
@@ -174,20 +133,6 @@ def named_recipes(recipe: Recipes, space: Space) -> tuple[str, ...]:
                 f"recipe {name!r}: leave out one of both"
             )
     return found
-
-
-def _command_recipe(recipe: Any, command: str) -> Recipe:
-    """The command line as a recipe.
-
-    Raises:
-        StudyError: there is a recipe, too, or the command is none.
-    """
-    if recipe is not None:
-        raise StudyError("give a recipe or command=, not both")
-    try:
-        return CommandRecipe(command)
-    except ValueError as error:
-        raise StudyError(str(error)) from error
 
 
 def as_space(space: Any) -> Mapping[str, Any] | None:

@@ -1,14 +1,16 @@
 """The user's door: create a study, optimize, look at what came out."""
 
-import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
-from shoal.study.folder import Folder, StudyError, code_name
+from shoal.study.code.files import code_name
+from shoal.study.code.given import as_recipe, metric_of, mode_of, usual_mode
+from shoal.study.code.loading import load
+from shoal.study.code.unread import UnreadRecipe
+from shoal.study.folder import Folder, StudyError
 from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
@@ -21,7 +23,6 @@ from shoal.study.parts.result import TrialResult
 from shoal.study.run import Request, train
 from shoal.study.setup import (
     Setup,
-    as_recipe,
     as_space,
     check_one_slot,
     epochs_of,
@@ -31,12 +32,6 @@ from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
-
-# Words in names of metrics of which more is better.
-LARGER = frozenset(
-    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
-)
-DIRECTIONS = {"minimize": "min", "maximize": "max"}
 
 
 class Study(BesideSearcher):
@@ -151,6 +146,7 @@ class Study(BesideSearcher):
             raise StudyError(
                 f"nothing to resume in {self.folder.path}: no run was begun; use optimize()"
             )
+        _ = self.recipe  # if it is refused, that is said before anything else
         check_timeout(timeout)
         if loggers is None:
             loggers = former.get("loggers") or ()
@@ -253,11 +249,11 @@ def create_study(
     """
     check_names(others)
     recipe = as_recipe(recipe, command)
-    metric = _metric(metric or recipe.metric)
-    mode = _mode(mode, direction) or _mode(recipe.mode, None) or _usual_mode(metric)
+    metric = metric_of(metric or recipe.metric)
+    mode = mode_of(mode, direction) or mode_of(recipe.mode, None) or usual_mode(metric)
     for part in parts_of(recipe).values():
         if metric is None and part.mode is None:
-            _usual_mode(part.metric)  # warns
+            usual_mode(part.metric)  # warns
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.journal.exists() and not load_if_exists:
@@ -276,13 +272,14 @@ def create_study(
     return Study(setup, searcher)
 
 
-def load_study(storage: str | Path) -> Study:
+def load_study(storage: str | Path, *, trust: bool = False) -> Study:
     """The study in that folder, as its last run left it.
 
-    Its recipe is read from a pickle: open only studies that you trust.
+    Results need no recipe. What trains or gives a model loads it, which runs its code: only if you
+    stored it yourself, or say `trust=True` once, after you have looked at the folder's `recipe`.
 
     Raises:
-        StudyError: there is none, or its recipe is not there.
+        StudyError: there is none; and of what needs the recipe: it is not there, or not your own.
     """
     folder = Folder(storage)
     folder.check_begun()
@@ -290,7 +287,9 @@ def load_study(storage: str | Path) -> Study:
     folder.go_on(former)
     return Study(
         Setup(
-            recipe=of_study(folder.load_recipe(former), former),
+            source=UnreadRecipe(
+                former, lambda: of_study(load(folder, former, trust), former)
+            ),
             folder=folder,
             metric=former.get("metric"),
             mode=former.get("mode", "min"),
@@ -298,36 +297,3 @@ def load_study(storage: str | Path) -> Study:
             seed=int(former.get("seed", 0)),
         )
     )
-
-
-def _metric(metric: Any) -> str | None:
-    """The name of the value to rank by."""
-    if metric is not None and not isinstance(metric, str):
-        raise StudyError(f"metric must be the name of one value; got {metric!r}")
-    return metric
-
-
-def _usual_mode(metric: str | None) -> str:
-    """The mode of a study for which none was given; a warning says so if that looks wrong."""
-    if metric is not None and LARGER.intersection(re.split("[_/ .-]", metric.lower())):
-        warnings.warn(
-            f"no mode was given, so that trials with the least {metric!r} count as the best: "
-            'give mode="max", or mode="min" if that is meant',
-            stacklevel=3,
-        )
-    return "min"
-
-
-def _mode(mode: str | None, direction: str | None) -> str | None:
-    """The mode under either name, as "min" or "max"; None: neither was given."""
-    found = {DIRECTIONS.get(each, each) for each in (mode, direction) if each}
-    if not found:
-        return None
-    if len(found) > 1:
-        raise StudyError(
-            f"mode={mode!r} and direction={direction!r} are two names of one thing: give one"
-        )
-    (chosen,) = found
-    if chosen not in DIRECTIONS.values():
-        raise StudyError(f'mode must be "min" or "max"; got {chosen!r}')
-    return chosen

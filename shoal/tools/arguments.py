@@ -127,6 +127,15 @@ RetryFailed = Annotated[
     ),
 ]
 
+# Of what loads a study's recipe.
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="the study's recipe is not yours, and you have looked at it: run its code from now on",
+    ),
+]
+
 # Of `run` alone.
 StopBefore = Annotated[
     float | None,

@@ -12,8 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.trial import Trial, TrialId
+from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError
-from shoal.study.setup import check_recipe_type, data_of
+from shoal.study.setup import data_of
 from shoal.tools.hand_models import HandModel, HandModels, HandTurns
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Tree, TrialError

@@ -68,10 +68,11 @@ def resume(
     timeout: float | None,
     requeue: bool,
     retry_failed: bool,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Go on with a study that was stopped or killed."""
-    study = shoal.load_study(directory)
+    study = shoal.load_study(directory, trust=trust)
     with going_on(study, requeue), concluded(study, as_json):
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
 
@@ -154,6 +155,7 @@ def profile(
     num_samples: int | None,
     seed: int,
     out: Path,
+    trust: bool,
     as_json: bool,
     **wanted: Any,
 ) -> None:
@@ -166,7 +168,7 @@ def profile(
     from shoal.tools import profile_page as page
 
     if Path(target).is_dir():
-        study = shoal.load_study(target)
+        study = shoal.load_study(target, trust=trust)
     else:
         study = open_study(target, None, space, None, None, seed)
     check_driven(study.recipe, "profile")
@@ -208,13 +210,15 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
 
 
 @errors()
-def replay(directory: Path, trial: list[str] | None, as_json: bool) -> None:
+def replay(
+    directory: Path, trial: list[str] | None, trust: bool, as_json: bool
+) -> None:
     """Train each trial again, alone, and compare the checkpoints.
 
     Raises:
         Exit: with 1 when one of them differs.
     """
-    found = shoal.load_study(directory).replay(trial)
+    found = shoal.load_study(directory, trust=trust).replay(trial)
     show({"trials": found}, as_json, replay_lines)
     if not all(row["agrees"] or row["random"] for row in found):
         raise typer.Exit(1)

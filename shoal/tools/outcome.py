@@ -19,7 +19,8 @@ from shoal.harvest.scheduler import SchedulerError
 from shoal.pool.folder import PoolError
 from shoal.reporting.facts.format import plural, score
 from shoal.reporting.live.stream import into_nothing
-from shoal.study.folder import StudyError, StudyPaused, TrialsFailed, function_in
+from shoal.study.code.files import function_in
+from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.core.cluster import RECIPE
-from shoal.study.folder import (
-    StudyError,
+from shoal.study.code.files import (
     code_name,
     function_in,
     load_module,
     recipe_class,
 )
+from shoal.study.folder import StudyError
 from shoal.train.recipe.several.parts import parts_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def recipe_of(file: str) -> "Recipe":
     Raises:
         ValueError: the recipe's class takes arguments without defaults.
     """
-    from shoal.study.setup import as_recipe
+    from shoal.study.code.given import as_recipe
     from shoal.train.adapt.found import recipe_in
 
     path, name = file_and_name(file)

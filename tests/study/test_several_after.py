@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
-from shoal.study.folder import StudyError, load_module
+from shoal.study.code.files import load_module
+from shoal.study.folder import StudyError
 
 TWO = """
 import numpy as np

@@ -12,7 +12,8 @@ import shoal
 from shoal.core.event import Planned
 from shoal.core.plan import Gang
 from shoal.engine.journal import read
-from shoal.study.folder import StudyError, describe_recipe
+from shoal.study.code.files import describe_recipe
+from shoal.study.folder import StudyError
 from shoal.tools.parse import space_of
 from shoal.tools.profile import trials_of
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import platform
 import re
 import subprocess
@@ -446,7 +447,7 @@ def test_a_study_is_resumed_in_a_process_of_its_own(folder: Path) -> None:
             break
         time.sleep(0.1)
     assert "ended with code 2: see resume.log" in heading
-    assert "has no recipe.pkl" in client.get("/part/log?study=few").text
+    assert "has no recipe/recipe.json" in client.get("/part/log?study=few").text
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -466,3 +467,39 @@ def test_the_command_says_where_and_what_is_missing(
     monkeypatch.delitem(sys.modules, "shoal.ui.serve")
     done = CliRunner().invoke(app, ["ui", str(folder)])
     assert done.exit_code == 2 and "pip install 'shoal[ui]'" in done.output
+
+
+class Bomb:
+    """Whoever unpickles it leaves a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.mark}",)
+
+
+def test_the_page_of_a_foreign_study_runs_none_of_its_code(folder: Path) -> None:
+    mark = folder.parent / "HACKED"
+    (folder / "recipe.pkl").write_bytes(pickle.dumps(Bomb(mark)))
+    client = client_of(folder)
+    for path in ("/", "/part/heading", "/part/log", "/trials", "/drawing/curves"):
+        assert client.get(f"{path}?study=few").status_code == 200, path
+    for asked in ({"do": "add", "values": {"lr": "1"}}, {"do": "clone", "trial": "t0"}):
+        answer = client.post("/do", json={"study": "few", **asked}, headers=ORIGIN)
+        assert "error" in answer.json(), asked
+        assert not mark.exists()
+    assert (
+        "not known as your own"
+        in client.post(
+            "/do",
+            json={
+                "study": "few",
+                "do": "add",
+                "values": {"lr": "1"},
+                "max_epochs": "1",
+            },
+            headers=ORIGIN,
+        ).json()["error"]
+    )
+    assert not mark.exists()

@@ -12,7 +12,9 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal, Line, replay
 from shoal.policy import Fifo
 from shoal.profile.measure import believe
-from shoal.study.folder import function_in, last_head
+from shoal.study.code.files import function_in
+from shoal.study.code.saving import save
+from shoal.study.folder import last_head
 from shoal.study.head import Deciders, Head, check_same, head
 from shoal.study.inbox import Inbox, answers
 from shoal.study.loop.searching import Asking, searcher_for
@@ -137,7 +139,7 @@ class HeldStudy:
         data = data_of(setup.recipe)
         now = _head(setup, data, Deciders(searcher, Fifo(), Options()), before)
         check_same(before, now, self.state)
-        setup.folder.save_recipe(setup.recipe)
+        now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
         self._asking = Asking(searcher)
         self._run = self.state.run + 1
         since = 0.0
@@ -150,7 +152,7 @@ class HeldStudy:
         self.note(entries)
 
 
-def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> Head:
+def _head(setup: Setup, data: Any, deciders: Deciders, before: Head) -> dict[str, Any]:
     """The head of the run. If there is no function, no file is named as that of the code."""
     now = {
         **head(setup, data, deciders, before),

@@ -26,7 +26,8 @@ from shoal.core.event import (
 from shoal.core.plan import solo
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.core.visits import next_visit
-from shoal.study.folder import StudyError, code_name
+from shoal.study.code.files import code_name
+from shoal.study.folder import StudyError
 from shoal.study.loop.held import HeldStudy
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.results import check_known

@@ -17,7 +17,8 @@ from shoal.search import (
     SuccessiveHalving,
     nested,
 )
-from shoal.study.folder import StudyError, function_in
+from shoal.study.code.files import function_in
+from shoal.study.folder import StudyError
 from shoal.study.parts.auto import policy_of
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing

@@ -11,7 +11,6 @@ from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.function.objective import numbered
-from shoal.train.recipe.several.recipes import Recipes, aims
 
 COLUMNS = ("id", "status", "value", "best_value", "epochs", "samples")
 
@@ -114,7 +113,7 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
         StudyError: there is no metric, or several recipes have unlike ones; or no trial has a
             score.
     """
-    own = aims(setup.recipe, setup.metric)
+    own = setup.aims
     if own:
         said = ", ".join(
             f"{name} {metric} ({mode})" for name, (metric, mode) in own.items()
@@ -141,13 +140,13 @@ def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:
     Raises:
         StudyError: the study has one recipe, without a name.
     """
-    if not isinstance(setup.recipe, Recipes):
+    if not setup.names:
         raise StudyError(
             "the study has one recipe, not several by name: take study.best_trial"
         )
     trials = results_of(setup, state)
     found = {}
-    for name in setup.recipe.parts:
+    for name in setup.names:
         own = [trial for trial in trials if trial.config.get(RECIPE) == name]
         _, mode = setup.aim({RECIPE: name})
         for best in _best_first(own, mode)[:1]:

@@ -15,6 +15,7 @@ def add(
     values: list[str] | None,
     copy: str | None,
     cold: bool,
+    trust: bool,
     as_json: bool,
     **wishes: Any,
 ) -> None:
@@ -23,7 +24,7 @@ def add(
     Raises:
         StudyError: an option does not go with the others.
     """
-    study = shoal.load_study(directory)
+    study = shoal.load_study(directory, trust=trust)
     config = parse_config(values or [])
     if copy is None:
         name = _enqueue(study, config, cold, **wishes)

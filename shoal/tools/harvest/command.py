@@ -24,7 +24,8 @@ from shoal.harvest.head import RayHead
 from shoal.harvest.observer import Observer
 from shoal.harvest.scheduler import NODE, UNTIL
 from shoal.harvest.slurm import Slurm, SlurmSite
-from shoal.study.folder import Folder, StudyError, function_in
+from shoal.study.code.files import function_in
+from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
 from shoal.study.run import Request, train
 from shoal.tools.outcome import concluded, errors
@@ -191,6 +192,7 @@ def _gone_on(
             f"nothing to go on with in {target}: no run was begun; give the recipe's file, and "
             f"--storage {target}"
         )
+    _ = study.recipe  # if it is refused, that is said before any pilot starts
     deciders = rebuild(former)
     threads = given["threads"] or deciders.options.threads
     policy = given["policy"] or deciders.policy

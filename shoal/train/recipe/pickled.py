@@ -2,20 +2,23 @@
 
 A recipe's own file is no installed package, so the pickle holds the code itself. What that file
 imports from beside it is found again because the pickle names the folder, and loading the pickle
-puts that folder on sys.path. Recipes that an earlier Shoal pickled are read, too, although its
-modules had other names.
+puts that folder on sys.path. Of a recipe that was stored as source it holds the texts as well.
+Recipes that an earlier Shoal pickled are read, too, although its modules had other names.
 """
 
 import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
+
+from shoal.train.recipe.stored.own import MAIN, modules_of, root_of
+from shoal.train.recipe.stored.texts import Text, know, known, text_of
 
 # Where a class that a user's recipe can hold was once, and where it is now.
 # A study's folder holds its recipe for years: leave a line here for every such class that moves.
@@ -60,14 +63,16 @@ def dumps(
     parts: tuple[Any, ...] = (thing,)
     if isinstance(thing, tuple):
         parts = thing
-    modules = list(_modules((*parts, code_of)))
+    modules = list(modules_of((*parts, code_of)))
     registered = cloudpickle.list_registry_pickle_by_value()
     own = {module for module in modules if _is_pickled(module)}
     new = [module for module in own if module.__name__ not in registered]
     for module in new:
         cloudpickle.register_pickle_by_value(module)
     try:
-        folders = dict.fromkeys([*filter(None, map(_folder, modules)), *_found])
+        # The folder of a module with a text in memory need not hold what the text imports.
+        filed = [module for module in modules if text_of(module.__name__) is None]
+        folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_found])
         carried = _Carried(tuple(folders), thing)
         return bytes(cloudpickle.dumps(carried, protocol=5, buffer_callback=aside))
     finally:
@@ -123,7 +128,12 @@ class _Folders:
 
     def __reduce__(self) -> tuple[Any, ...]:
         chosen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        return _prepare_to_import, (self.folders, chosen)
+        texts = tuple(
+            (text.name, text.file, text.content, text.package)
+            for text in known()
+            if text.part is None
+        )
+        return _prepare_to_import, (self.folders, chosen, texts)
 
 
 def _import_from_all(folders: tuple[str, ...]) -> None:
@@ -132,8 +142,16 @@ def _import_from_all(folders: tuple[str, ...]) -> None:
             import_from(folder)
 
 
-def _prepare_to_import(folders: tuple[str, ...], chosen: Mapping[str, str]) -> None:
-    """Import from the folders; variables that this process does not have get their values."""
+def _prepare_to_import(
+    folders: tuple[str, ...],
+    chosen: Mapping[str, str],
+    texts: tuple[tuple[str, str, bytes, bool], ...] = (),
+) -> None:
+    """Import from the folders, and modules that are not there from their texts.
+
+    Variables of the environment that this process does not have get their values.
+    """
+    know(Text(*text) for text in texts)
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
     _import_from_all(folders)
@@ -143,59 +161,9 @@ def _second(_: Any, thing: Any) -> Any:
     return thing
 
 
-def _modules(parts: Iterable[Any]) -> Iterator[ModuleType]:
-    """The modules of the parts' classes and functions, and the packages that those lie in."""
-    for part in parts:
-        for kind in _kinds(part):
-            for name in dict.fromkeys(
-                (kind.__module__, kind.__module__.partition(".")[0])
-            ):
-                module = sys.modules.get(name)
-                if module is not None and not _is_installed(module):
-                    yield module
-
-
-def _kinds(part: Any) -> Iterator[Any]:
-    """The function or the classes of a part, and of what it wraps."""
-    if isinstance(part, FunctionType):
-        yield part
-    else:
-        yield from type(part).__mro__
-    wrapped = getattr(part, "function", None) or getattr(part, "func", None)
-    if wrapped is not None:
-        yield from _kinds(wrapped)
-    for each in _brought(part):
-        yield from each.__mro__ if isinstance(each, type) else (each,)
-
-
-def _brought(part: Any) -> tuple[Any, ...]:
-    """The user's classes and functions in an adapted recipe."""
-    brought = getattr(part, "brought", None)
-    return () if brought is None else tuple(brought())
-
-
 def _is_pickled(module: ModuleType) -> bool:
     """Whether the module's code goes into the pickle; cloudpickle sees to `__main__` itself."""
-    return module.__name__ != "__main__"
-
-
-def _is_installed(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None) or ""
-    top = module.__name__.partition(".")[0]
-    if top == "shoal" or top in sys.stdlib_module_names:
-        return True
-    return not file or "site-packages" in file or "dist-packages" in file
-
-
-def _folder(module: ModuleType) -> str | None:
-    """The folder from which the module is imported by its full name."""
-    if getattr(module, "__file__", None) is None:
-        return None
-    place = Path(str(module.__file__)).resolve()
-    levels = module.__name__.count(".")
-    if place.name == "__init__.py":
-        levels += 1
-    return str(place.parents[levels])
+    return module.__name__ != MAIN
 
 
 # -- reading -----------------------------------------------------------------------------------

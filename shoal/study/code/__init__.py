@@ -1,0 +1,1 @@
+"""How a study's recipe is stored, known as the user's own, and found again."""

@@ -1,0 +1,114 @@
+"""Files with recipes: importing them, and what the journal says of the code in them."""
+
+import hashlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from shoal.study.folder import StudyError
+from shoal.train.recipe import pickled
+from shoal.train.recipe.several.parts import parts_of
+from shoal.train.recipe.stored.texts import RECIPE, Text, imported, text_of
+
+if TYPE_CHECKING:
+    from shoal.train.recipe.recipe import Recipe
+
+
+def load_module(file: Path) -> ModuleType:
+    """Import a Python file under a name of its own; it may import what lies beside it.
+
+    Raises:
+        StudyError: there is no such file, or it raises when imported.
+    """
+    if not file.is_file():
+        raise StudyError(
+            f"there is no file {file}: give the path of a Python file with a shoal.Recipe in it"
+        )
+    text = Text(RECIPE + file.stem, str(file.resolve()), file.read_bytes())
+    pickled.import_from(file.parent)
+    try:
+        return imported(text)
+    except SystemExit as error:
+        raise StudyError(
+            f"{file} ended with {error.code} when it was imported; a script that reads its command "
+            f'line is run as one: shoal run --command "python {file} --lr {{lr}}" '
+            '--space "lr=…" --metric …'
+        ) from error
+    except Exception as error:
+        raise StudyError(
+            f"{file} raised {type(error).__name__} when it was imported: {error}"
+        ) from error
+
+
+def recipe_class(module: ModuleType, name: str | None = None) -> "type[Recipe]":
+    """The recipe of that name in a module; without a name, the only one.
+
+    Raises:
+        StudyError: there is none, several without a name, or none of that name.
+    """
+    from shoal.train.recipe.recipe import Recipe
+
+    found: dict[str, type[Recipe]] = {}
+    for key, value in vars(module).items():
+        is_recipe = inspect.isclass(value) and issubclass(value, Recipe)
+        if is_recipe and value.__module__ == module.__name__:
+            found[key] = value
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name is not None and name in found:
+        return found[name]
+    ask = "say which one with FILE.py:NAME"
+    if name is not None:
+        ask = f"there is no {name}"
+    listed = ", ".join(found) or "(none)"
+    raise StudyError(f"{module.__file__} has the recipes {listed}: {ask}")
+
+
+def function_in(recipe: Any) -> Any:
+    """The function that the recipe calls, if it is a `FunctionRecipe`, which needs torch."""
+    return vars(recipe).get("function") if hasattr(recipe, "run") else None
+
+
+def code_name(recipe: "Recipe") -> str:
+    """What the user calls what is trained: a function's name, or that of a recipe's class."""
+    if function_in(recipe) is not None:
+        return str(recipe.name)  # type: ignore[attr-defined]
+    return str(getattr(_named(recipe), "__name__", type(recipe).__name__))
+
+
+def _named(recipe: Any) -> Any:
+    """The class or function that an adapted recipe is made of; None of other recipes."""
+    return recipe.named() if hasattr(recipe, "named") else None
+
+
+def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
+    """What the journal's head says of a recipe: file, name and a hash of the source."""
+    code = function_in(recipe) or _named(recipe) or type(recipe)
+    about: dict[str, Any] = {
+        "name": code_name(recipe),
+        "file": None,
+        "sha256": None,
+    }
+    parts = parts_of(recipe)
+    if parts:
+        about["parts"] = {name: describe_recipe(each) for name, each in parts.items()}
+        return about
+    if isinstance(code, str):
+        about["command"] = code
+    text = text_of(getattr(code, "__module__", ""))
+    if text is not None:
+        return {**about, "file": text.file, "sha256": text.sha256}
+    try:
+        file = inspect.getsourcefile(code)
+    except (TypeError, OSError):
+        file = None
+    if file is not None and Path(file).is_file():
+        about["file"] = str(Path(file).resolve())
+        about["sha256"] = sha256(Path(file).read_bytes())
+    return about
+
+
+def sha256(content: bytes) -> str:
+    """The content's hash."""
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,134 @@
+"""What a user gave to create a study: a recipe in one of several forms, a metric, a mode."""
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.study.folder import StudyError
+from shoal.train.function.command import CommandRecipe
+from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
+from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.shard import ShardRecipe
+
+# Words in names of metrics of which more is better.
+LARGER = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
+)
+DIRECTIONS = {"minimize": "min", "maximize": "max"}
+
+
+def check_recipe_type(recipe: Any) -> None:
+    """Raise StudyError unless this is an instance of a recipe."""
+    if isinstance(recipe, Mapping):
+        raise StudyError(
+            f"recipes by name are for create_study; here give one of {[*recipe]}"
+        )
+    if isinstance(as_recipe(recipe), FunctionRecipe):
+        raise StudyError(
+            "only recipes can do this; a function drives itself: see docs/functions.md"
+        )
+
+
+def as_recipe(recipe: Any, command: str | None = None) -> Recipe:
+    """The recipe; a function of the configuration, an objective, or a command line, as one.
+
+    None is a study whose function comes later.
+
+    Raises:
+        StudyError: it is neither an instance of a recipe nor a function, or the command is none.
+    """
+    if command is not None:
+        return _command_recipe(recipe, command)
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, Mapping):
+        return _several(recipe)
+    if recipe is None:
+        return function_recipe(nothing)
+    if isinstance(recipe, type) and not hasattr(recipe, "named_parameters"):
+        raise StudyError(
+            f"give an instance: {recipe.__name__}() instead of {recipe.__name__}"
+        )
+    if hasattr(recipe, "named_parameters"):
+        raise StudyError(
+            f"a model is no recipe; got {type(recipe).__name__}: write a shoal.Recipe whose "
+            "configure_model makes it (a LightningModule's class goes into shoal.lightning)"
+        )
+    if not callable(recipe):
+        raise StudyError(
+            "the recipe must be an instance of a shoal.Recipe subclass, or a function "
+            f"train(config); got {type(recipe).__name__}"
+        )
+    try:
+        return function_recipe(recipe)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+
+
+def _several(recipes: Mapping[str, Any]) -> Recipes:
+    """The recipes by name as one.
+
+    Raises:
+        StudyError: one of them is no recipe, or of a kind that trains alone.
+    """
+    try:
+        made = Recipes(recipes)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+    for name, recipe in recipes.items():
+        if isinstance(recipe, Adapted | FunctionRecipe | ShardRecipe):
+            raise StudyError(
+                f"recipe {name!r}, a {type(recipe).__name__}, needs a study of its own: recipes by "
+                "name are of the kind with configure_model and training_step"
+            )
+    return made
+
+
+def _command_recipe(recipe: Any, command: str) -> Recipe:
+    """The command line as a recipe.
+
+    Raises:
+        StudyError: there is a recipe, too, or the command is none.
+    """
+    if recipe is not None:
+        raise StudyError("give a recipe or command=, not both")
+    try:
+        return CommandRecipe(command)
+    except ValueError as error:
+        raise StudyError(str(error)) from error
+
+
+def metric_of(metric: Any) -> str | None:
+    """The name of the value to rank by."""
+    if metric is not None and not isinstance(metric, str):
+        raise StudyError(f"metric must be the name of one value; got {metric!r}")
+    return metric
+
+
+def usual_mode(metric: str | None) -> str:
+    """The mode of a study for which none was given; a warning says so if that looks wrong."""
+    if metric is not None and LARGER.intersection(re.split("[_/ .-]", metric.lower())):
+        warnings.warn(
+            f"no mode was given, so that trials with the least {metric!r} count as the best: "
+            'give mode="max", or mode="min" if that is meant',
+            stacklevel=3,
+        )
+    return "min"
+
+
+def mode_of(mode: str | None, direction: str | None) -> str | None:
+    """The mode under either name, as "min" or "max"; None: neither was given."""
+    found = {DIRECTIONS.get(each, each) for each in (mode, direction) if each}
+    if not found:
+        return None
+    if len(found) > 1:
+        raise StudyError(
+            f"mode={mode!r} and direction={direction!r} are two names of one thing: give one"
+        )
+    (chosen,) = found
+    if chosen not in DIRECTIONS.values():
+        raise StudyError(f'mode must be "min" or "max"; got {chosen!r}')
+    return chosen

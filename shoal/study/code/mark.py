@@ -1,0 +1,137 @@
+"""The mark of a user's own recipes: a keyed hash that only this user can make.
+
+Files of a folder that was unpacked or downloaded belong to the user, too, so that owner and
+permissions cannot tell what the user has made. The key is a file that no archive brings along.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.engine.own import make_folder
+
+KEY = "recipe.key"
+BYTES = 32
+MADE, TRUSTED = "made", "trusted"  # how a recipe has become a user's own
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The user's key. `secret`: None if there is none; `why` then says so."""
+
+    file: Path
+    secret: bytes | None = None
+    why: str = "there is no such file"
+
+    @property
+    def name(self) -> str:
+        """What tells the key from other users' keys, without giving it away."""
+        return hashlib.sha256(b"name of " + (self.secret or b"")).hexdigest()[:16]
+
+    def mark(self, content: bytes, how: str) -> str:
+        """The mark by this key of content that the user has made, or trusted."""
+        marked = f"shoal recipe {how}\0".encode() + content
+        return f"{how} {hmac.new(self.secret or b'', marked, 'sha256').hexdigest()}"
+
+    def standing(self, content: bytes, marks: Mapping[str, str]) -> str | None:
+        """How the content has become the user's own, by its marks; None if it is not."""
+        if self.secret is None:
+            return None
+        found = marks.get(self.name, "").encode()
+        for how in (MADE, TRUSTED):
+            if hmac.compare_digest(found, self.mark(content, how).encode()):
+                return how
+        return None
+
+
+def key_file() -> Path:
+    """Where the user's key is: in the folder for programs' state, XDG_STATE_HOME."""
+    place = os.environ.get("XDG_STATE_HOME")
+    if not place:
+        place = os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(place) / "shoal" / KEY
+
+
+def read_key() -> Key:
+    """The user's key, if there is one that nobody else can read."""
+    file = key_file()
+    try:
+        opened = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        with os.fdopen(opened, "rb") as stream:
+            why = _why_shared(os.fstat(stream.fileno()))
+            secret = stream.read(2 * BYTES)
+    except FileNotFoundError:
+        return Key(file)
+    except OSError as error:
+        return Key(file, why=str(error))
+    if why is None and len(secret) != BYTES:
+        why = f"it has {len(secret)} bytes, not {BYTES}"
+    if why is not None:
+        return Key(file, why=why)
+    return Key(file, secret)
+
+
+def make_key() -> Key:
+    """The user's key; a new one if there is none."""
+    found = read_key()
+    if found.secret is not None or os.path.lexists(found.file):
+        return found
+    try:
+        make_folder(found.file.parent)
+        _put(found.file, secrets.token_bytes(BYTES))
+    except OSError as error:
+        return Key(found.file, why=f"it cannot be made: {error}")
+    return read_key()
+
+
+def _put(file: Path, content: bytes) -> None:
+    """Write the file whole, unless another process has made it meanwhile."""
+    opened, beside = tempfile.mkstemp(dir=file.parent)  # for this user alone
+    try:
+        with os.fdopen(opened, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with suppress(FileExistsError):
+            os.link(beside, file)
+    finally:
+        os.unlink(beside)
+
+
+def _why_shared(found: os.stat_result) -> str | None:
+    """Why others may know what is in the file; None if they do not."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no file"
+    if not hasattr(os, "getuid"):  # where files have no such owners
+        return None
+    if found.st_uid != os.getuid():
+        return f"it belongs to user {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return f"others may read it (mode {mode:o}; chmod 600)"
+    return None
+
+
+def why_foreign(file: Path) -> str | None:
+    """Why somebody else may have written this file; None if only this user can."""
+    found = file.stat()
+    if not hasattr(os, "getuid"):
+        return None
+    if found.st_uid not in (os.getuid(), 0):
+        return f"it belongs to user {found.st_uid}"
+    mode = stat.S_IMODE(found.st_mode)
+    others = 0o022
+    if (
+        found.st_gid == found.st_uid
+    ):  # a group of this user alone, as many systems have it
+        others = 0o002
+    if mode & others:
+        return f"others may write to it (mode {mode:o})"
+    return None

@@ -1,0 +1,190 @@
+"""Modules that are imported from a text in memory instead of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source, spec_from_loader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from shoal.train.recipe.stored.form import restored
+from shoal.train.recipe.stored.statements import chosen
+
+RECIPE = "shoal_recipe_"  # begins the names of modules that nothing imports by name
+
+
+class OtherModule(ValueError):  # noqa: N818 - what there is, as its reader sees it
+    """This process has imported another module of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptPart:
+    """What of a script is needed: some of its definitions, and values of some of its variables.
+
+    The rest of a script is not run again: it would begin the study once more.
+    """
+
+    wanted: tuple[str, ...]
+    values: Mapping[str, Any]  # variables that the definitions read, as forms
+    later: Mapping[str, Any]  # variables that are made of the definitions
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a module. `file`: where it was; that need not be there any more."""
+
+    name: str
+    file: str
+    content: bytes
+    package: bool = False
+    part: ScriptPart | None = None  # of a script, what is needed of it
+
+    @property
+    def sha256(self) -> str:
+        """The text's hash."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class TextLoader(InspectLoader):
+    """Imports one module from its text."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def get_source(self, fullname: str) -> str:
+        """The text, for tracebacks and `inspect`."""
+        return decode_source(self.text.content)
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether the module is a package."""
+        return self.text.package
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What is run when the module is imported."""
+        content: Any = self.text.content
+        if self.text.part is not None:
+            part = self.text.part
+            content = chosen(content, part.wanted, {*part.values, *part.later})
+        code: CodeType = compile(content, self.text.file, "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code; of a script, among the values of its variables."""
+        names = vars(module)
+        part = self.text.part or ScriptPart((), {}, {})
+        names.update({name: restored(form) for name, form in part.values.items()})
+        exec(self.get_code(self.text.name), names)
+        names.update({name: restored(form) for name, form in part.later.items()})
+
+
+class _TextFinder(MetaPathFinder):
+    """Finds the modules whose texts are known here."""
+
+    def __init__(self, texts: dict[str, Text]) -> None:
+        self.texts = texts
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """How to import the module; None if its text is not known here."""
+        text = self.texts.get(fullname)
+        return None if text is None else _spec(text)
+
+
+_known: dict[str, Text] = {}
+# Folders of modules that are no packages by a file of their own, as if they had an empty one.
+_folders: dict[str, Text] = {}
+# The last two come after all other ways to import, the first one before them for a while.
+_before, _after, _last = _TextFinder(_known), _TextFinder(_known), _TextFinder(_folders)
+
+
+def _spec(text: Text) -> ModuleSpec:
+    spec = spec_from_loader(text.name, TextLoader(text), origin=text.file)
+    assert spec is not None
+    spec.has_location = True
+    if text.package:
+        spec.submodule_search_locations = [str(Path(text.file).parent)]
+    return spec
+
+
+def known() -> tuple[Text, ...]:
+    """The texts of modules that this process can import."""
+    return tuple(_known.values())
+
+
+def text_of(name: str) -> Text | None:
+    """The text that a module of this process was imported from; None if it came from a file."""
+    loader = getattr(sys.modules.get(name), "__loader__", None)
+    return loader.text if isinstance(loader, TextLoader) else None
+
+
+def know(texts: Iterable[Text]) -> None:
+    """Let this process import these modules, where it finds no others of their names."""
+    for text in texts:
+        _known[text.name] = text
+        place = Path(text.file).parent / "of"
+        if text.package:
+            place = place.parent
+        above = text.name.rpartition(".")[0]
+        while above:
+            place = place.parent
+            _folders[above] = Text(above, str(place / "__init__.py"), b"", True)
+            above = above.rpartition(".")[0]
+    if _after not in sys.meta_path:
+        sys.meta_path += [_after, _last]
+
+
+def imported(text: Text) -> ModuleType:
+    """The module of this text, imported anew.
+
+    Raises:
+        Exception: whatever its code raises.
+    """
+    spec = _spec(text)
+    module = ModuleType(text.name)
+    module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, text.file
+    sys.modules[text.name] = module
+    TextLoader(text).exec_module(module)
+    return module
+
+
+@contextmanager
+def preferred(texts: Iterable[Text]) -> Iterator[None]:
+    """Within it, imports take these texts first; afterwards, where there are no other modules.
+
+    Raises:
+        OtherModule: this process has imported another module under the name of one.
+    """
+    found = list(texts)
+    for text in found:
+        _make_way(text)
+    know(found)
+    sys.meta_path.insert(0, _before)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_before)
+
+
+def _make_way(text: Text) -> None:
+    """See that the text's module is imported from it, or is the one that is there already."""
+    there = sys.modules.get(text.name)
+    if there is None or text_of(text.name) == text:
+        return
+    if text.name.startswith(RECIPE):
+        del sys.modules[text.name]  # classes that were made of it go on as they are
+        return
+    file = Path(getattr(there, "__file__", None) or "")
+    content = getattr(text_of(text.name), "content", None)
+    if content is None and file.is_file():
+        content = text.content if file == Path(text.file) else file.read_bytes()
+    if content == text.content:
+        return
+    raise OtherModule(
+        f"this process has imported another module {text.name} ({file or 'without a file'})"
+    )
