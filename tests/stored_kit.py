@@ -189,9 +189,17 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
 
 # What the status and the page say since the stored studies were digested.
 SAID_SINCE = frozenset(
-    ["dealt_bytes", "formed", "rescales", "shares", "starting", "waiting"]
+    [
+        "dealt_bytes",
+        "formed",
+        "harvest",
+        "rescales",
+        "shares",
+        "starting",
+        "waiting",
+    ]
 )
-SHOWN_SINCE = frozenset(["overhead"])
+SHOWN_SINCE = frozenset(["harvest", "overhead"])
 
 
 def status(folder: Path) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from shoal.engine.journal import Line, read
 from shoal.engine.own import make_folder, write_private
-from shoal.reporting import measured, packing, sections, tables
+from shoal.reporting import harvest, measured, packing, sections, tables
 from shoal.reporting.charts.configs import parallel, scatters
 from shoal.reporting.charts.figures import Figure, learning
+from shoal.reporting.charts.harvest import harvest as harvest_drawing
 from shoal.reporting.charts.slots import gantt, use
 from shoal.reporting.facts.metrics import Account, account
 from shoal.reporting.facts.params import Parameter, parameters
@@ -77,6 +78,7 @@ def page_of(facts: Account, title: str | None, folder: str | None) -> str:
         "best": ("Trials", tables.trials(facts, varying, same)),
         "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
         "slots": ("Slots", _slots(facts, chart, drawings)),
+        "harvest": ("Harvest", harvest.harvest(facts)),
         "overhead": ("What the policy took", measured.overhead(facts)),
         "feeders": ("Feeders", measured.feeders(facts)),
         "configs": ("Configuration and score", _configs(facts, drawings)),
@@ -104,6 +106,7 @@ def _drawings(
         "curves": learning(facts) or None,
         "gantt": bars,
         "use": use(facts),
+        "harvest": harvest_drawing(facts),
         "parallel": parallel(facts, varying),
         "scatter": scatters(facts, varying),
     }

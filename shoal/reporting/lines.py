@@ -11,6 +11,7 @@ from shoal.reporting.facts.format import (
     config,
     count,
     duration,
+    number,
     plural,
     score,
     share,
@@ -36,6 +37,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *_feeder_lines(found),
         *_given_lines(found),
         *_policy_lines(found),
+        *_harvest_lines(found),
         *_rescale_lines(found),
         *_sample_lines(found),
         *_repeated_lines(found),
@@ -182,6 +184,25 @@ def _policy_lines(found: Mapping[str, Any]) -> list[str]:
         return []
     name = f"auto ({choice['objective']})"
     return [f"policy   {name}: {choice['follows']}, because {choice['why']}"]
+
+
+def _harvest_lines(found: Mapping[str, Any]) -> list[str]:
+    """What came of slots that came and went."""
+    whole = found.get("harvest")
+    if not whole:
+        return []
+    offered = whole["offered"]
+    line = (
+        f"harvest  {duration(offered)} of slots offered, {share(whole['used'], offered)} used; "
+        f"as {number(whole['slots'], 3)} slots that stay"
+    )
+    if whole["efficiency"] is not None:
+        line += f"; U {share(whole['efficiency'], 1.0)}"
+    lost = (
+        f"{share(whole['preempted'], offered)} to preemption, "
+        f"{share(whole['rescaled'], offered)} to rescaling"
+    )
+    return [f"{line}; lost {lost}"]
 
 
 def _rescale_lines(found: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from shoal.reporting.facts.format import (
     number,
     score,
 )
+from shoal.reporting.facts.harvest import Yield
 from shoal.reporting.facts.metrics import Account, account, given_rows
 from shoal.reporting.facts.rows import TrialRow
 
@@ -46,6 +47,8 @@ def summary(
     - training: the share of slot time that went to it;
     - shares: as of `Account.shares`; waiting: seconds that each slot waited; formed: what the
       policy started at one time, and how long that ran, for `flotilla` and `rounds`;
+    - harvest: of slots that came and went, the whole and bins: slot-seconds offered, used, useful,
+      of the reference, preempted, rescaled; slots (eq. 18), efficiency (U), returned (Fig. 8);
     - rescales: what each change of a running trial's width cost and gained, in seconds;
     - samples; throughput: samples/s while there were slots;
     - repeated: falls, visits, samples, seconds, and the same by trial;
@@ -83,6 +86,25 @@ def _head(facts: Account) -> dict[str, Any]:
         "mode": facts.mode,
         "status": facts.status,
         "stopped": _stopped(facts),
+    }
+
+
+def _harvest(facts: Account) -> dict[str, Any] | None:
+    """What came of slots that came and went; None: they stayed."""
+    found = facts.harvest
+    if found is None:
+        return None
+    bins = [_yield(each) for each in found.bins]
+    return {**_yield(found.whole), "nodes": found.nodes, "bins": bins}
+
+
+def _yield(each: Yield) -> dict[str, Any]:
+    """One part's figures, also those that follow from others."""
+    return {
+        **each._asdict(),
+        "slots": each.slots,
+        "efficiency": each.efficiency,
+        "returned": each.returned,
     }
 
 
@@ -134,6 +156,7 @@ def _work(facts: Account) -> dict[str, Any]:
         "shares": facts.shares,
         "waiting": waiting(facts.use),
         "formed": [formed._asdict() for formed in facts.overhead.formed],
+        "harvest": _harvest(facts),
         "rescales": [change._asdict() for change in facts.rescales],
         "samples": facts.trained,
         "throughput": facts.throughput,

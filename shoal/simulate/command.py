@@ -22,6 +22,7 @@ from shoal.simulate.site import slurm
 from shoal.simulate.site.learnt import horizon, together, with_log
 from shoal.simulate.site.watch import record
 from shoal.simulate.site.written import write_log
+from shoal.simulate.site.yielded import figures_of, lines_of
 from shoal.simulate.spec import Spec, load_spec
 from shoal.simulate.stats import describe
 from shoal.simulate.trace import IdleLog, TraceError
@@ -66,12 +67,14 @@ def simulate(
     names = _names([Path(path) for path in specs])
     for path, name in zip(specs, names, strict=True):
         spec = load_spec(path)
-        runs = _runs(spec, _chosen(spec, path, policies), keep=out is not None)
+        keep = out is not None or bool(spec.script)
+        runs = _runs(spec, _chosen(spec, path, policies), keep)
         results = _results(runs)
         data = {"spec": str(path), "title": spec.title, "policies": results}
         if lines:
             lines.append("")
         lines += [spec.title, *table(results), *_notes(results)]
+        lines += lines_of(results)
 
         if out is not None:
             data["page"] = str(_pages(spec, Path(out), name, runs))
@@ -84,7 +87,11 @@ def _runs(spec: Spec, policies: Policies, keep: bool) -> Runs:
     """The study of the spec under each policy; `keep`: with their journals."""
     runs: Runs = {}
     for label, policy in policies.items():
-        runs[label] = run_spec(spec, policy, keep)
+        figures, journal = run_spec(spec, policy, keep)
+        if spec.script and journal is not None:
+            ended = figures["finished"]
+            figures["harvest"] = figures_of(spec.idle, ended, journal.lines)
+        runs[label] = figures, journal
     return runs
 
 

@@ -12,6 +12,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import Stalled, run
+from shoal.profile.given import Given
 from shoal.simulate.arrivals import Arrivals
 from shoal.simulate.spec import Spec
 
@@ -89,7 +90,7 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
         seed=spec.seed,
         checkpoint_every=spec.checkpoint_every,
     )
-    opened = Opened(1, spec.shards)
+    opened = Opened(1, spec.shards, _head(spec))
     kept.append(0.0, opened)
     meter = RunMeter()
     stalled = None
@@ -111,6 +112,15 @@ def run_spec(spec: Spec, policy: Policy[Any], keep: bool = False) -> Simulated:
         ):  # a log that is over leaves no slots: that is no fault of the policy
             stalled = str(error)
     return _figures(spec, meter, stalled, process_time() - begin), journal
+
+
+def _head(spec: Spec) -> dict[str, Any]:
+    """What the journal says of the study: that it is simulated, and how fast trials are."""
+    rows = [
+        {"config": dict(values), "figures": dict(figures)}
+        for values, figures in Given.of(spec.profile.rows).rows
+    ]
+    return {"simulated": True, "given": rows}
 
 
 def _figures(

@@ -19,6 +19,7 @@ from shoal.profile.table import Row, Table
 from shoal.simulate.arrivals import Arrival, arrivals_of
 from shoal.simulate.fields import Fields, SpecError
 from shoal.simulate.site.learnt import with_log
+from shoal.simulate.site.pilots import Pilots
 from shoal.simulate.tables import (
     holding,
     knows_ends,
@@ -27,6 +28,7 @@ from shoal.simulate.tables import (
     shards_of,
     slots_of,
 )
+from shoal.simulate.trace import IdleLog
 
 __all__ = ["Spec", "SpecError", "load_spec"]
 
@@ -39,6 +41,7 @@ TOP = (
     "checkpoint_every",
     "slots",
     "log",
+    "harvest",
     "data",
     "hop",
     "trials",
@@ -52,7 +55,8 @@ class Spec:
     """What a simulation needs.
 
     `slots`: those there from the beginning. `script`: slots that come and go. `until`: seconds
-    after which the simulation stops; None: at the end of the work.
+    after which the simulation stops; None: at the end of the work. `idle`: the log, of which pilots
+    get a part.
     """
 
     title: str
@@ -65,6 +69,7 @@ class Spec:
     until: Seconds | None = None
     seed: int = 0
     checkpoint_every: Seconds = 300.0
+    idle: IdleLog | None = None
 
 
 def load_spec(path: str | Path) -> Spec:
@@ -91,9 +96,17 @@ def _spec(top: Fields) -> Spec:
     there = slots
     script: Script = ()
     until = None
+    idle = None
+    if "harvest" in top and "log" not in top:
+        raise SpecError(
+            top.file, "[harvest]", "there is nothing to harvest without [log]"
+        )
     if "log" in top:
         log, of_nodes = log_of(top.table("log"))
         speeds |= of_nodes
+        idle = log
+        if "harvest" in top:
+            log = _pilots(top.table("harvest")).slots_in(log)
         script = tuple(log.script(knows_ends(top.table("log"))))
         until = log.span
         there = slots or log.slots
@@ -114,6 +127,18 @@ def _spec(top: Fields) -> Spec:
         until=_until(top, until),
         seed=seed,
         checkpoint_every=top.number("checkpoint_every", 300.0, least=0),
+        idle=idle,
+    )
+
+
+def _pilots(given: Fields) -> Pilots:
+    """How idle nodes are taken."""
+    usual = Pilots()
+    given.only(("tick", "min_ticks", "start"))
+    return Pilots(
+        given.number("tick", usual.tick, above=0),
+        given.whole("min_ticks", usual.min_ticks, least=1),
+        given.number("start", usual.start, least=0),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -155,6 +155,7 @@ def test_stats_say_what_elastic_takes(tmp_path: Path) -> None:
 # -- a file of events ------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(1, 9)),

@@ -5,15 +5,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.core.cluster import RECIPE, SlotId
+from shoal.core.event import Joined
 from shoal.core.fold import fold
+from shoal.core.plan import Gang, Lane
 from shoal.core.state import Figures, State
-from shoal.core.trial import Samples, Seconds, Value
+from shoal.core.trial import Samples, Seconds, TrialId, Value
 from shoal.engine.journal import Line
+from shoal.profile.given import Given
+from shoal.profile.measure import believe, measured
 from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
+from shoal.reporting.facts.cost.outcome import OutcomeTally
 from shoal.reporting.facts.cost.overhead import Overhead, OverheadTally
 from shoal.reporting.facts.cost.rescales import WidthChange, WidthTally
 from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
+from shoal.reporting.facts.harvest import Harvest, Speeds, harvested
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -52,6 +58,7 @@ class Account:
     feeders: Feeders = field(default_factory=dict)
     overhead: Overhead = Overhead()
     rescales: tuple[WidthChange, ...] = ()  # of running trials
+    harvest: Harvest | None = None  # of slots that came and went
     starting: Seconds = 0.0  # in which runs waited for their first slots
     # Of several recipes with metrics of their own: the account of each one's trials, by its name.
     by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
@@ -222,6 +229,8 @@ class Accounting:
         self._tally = Tally()
         self._overhead = OverheadTally()
         self._rescales = WidthTally()
+        self._outcome = OutcomeTally()
+        self._nodes: dict[SlotId, str] = {}
         self._drawing = Drawing()
         self._state = State()
         self._entries = 0
@@ -233,6 +242,9 @@ class Accounting:
             self._tally.take(time, entry)
             self._overhead.take(time, entry)
             self._rescales.take(time, entry)
+            self._outcome.take(time, entry)
+            if isinstance(entry, Joined):
+                self._nodes |= {slot.id: slot.node for slot in entry.slots}
             self._drawing.take(time, entry)
         self._state = fold(self._state, (line.entry for line in new))
         self._entries += len(new)
@@ -267,6 +279,7 @@ class Accounting:
         state = self._state
         drawn = self._drawing.so_far(goes_on)
         finished = bool(state.known) and not state.trials
+        changes = self._rescales.so_far()
         return Account(
             head=tally.head,
             metric=metric,
@@ -283,8 +296,30 @@ class Accounting:
             splits=tuple(tally.splits),
             feeders={**tally.feeders},
             overhead=self._overhead.so_far(),
-            rescales=self._rescales.so_far(),
+            rescales=changes,
+            harvest=harvested(
+                drawn, self._nodes, self._outcome, changes, self._speeds()
+            ),
         )
+
+    def _speeds(self) -> Speeds:
+        """What is known of the trials' speed: as measured, or as it was given."""
+        given = Given(tuple(given_rows(self._tally.head)))
+        belief = believe(self._state, given)
+        known = any("rate" in name for name in measured(belief) or ())
+        known = known or any("rate" in figures for _, figures in given.rows)
+
+        def stand(trial: TrialId, before: int, after: int) -> Seconds:
+            gangs = (_of_width(trial, width) for width in (before, after))
+            return belief.switch(*gangs)
+
+        return Speeds(self._state.known, belief.curve if known else None, stand)
+
+
+def _of_width(trial: TrialId, width: int) -> Gang:
+    """The trial on so many slots."""
+    slots = tuple(SlotId(str(number)) for number in range(width))
+    return Gang((Lane(trial, slots),))
 
 
 def _aims(head: Mapping[str, Any], metric: str | None) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ class WidthChange(NamedTuple):
     `stood`: seconds without training. `old_rate`, `new_rate`: samples/s before and after, without
     the time in which it evaluated, saved or stood still. `saved`: by how many seconds it made what
     it made at the new width sooner than it would have made it at the old one; below 0: later. What
-    nobody measured is None.
+    nobody measured is None. `forced`: when slots of it left; None: a plan wanted the change.
     """
 
     trial: TrialId
@@ -45,6 +45,7 @@ class WidthChange(NamedTuple):
     old_rate: float | None
     new_rate: float | None
     saved: Seconds | None
+    forced: Seconds | None = None
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class _Rescale:
     trial goes on in the old stretch as well (`going_on`); and `new` counts from the plan on.
     `believed`: the rate measured at the old width, if any was. `stood`: seconds without training,
     as measured. `reported`: when the trial last reported what its seconds went to; `switched`: how
-    many of them went to switching, the first time.
+    many of them went to switching, the first time. `forced`: as of `WidthChange`.
     """
 
     trial: TrialId
@@ -120,6 +121,7 @@ class _Rescale:
     made: bool = False
     reported: Seconds | None = None
     switched: Seconds | None = None
+    forced: Seconds | None = None
 
     @property
     def figure(self) -> str:
@@ -168,9 +170,8 @@ class _Rescale:
         if made > 0 and old_rate:
             saved = made / old_rate - total
         widths = self.old.width, self.new.width
-        return WidthChange(
-            self.trial, self.time, *widths, stood, old_rate, new_rate, saved
-        )
+        figures = stood, old_rate, new_rate, saved
+        return WidthChange(self.trial, self.time, *widths, *figures, self.forced)
 
 
 class WidthTally:
@@ -239,15 +240,17 @@ class WidthTally:
             if not rest:
                 del self._held[trial]
             elif rest != held:
-                self._change(time, trial, len(rest))
+                self._change(time, trial, len(rest), forced=time)
 
-    def _change(self, time: Seconds, trial: TrialId, width: int) -> None:
+    def _change(
+        self, time: Seconds, trial: TrialId, width: int, forced: Seconds | None = None
+    ) -> None:
         """The trial is to go on with so many slots."""
         old = self._at[trial]
         done = self._done.get(trial, 0.0)
         new = _AtWidth(width, time, done, time, done)
         believed = self._rate(trial, old.width)
-        change = _Rescale(trial, time, replace(old), new, old, believed)
+        change = _Rescale(trial, time, replace(old), new, old, believed, forced=forced)
         self._at[trial] = new
         self._last[trial] = change
         self._changes.append(change)

@@ -1,0 +1,381 @@
+"""What a study made of slots that came and went.
+
+Liu et al., BFTrainer, 2021, section 4.1: the resource integral (eq. 17), the equivalent number of
+static slots (eq. 18), and the efficiency U against the same trials on so many dedicated slots.
+Work is measured in seconds that it takes on one slot, by the measured profile, so that unlike
+trials add up.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from shoal.core.cluster import SlotId
+from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.reporting.facts.bars import Chart, Span
+from shoal.reporting.facts.cost.outcome import OutcomeTally
+from shoal.reporting.facts.cost.rescales import WidthChange
+
+# A slot that is back within this time did not go: its process was started anew.
+BACK: Seconds = 60.0
+# The paper's bins; a shorter study has shorter ones, so that it has some.
+LENGTHS = (21600.0, 10800.0, 3600.0, 1800.0, 600.0, 300.0, 60.0, 30.0, 10.0, 5.0, 1.0)
+FEWEST = 4  # bins
+
+Curve = Callable[[TrialId, int], Sequence[float]]  # samples/s at widths 1, 2, …
+Piece = tuple[float, int]  # what a slot more gains, and how many slots gain so much
+Kind = tuple[Piece, ...]
+
+
+class Yield(NamedTuple):
+    """What came of the slots from `start` to `end`; slot-seconds.
+
+    `offered`: that slots were there. `used`: that a gang held them. `useful`: seconds that the work
+    which lasts takes on one slot; `reference`: the same of the trials that were under way, on as
+    many dedicated slots. None: nothing is known of their speed. `preempted`: lost because slots
+    left: units that were cut, work after the last durable state, and the standing still of trials
+    that went on with fewer. `rescaled`: in which trials stood still because a plan gave them more
+    or fewer.
+    """
+
+    start: Seconds
+    end: Seconds
+    offered: Seconds
+    used: Seconds
+    useful: Seconds | None
+    reference: Seconds | None
+    preempted: Seconds
+    rescaled: Seconds
+
+    @property
+    def slots(self) -> float:
+        """The equivalent number of static slots, eq. 18."""
+        return self.offered / (self.end - self.start)
+
+    @property
+    def efficiency(self) -> float | None:
+        """U: what was made over what dedicated slots would have made."""
+        if self.useful is None or not self.reference:
+            return None
+        return self.useful / self.reference
+
+    @property
+    def returned(self) -> float | None:
+        """Return on rescaling: slot-seconds of work for each slot-second of standing still."""
+        if self.useful is None or self.rescaled <= 0:
+            return None
+        return self.useful / self.rescaled
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """The whole, and bins of equal length. `nodes`: node-seconds with a slot at least."""
+
+    whole: Yield
+    bins: tuple[Yield, ...]
+    nodes: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What is known of the trials. `curve` None: nothing is known of their speed.
+
+    `stand`: seconds that a trial stands still when it goes from so many slots to so many.
+    """
+
+    trials: Mapping[TrialId, Trial]
+    curve: Curve | None
+    stand: Callable[[TrialId, int, int], Seconds]
+
+
+def harvested(
+    chart: Chart,
+    nodes: Mapping[SlotId, str],
+    outcome: OutcomeTally,
+    changes: Iterable[WidthChange],
+    speeds: Speeds,
+) -> Harvest | None:
+    """What was made of slots that came and went; None: they stayed."""
+    if not _came_or_went(chart):
+        return None
+    start = min(span[0] for spans in chart.spans.values() for span in spans)
+    end = chart.end
+    if end <= start:
+        return None
+    places = _bins(start, end)
+    cuts = _Cuts(places)
+    listed = list(changes)
+    gone_on = {(each.forced, each.trial) for each in listed}
+    cut = {key: since for key, since in outcome.cut.items() if key not in gone_on}
+    _slots_in(cuts, chart, cut)
+    _changes_in(cuts, listed, speeds, end)
+    if speeds.curve is not None:
+        _work_in(cuts, outcome, speeds.curve)
+    parts = _yields(places, cuts, outcome, speeds)
+    whole = _whole(parts, outcome, speeds)
+    return Harvest(whole, parts, _node_seconds(chart, nodes))
+
+
+def _came_or_went(chart: Chart) -> bool:
+    """Whether slots joined after the first ones of a run, or left for good or for a while."""
+    for begin, end in chart.runs:
+        inside = [
+            [span for span in spans if begin <= span[0] < end]
+            for spans in chart.spans.values()
+        ]
+        spans = [each for each in inside if each]
+        first = min((each[0][0] for each in spans), default=end)
+        for each in spans:
+            gaps = (after[0] - before[1] for before, after in pairwise(each))
+            if each[0][0] > first or each[-1][1] < end or max(gaps, default=0) > BACK:
+                return True
+    return False
+
+
+def _bins(start: Seconds, end: Seconds) -> list[Span]:
+    """Bins of the largest length that gives a few of them; the last may be shorter."""
+    span = end - start
+    length = next((each for each in LENGTHS if each * FEWEST <= span), span / FEWEST)
+    edges = [start]
+    while edges[-1] + length < end - 1e-9 * span:
+        edges.append(edges[-1] + length)
+    return list(pairwise([*edges, end]))
+
+
+class _Cuts:
+    """Sums by bin."""
+
+    def __init__(self, places: Sequence[Span]) -> None:
+        self._start = places[0][0]
+        self._length = places[0][1] - places[0][0]
+        self._count = len(places)
+        self.offered = [0.0] * len(places)
+        self.used = [0.0] * len(places)
+        self.useful = [0.0] * len(places)
+        self.preempted = [0.0] * len(places)
+        self.rescaled = [0.0] * len(places)
+
+    def add(
+        self, which: list[float], start: Seconds, end: Seconds, amount: float
+    ) -> None:
+        """Spread an amount evenly over the bins from `start` to `end`."""
+        first, last = self._place(start), self._place(end)
+        if first == last or end <= start:
+            which[last] += amount
+            return
+        for place in range(first, last + 1):
+            low = max(start, self._start + place * self._length)
+            high = end
+            if place < last:
+                high = self._start + (place + 1) * self._length
+            which[place] += amount * max(0.0, high - low) / (end - start)
+
+    def _place(self, at: Seconds) -> int:
+        place = int((at - self._start) // self._length)
+        return min(max(0, place), self._count - 1)
+
+
+def _slots_in(
+    cuts: _Cuts, chart: Chart, cut: Mapping[tuple[Seconds, TrialId], Seconds]
+) -> None:
+    """Slot-seconds that were there, that were used, and of units cut as slots left.
+
+    `cut`: up to when the trials whose units were cut had reported what they made. Those that went
+    on with fewer slots are not among them: they lost at most a step.
+    """
+    for slot, spans in chart.spans.items():
+        for start, end in spans:
+            cuts.add(cuts.offered, start, end, end - start)
+            cuts.add(cuts.used, start, end, end - start)
+        for bar in chart.bars.get(slot, ()):
+            length = bar.end - bar.start
+            if bar.kind == "idle":
+                cuts.add(cuts.used, bar.start, bar.end, -length)
+            if bar.kind == "lost" and bar.trial is not None:
+                since = max(bar.start, cut.get((bar.end, bar.trial), bar.end))
+                cuts.add(cuts.preempted, since, bar.end, bar.end - since)
+
+
+def _changes_in(
+    cuts: _Cuts, changes: Sequence[WidthChange], speeds: Speeds, end: Seconds
+) -> None:
+    """Slot-seconds in which trials stood still to change their width.
+
+    Where nobody measured that of a change, it takes what the profile says, but not longer than
+    until the trial's next change.
+    """
+    until: dict[TrialId, Seconds] = {}
+    for change in reversed(changes):
+        trial, time, before, after = change[:4]
+        stood = change.stood
+        if stood is None:
+            stood = speeds.stand(trial, before, after)
+        stood = min(stood, max(0.0, until.get(trial, end) - time))
+        until[trial] = time
+        which = cuts.rescaled if change.forced is None else cuts.preempted
+        cuts.add(which, time, time + stood, stood * after)
+
+
+def _work_in(cuts: _Cuts, outcome: OutcomeTally, curve: Curve) -> None:
+    """Work that lasts, and work that was lost, in seconds of one slot."""
+    for trial in outcome.trials:
+        rate = curve(trial, 1)[0]
+        for start, end, samples in outcome.made(trial):
+            cuts.add(cuts.useful, start, end, samples / rate)
+    for at, trial, samples in outcome.fallen:
+        cuts.add(cuts.preempted, at, at, samples / curve(trial, 1)[0])
+
+
+def _yields(
+    places: Sequence[Span], cuts: _Cuts, outcome: OutcomeTally, speeds: Speeds
+) -> tuple[Yield, ...]:
+    """What came of each bin."""
+    found = []
+    for number, (start, end) in enumerate(places):
+        useful = reference = None
+        if speeds.curve is not None:
+            useful = cuts.useful[number]
+            slots = cuts.offered[number] / (end - start)
+            reference = _reference(outcome, speeds, slots, (start, end))
+        found.append(
+            Yield(
+                start,
+                end,
+                cuts.offered[number],
+                cuts.used[number],
+                useful,
+                reference,
+                cuts.preempted[number],
+                cuts.rescaled[number],
+            )
+        )
+    return tuple(found)
+
+
+def _whole(parts: Sequence[Yield], outcome: OutcomeTally, speeds: Speeds) -> Yield:
+    """All bins together, against as many dedicated slots all the time."""
+    start, end = parts[0].start, parts[-1].end
+    offered = sum(part.offered for part in parts)
+    useful = reference = None
+    if speeds.curve is not None:
+        useful = sum(part.useful or 0.0 for part in parts)
+        slots = offered / (end - start)
+        reference = _reference(outcome, speeds, slots, (start, end))
+    return Yield(
+        start,
+        end,
+        offered,
+        sum(part.used for part in parts),
+        useful,
+        reference,
+        sum(part.preempted for part in parts),
+        sum(part.rescaled for part in parts),
+    )
+
+
+def _node_seconds(chart: Chart, nodes: Mapping[SlotId, str]) -> Seconds:
+    """For how long nodes had slots."""
+    by_node: dict[str, list[Span]] = {}
+    for slot, spans in chart.spans.items():
+        by_node.setdefault(nodes.get(slot, str(slot)), []).extend(spans)
+    total = 0.0
+    for spans_there in by_node.values():
+        until = float("-inf")
+        for start, end in sorted(spans_there):
+            total += max(0.0, end - max(start, until))
+            until = max(until, end)
+    return total
+
+
+# -- the same trials on dedicated slots ------------------------------------------------------------
+
+
+def _reference(
+    outcome: OutcomeTally, speeds: Speeds, slots: float, span: Span
+) -> Seconds:
+    """What the trials that were under way would have made on so many slots: A_s of the paper.
+
+    The slots are shared out as well as can be at each time; slots may be parted.
+    """
+    kinds = _kinds(outcome, speeds, slots)
+    total = 0.0
+    for start, end, here in _under_way(outcome.left, kinds, span):
+        total += (end - start) * _filled(here, slots)
+    return total
+
+
+def _kinds(outcome: OutcomeTally, speeds: Speeds, slots: float) -> dict[TrialId, Kind]:
+    """How each trial gains by slots; trials of one kind gain alike."""
+    assert speeds.curve is not None
+    found = {}
+    for _, trial, change in outcome.left:
+        if change > 0 and trial not in found:
+            fewest, most = speeds.trials[trial].widths
+            most = max(fewest, min(most, int(slots) + 1))
+            rates = speeds.curve(trial, most)
+            found[trial] = _gains([rate / rates[0] for rate in rates], fewest)
+    return found
+
+
+def _gains(worth: Sequence[float], fewest: int) -> Kind:
+    """The upper hull of what 0, `fewest`, … slots are worth, as pieces of falling gain."""
+    hull: list[tuple[int, float]] = [(0, 0.0)]
+    for width in range(fewest, len(worth) + 1):
+        point = (width, round(worth[width - 1], 4))
+        while len(hull) > 1 and _gain(hull[-2], hull[-1]) <= _gain(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    pieces = []
+    for before, after in pairwise(hull):
+        gain = _gain(before, after)
+        if gain > 0:
+            pieces.append((gain, after[0] - before[0]))
+    return tuple(pieces)
+
+
+def _gain(before: tuple[int, float], after: tuple[int, float]) -> float:
+    """What each slot from the one width to the other gains."""
+    return (after[1] - before[1]) / (after[0] - before[0])
+
+
+def _under_way(
+    left: Iterable[tuple[Seconds, TrialId, int]],
+    kinds: Mapping[TrialId, Kind],
+    span: Span,
+) -> Iterator[tuple[Seconds, Seconds, Counter[Kind]]]:
+    """From when to when which kinds of trials were under way, within the span."""
+    start, end = span
+    here: Counter[Kind] = Counter()
+    at = start
+    for time, trial, change in left:
+        if time > at:
+            yield at, min(time, end), here
+            at = min(time, end)
+        here[kinds[trial]] += change
+    if end > at:
+        yield at, end, here
+
+
+def _filled(here: Counter[Kind], slots: float) -> float:
+    """What these trials make in a second on so many slots, in seconds of one slot."""
+    pieces: Counter[float] = Counter()
+    for kind, trials in here.items():
+        for gain, width in kind:
+            pieces[gain] += width * trials
+    total = 0.0
+    for gain in sorted(pieces, reverse=True):
+        part = min(slots, float(pieces[gain]))
+        total += gain * part
+        slots -= part
+        if slots <= 0:
+            break
+    return total
+
+
+def hours(amount: Seconds | None) -> float | None:
+    """Slot-seconds as slot-hours."""
+    if amount is None:
+        return None
+    return amount / 3600.0
