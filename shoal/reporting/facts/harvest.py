@@ -95,11 +95,15 @@ def harvested(
     nodes: Mapping[SlotId, str],
     outcome: OutcomeTally,
     changes: Iterable[WidthChange],
-    speeds: Speeds,
+    known: Callable[[], Speeds],
 ) -> Harvest | None:
-    """What was made of slots that came and went; None: they stayed."""
+    """What was made of slots that came and went; None: they stayed.
+
+    `known`: what is known of the trials, which takes a while to look up.
+    """
     if not _came_or_went(chart):
         return None
+    speeds = known()
     start = min(span[0] for spans in chart.spans.values() for span in spans)
     end = chart.end
     if end <= start:
@@ -311,7 +315,7 @@ def _kinds(outcome: OutcomeTally, speeds: Speeds, slots: float) -> dict[TrialId,
     assert speeds.curve is not None
     found = {}
     for _, trial, change in outcome.left:
-        if change > 0 and trial not in found:
+        if change > 0 and trial in speeds.trials and trial not in found:
             fewest, most = speeds.trials[trial].widths
             most = max(fewest, min(most, int(slots) + 1))
             rates = speeds.curve(trial, most)
@@ -353,7 +357,8 @@ def _under_way(
         if time > at:
             yield at, min(time, end), here
             at = min(time, end)
-        here[kinds[trial]] += change
+        if trial in kinds:
+            here[kinds[trial]] += change
     if end > at:
         yield at, end, here
 

@@ -297,9 +297,7 @@ class Accounting:
             feeders={**tally.feeders},
             overhead=self._overhead.so_far(),
             rescales=changes,
-            harvest=harvested(
-                drawn, self._nodes, self._outcome, changes, self._speeds()
-            ),
+            harvest=harvested(drawn, self._nodes, self._outcome, changes, self._speeds),
         )
 
     def _speeds(self) -> Speeds:
