@@ -20,7 +20,7 @@ from slurm_kit import SlurmLab, wait_for
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 ROUNDS = 5
-EPOCHS = 20  # of the study that all these rounds disturb
+EPOCHS = 10  # of the study that all these rounds disturb
 BOUND = 3.0  # seconds that a main job may start later than on the empty cluster
 
 

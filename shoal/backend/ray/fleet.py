@@ -22,6 +22,7 @@ from shoal.backend.ray.cluster import (
     only_at,
     seconds_left,
 )
+from shoal.backend.ray.health.ends import taken_back
 from shoal.backend.ray.node.feed import Windows
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
@@ -266,7 +267,9 @@ class Fleet:
         if not there:
             # should it be there after all, it is new
             self._nodes.pop(process.node, None)
-        events = self._without(process, died=True, why=_why(error))
+        # It is no trial's doing that a node's owner wants it back.
+        died = there or not taken_back(process.node)
+        events = self._without(process, died, why=_why(error))
         tries = process.tries + 1 if process.slot is None else 1
         if tries > TRIES:
             _go_on_without(process, error, self.ready)

@@ -113,6 +113,40 @@ def test_a_node_that_left_before_slots_opened_is_followed_by_others(
     assert bench.state.ended == {"t4": "finished"}
 
 
+def test_nodes_that_are_taken_back_are_no_strikes_against_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial whose slot dies three times without anything durable fails; but not where a batch
+    system takes back the nodes, as often as it likes.
+    """
+    monkeypatch.setattr(ray_fleet, "POLL", 0.5)
+    cluster = headed()
+    nodes = [cluster.add_node(num_cpus=1)]
+    bench = Bench(tmp_path, Tiny(slow=0.03))
+    taken: list[set[str]] = []
+
+    def take_back(backend: Ray) -> Any:
+        def watch(now: float, entries: Any, state: Any) -> None:
+            here = set(state.slots)
+            if state.gangs and here not in taken and len(taken) < 4:
+                taken.append(here)
+                cluster.remove_node(nodes[-1], allow_graceful=True)
+                nodes.append(cluster.add_node(num_cpus=1))
+
+        return watch
+
+    searcher = Given(trials_of(bench.data, [4], 2))
+    try:
+        bench.run(
+            searcher, Fifo(), take_back, address=cluster.address, checkpoint_every=60
+        )
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert [left.died for left in bench.events(Left)] == [False] * 4
+    assert bench.state.ended == {"t4": "finished"}
+
+
 @pytest.mark.parametrize("why", ["asked for", "timeout"])
 def test_a_run_left_without_nodes_can_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str

@@ -22,23 +22,29 @@ class NodeWait:
         self._shards = shards
         self._missing: Sequence[str] = ()
         self._until = 0.0
+        self._said = ""
 
     def goes_on(self, ready: Sequence[SlotProcess]) -> bool:
         """Whether to wait on, while these are the slots that are ready."""
         missing = self._shards.missing(ready)
         if not ready or not missing:
-            _warn(f"no trial can run on the {len(ready)} slots there are")
+            self._warn(f"no trial can run on the {len(ready)} slots there are")
             return True
         if missing != self._missing:
             self._missing = missing
             self._until = monotonic() + PATIENCE
-        _warn(f"no slot holds {'; '.join(missing)}")
+        self._warn(f"no slot holds {'; '.join(missing)}")
         return monotonic() < self._until
 
     def over(self) -> None:
         """Something goes on: the next wait is another one."""
         self._missing = ()
+        self._said = ""
 
-
-def _warn(what: str) -> None:
-    warnings.warn(f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=1)
+    def _warn(self, what: str) -> None:
+        """Say it once while the wait lasts."""
+        if what != self._said:
+            self._said = what
+            warnings.warn(
+                f"{what}: waiting for nodes; Ctrl-C ends the run", stacklevel=2
+            )

@@ -1,0 +1,17 @@
+"""How nodes of the cluster came to their end."""
+
+import ray
+
+# Reasons of a node's end in Ray's numbers: it was told to end, or drained.
+IN_ORDER = (1, 3, 4)
+
+
+def taken_back(node: str) -> bool:
+    """Whether the node left in good order, as where a batch system takes it back. `node`: its id.
+
+    One that crashed or hangs did not; that may be the doing of what ran there.
+    """
+    return any(
+        each["NodeID"] == node and not each["Alive"] and each["DeathReason"] in IN_ORDER
+        for each in ray.nodes()
+    )
