@@ -118,8 +118,11 @@ class Harvest:
 
     # -- what it left --------------------------------------------------------------------------
 
-    def left_behind(self) -> list[str]:
-        """Processes beside Slurm's own, pilots' jobs, folders of Ray's whose owner is gone."""
+    def left_behind(self, killed: bool = False) -> list[str]:
+        """Processes beside Slurm's own, pilots' jobs, folders of Ray's whose owner is gone.
+
+        `killed`: nobody was there to remove the head's folder; the next harvest does that.
+        """
         found = [_command(pid) for pid in {*self.lab.processes()} - self.daemons]
         jobs = self.lab.run("squeue", "-h", "-p", "scavenger", "-o", "%j").split()
         folders = [
@@ -127,11 +130,12 @@ class Harvest:
             for folder in ray_folders() - self.others
             if not Path(f"/proc/{folder.name.split('-')[2]}").exists()
         ]
-        return [name for name in found if name] + jobs + folders
+        return [name for name in found if name] + jobs + ([] if killed else folders)
 
-    def check_nothing_left(self, shared: set[str]) -> None:
+    def check_nothing_left(self, shared: set[str], killed: bool = False) -> None:
         """No pilot, process, temporary folder or shared memory is left; `shared`: as of before."""
-        wait_for(f"the end of {self.left_behind()}", lambda: not self.left_behind())
+        what = f"the end of {self.left_behind(killed)}"
+        wait_for(what, lambda: not self.left_behind(killed))
         wait_for("the end of shared memory", lambda: not orphans(shared))
 
 

@@ -159,7 +159,7 @@ def test_a_killed_harvest_leaves_no_pilot_and_goes_on(
         made.start()
         made.wait("slots", lambda: len(made.slots()) == 4)
         assert made.end(signal.SIGKILL) == -signal.SIGKILL
-        made.check_nothing_left(shared)
+        made.check_nothing_left(shared, killed=True)
 
         made.start()
         assert made.end() == 0, made.said()

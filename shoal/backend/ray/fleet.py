@@ -146,7 +146,6 @@ class Fleet:
         self.look_at = monotonic() + POLL if elastic else None
         if not self.processes and (lends() or not elastic):
             raise ValueError(NO_ROOM)
-        # Else the nodes left just now: the run waits for others.
 
     def look(self) -> None:
         """See which nodes are there, and start slots on new ones."""
@@ -267,7 +266,6 @@ class Fleet:
         if not there:
             # should it be there after all, it is new
             self._nodes.pop(process.node, None)
-        # It is no trial's doing that a node's owner wants it back.
         died = there or not taken_back(process.node)
         events = self._without(process, died, why=_why(error))
         tries = process.tries + 1 if process.slot is None else 1

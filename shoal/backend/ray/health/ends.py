@@ -9,7 +9,7 @@ IN_ORDER = (1, 3, 4)
 def taken_back(node: str) -> bool:
     """Whether the node left in good order, as where a batch system takes it back. `node`: its id.
 
-    One that crashed or hangs did not; that may be the doing of what ran there.
+    That is no trial's doing. One that crashed or hangs did not; what ran there may have done it.
     """
     return any(
         each["NodeID"] == node and not each["Alive"] and each["DeathReason"] in IN_ORDER
