@@ -17,6 +17,7 @@ import torch
 
 from shoal.core.trial import TrialId
 from shoal.train.lane import tree
+from shoal.train.lane.checkpoint.contents import read_state, short
 from shoal.train.lane.checkpoint.folder import CheckpointFolder
 from shoal.train.lane.checkpoint.packs import CheckpointPacks, write_zip
 from shoal.train.lane.checkpoint.sound import Damaged, check_parts
@@ -115,15 +116,16 @@ class Checkpoints:
         try:
             with self._open(name) as file:
                 check_parts(file)
-                loaded = torch.load(file, map_location="cpu", weights_only=True)
-                own = loaded.pop(_NAME, name)
+                state = read_state(file)
+                own = state.pop(_NAME, name)
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise Damaged(f"{_at(name, self.url)} cannot be read: {error}") from error
+            raise Damaged(
+                f"{_at(name, self.url)} cannot be read: {short(error)}"
+            ) from error
         if own != name:
-            raise Damaged(f"{_at(name, self.url)} holds another state: {own}")
-        state: dict[str, Any] = tree.to_numpy(loaded)
+            raise Damaged(f"{_at(name, self.url)} holds another state: {own!r:.80}")
         return state
 
     def restore(self, name: str) -> dict[str, Any]:
