@@ -24,10 +24,15 @@ class CsvFile:
         self._columns: list[str] = []
         self._epochs: dict[str, float] = {}
         rows: list[dict[str, Any]] = []
-        if self._path.exists():
-            rows = _whole_rows(self._path)
-        for row in rows:
-            self._epochs[row["trial"]] = float(row["epoch"])
+        try:
+            if self._path.exists():
+                rows = _whole_rows(self._path)
+            for row in rows:
+                self._epochs[row["trial"]] = float(row["epoch"])
+        except (csv.Error, ValueError) as error:
+            raise ValueError(
+                f"{self._path} is no table of scores ({str(error)[:200]}): move it away"
+            ) from error
         if rows:
             self._begin(list(rows[0]), rows)
 

@@ -24,6 +24,15 @@ SCHEMA = 1
 KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (*get_args(Event), Planned, Remembered)
 }
+# What decoding raises for a line that is no entry.
+WRONG = (
+    msgspec.MsgspecError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+    OverflowError,
+)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 
@@ -87,11 +96,16 @@ def decode(line: bytes) -> Line:
         raw = _decode(line)
         if b'"~"' in line:
             raw = _unmarked(raw)
-        return Line(raw["t"], msgspec.convert(raw["d"], KINDS[raw["e"]]))
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise JournalError(
-            f"not a journal entry ({type(error).__name__}: {error}): {line[:120]!r}"
-        ) from error
+        return Line(_seconds(raw["t"]), msgspec.convert(raw["d"], KINDS[raw["e"]]))
+    except WRONG as error:
+        about = f"{type(error).__name__}: {error}"[:500]
+        raise JournalError(f"not a journal entry ({about}): {line[:120]!r}") from error
+
+
+def _seconds(value: Any) -> Seconds:
+    if not (isinstance(value, int | float) and isfinite(value)):
+        raise ValueError("the time of an entry is a finite number")
+    return float(value)
 
 
 def _nothing() -> None:
@@ -367,7 +381,7 @@ def check_schema(path: Path, line: bytes) -> None:
     """Check the first line of a journal."""
     try:
         head = _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except WRONG:
         head = None
     if not isinstance(head, dict) or head.get("shoal") != "journal":
         raise JournalError(

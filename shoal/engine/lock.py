@@ -23,6 +23,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.files import replaced
 from shoal.engine.own import file_mode
 from shoal.engine.process import lives
+from shoal.engine.small import decoded
 
 # What file systems without locks answer.
 WITHOUT_LOCKS = frozenset({ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP})
@@ -137,9 +138,7 @@ def _check_quiet(holder: Path) -> None:
 def _about(holder: Path) -> dict[str, Any]:
     """What the file says; empty if there is none."""
     with suppress(OSError, ValueError):
-        about = json.loads(holder.read_text())
-        if isinstance(about, dict):
-            return about
+        return decoded(holder.read_bytes(), dict[str, Any])
     return {}
 
 

@@ -14,6 +14,8 @@ def lives(pid: int) -> bool | None:
         return False
     except OSError:  # somebody else's
         return True
+    except OverflowError:  # no process has such a number
+        return False
     return not _is_zombie(pid)
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.core.ports import Policy
+from shoal.core.typed import parsed
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.milp import NodeMilp
@@ -175,15 +176,19 @@ def parse(
     Raises:
         ValueError: no such name, or arguments that do not fit it.
     """
+    given = text[:200]
     for name in sorted([*KNOWN, *SHORT], key=len, reverse=True):
         text = text.replace(name, name.replace("-", "_"))
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parsed(text.strip())
     except SyntaxError as error:
         raise ValueError(
-            f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {text!r}'
+            f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {given!r}'
         ) from error
-    return rebuild(_Reader(usual, seed, fill).policy(tree))
+    try:
+        return rebuild(_Reader(usual, seed, fill).policy(tree))
+    except RecursionError:
+        raise ValueError(f"a policy is not so deep; got {given!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder
 from shoal.engine.process import lives
+from shoal.engine.small import decoded
 from shoal.pool.share import SlotClaim
 
+T = TypeVar("T")
 POLL = 0.2  # seconds between two looks whether the pool is open
 
 
@@ -44,6 +46,14 @@ class OpenPool:
     closing: bool = False
     slots: int | None = None
     token_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The process that is about to open the pool."""
+
+    host: str
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +96,7 @@ class PoolFolder:
 
     def begin(self) -> None:
         """Say that this process is about to open the pool."""
-        _write(self._opening, {"host": platform.node(), "pid": os.getpid()})
+        _write(self._opening, asdict(Opening(platform.node(), os.getpid())))
 
     def open(self, opened: OpenPool) -> None:
         """Say that the pool is open, or closes."""
@@ -101,10 +111,9 @@ class PoolFolder:
 
     def opened(self) -> OpenPool | None:
         """The pool that is open; None if there is none, as far as this machine can tell."""
-        found = _read(self._opened)
-        if found is None:
+        opened = _read(self._opened, OpenPool)
+        if opened is None:
             return None
-        opened = OpenPool(**found)
         if opened.host == platform.node() and lives(opened.pid) is False:
             return None
         return opened
@@ -124,10 +133,10 @@ class PoolFolder:
 
     def _is_opening(self) -> bool:
         """Whether a process, of this machine as far as one can tell, is about to open the pool."""
-        found = _read(self._opening)
+        found = _read(self._opening, Opening)
         if found is None:
             return False
-        return found["host"] == platform.node() and lives(found["pid"]) is not False
+        return found.host == platform.node() and lives(found.pid) is not False
 
     def share(self, shares: Mapping[str, int]) -> None:
         """Say how many slots each study is to have."""
@@ -135,7 +144,7 @@ class PoolFolder:
 
     def shares(self) -> dict[str, int]:
         """How many slots each study is to have."""
-        return _read(self._shares) or {}
+        return _read(self._shares, dict[str, int]) or {}
 
     # -- what the studies say --------------------------------------------------------------------
 
@@ -148,13 +157,15 @@ class PoolFolder:
         (self._signs / f"{study}.json").unlink(missing_ok=True)
 
     def signs(self) -> list[StudySign]:
-        """The newest sign of each study."""
-        found = [_read(path) for path in sorted(self._signs.glob("*.json"))]
+        """The newest sign of each study. A file that is no sign is left out, with a warning."""
         signs: list[StudySign] = []
-        for each in found:
-            if each is not None:
-                claim = SlotClaim(**each.pop("claim"))
-                signs.append(StudySign(claim, **each))
+        for path in sorted(self._signs.glob("*.json")):
+            try:
+                sign = _read(path, StudySign)
+                if sign is not None:
+                    signs.append(_named(sign, path.stem))
+            except PoolError as error:
+                warnings.warn(str(error), stacklevel=2)
         return signs
 
     def bury(self) -> None:
@@ -216,9 +227,31 @@ def _write(place: Path, content: Any) -> None:
         beside.write_text(json.dumps(content))
 
 
-def _read(place: Path) -> Any:
-    """What the file holds; None if it is not there."""
+def _read(place: Path, kind: type[T]) -> T | None:
+    """What the file holds; None if it is not there.
+
+    Raises:
+        PoolError: it holds something else.
+    """
     try:
-        return json.loads(place.read_text())
+        return decoded(place.read_bytes(), kind)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise PoolError(
+            f"{place} is not what Shoal writes there ({error}): remove it"
+        ) from error
+
+
+def _named(sign: StudySign, name: str) -> StudySign:
+    """The sign of a study of this name.
+
+    Raises:
+        PoolError: it is of another study, whose sign it could bury.
+    """
+    if sign.claim.study != name:
+        raise PoolError(
+            f"the sign {name}.json in a pool's folder speaks of {sign.claim.study[:80]!r}: "
+            "remove it"
+        )
+    return sign

@@ -119,8 +119,8 @@ class Table:
         """
         try:
             return cls._read(tomllib.loads(Path(path).read_text()))
-        except ValueError as error:
-            raise ValueError(f"profile {path}: {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"profile {path}: {str(error)[:500]}") from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> "Table":

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from shoal.core.ports import Searcher
+from shoal.core.typed import parsed
 from shoal.search.asha import ASHA
 from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving
@@ -123,13 +124,13 @@ def _named(text: str) -> dict[str, Any]:
         return _read(text)
     except (SyntaxError, ValueError) as error:
         raise ValueError(
-            f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text!r}'
+            f'a searcher is named as "asha" or "asha(grace_period=2)"; got {text[:200]!r}'
         ) from error
 
 
 def _read(text: str) -> dict[str, Any]:
     """The name and the arguments that the text holds."""
-    call = ast.parse(text.strip(), mode="eval").body
+    call = parsed(text.strip())
     if not isinstance(call, ast.Call):
         call = ast.Call(call, [], [])
     named = all(keyword.arg is not None for keyword in call.keywords)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LONGEST = 1000  # characters of a key or rule that an error shows
 NONE: Any = object()  # no default: the field must be there
 
 
@@ -18,7 +19,7 @@ class SpecError(ValueError):
 
     def __init__(self, file: object, key: str, rule: str) -> None:
         parts = [str(part) for part in (file, key, rule)]
-        super().__init__(": ".join(part for part in parts if part))
+        super().__init__(": ".join(part[:LONGEST] for part in parts if part))
         self.file = str(file)
         self.key = key
         self.rule = rule

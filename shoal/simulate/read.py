@@ -20,6 +20,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.small import gunzip
 from shoal.simulate.sacct import read_sacct
 from shoal.simulate.source import TraceSource
 from shoal.simulate.trace import Fragment, IdleLog
@@ -81,7 +82,7 @@ def _text(source: TraceSource) -> str:
     data = source.path.read_bytes()
     try:
         if source.path.suffix == ".gz":
-            data = gzip.decompress(data)
+            data = gunzip(data)
         return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         rule = f"it cannot be decompressed ({error}): get it again"
@@ -89,6 +90,8 @@ def _text(source: TraceSource) -> str:
     except UnicodeDecodeError as error:
         rule = f"it is not text in UTF-8 ({error}); for Parquet, call it .parquet"
         raise source.wrong(None, rule) from error
+    except ValueError as error:
+        raise source.wrong(None, str(error)) from error
 
 
 def _csv(source: TraceSource, text: str) -> Rows:
@@ -132,10 +135,10 @@ def _parquet_columns(source: TraceSource) -> Columns:
 
     try:
         table = parquet.read_table(source.path)
-    except (ArrowException, OSError) as error:
-        why = str(error).splitlines()[0]
+        return {name: table.column(name).to_pylist() for name in table.column_names}
+    except (ArrowException, OSError, ValueError, OverflowError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise source.wrong(None, f"it cannot be read as Parquet ({why})") from error
-    return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
 def _parquet_rows(columns: Columns) -> Iterator[Row]:

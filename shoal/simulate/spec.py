@@ -83,7 +83,7 @@ def load_spec(path: str | Path) -> Spec:
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, or no text at all
+    except (ValueError, RecursionError) as error:  # not TOML, or no text at all
         raise SpecError(path, "", f"it is not TOML: {error}") from error
     return _spec(Fields(path, "", data).only(TOP))
 

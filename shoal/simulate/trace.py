@@ -19,6 +19,14 @@ Times = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Fragment = tuple[str, Seconds, Seconds]  # node, start, end
 Change = tuple[Seconds, Ids, Ids]  # time, nodes that join, nodes that leave
+LONGEST_RULE = 1000  # characters
+
+
+def shown(rule: str) -> str:
+    """The rule as far as one reads it: a file may hold a name of a million letters."""
+    if len(rule) <= LONGEST_RULE:
+        return rule
+    return f"{rule[:LONGEST_RULE]} …"
 
 
 class TraceError(ValueError):
@@ -33,7 +41,7 @@ class TraceError(ValueError):
         place = str(file)
         if line is not None:
             place = f"{file}, {counts} {line}"
-        super().__init__(f"{place}: {rule}")
+        super().__init__(f"{place}: {shown(rule)}")
         self.file = str(file)
         self.line = line
         self.rule = rule

@@ -1,6 +1,5 @@
 """A study's folder: its journal, its lock, and what else there is about its runs."""
 
-import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +13,7 @@ from shoal.core.state import State
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
 from shoal.engine.own import make_folder
+from shoal.engine.small import SlotsFile, decoded
 
 
 class StudyError(RuntimeError):
@@ -110,7 +110,7 @@ class Folder:
     def slots(self) -> Any:
         """What the run of the study wrote of its slots last; None if it has no run."""
         with suppress(OSError, ValueError):
-            return json.loads(self.board.read_text())
+            return decoded(self.board.read_bytes(), SlotsFile)
         return None
 
     def head(self) -> Mapping[str, Any]:

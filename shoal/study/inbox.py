@@ -24,6 +24,7 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
+from shoal.engine.small import decoded
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -87,10 +88,7 @@ def _note_in(path: Path) -> Note:
     Raises:
         ValueError: it is none.
     """
-    note = json.loads(path.read_text())
-    if not isinstance(note, dict):
-        raise ValueError(f"it holds {note!r}")
-    return note
+    return decoded(path.read_bytes(), dict[str, Any])
 
 
 def answers(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.core.cluster import RECIPE
+from shoal.core.typed import parsed
 from shoal.study.code.files import (
     code_name,
     function_in,
@@ -162,15 +163,22 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
         name, _, value = text.partition("=")
         try:
             domain, values = _domain_and_values(value.strip())
-        except (SyntaxError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"--space takes name=domain(arguments), domains {', '.join(DOMAINS)}, "
-                f"text in quotes; got {text!r}"
-            ) from error
-        found[name] = values[0]
-        if domain is not None:
-            found[name] = getattr(shoal, domain)(*values)
+        except (SyntaxError, TypeError, ValueError, RecursionError) as error:
+            raise _no_domain(text) from error
+        try:
+            found[name] = values[0]
+            if domain is not None:
+                found[name] = getattr(shoal, domain)(*values)
+        except (TypeError, IndexError) as error:
+            raise _no_domain(text) from error
     return found
+
+
+def _no_domain(text: str) -> ValueError:
+    return ValueError(
+        f"--space takes name=domain(arguments), domains {', '.join(DOMAINS)}, "
+        f"text in quotes; got {text[:200]!r}"
+    )
 
 
 def _domain_and_values(text: str) -> tuple[str | None, list[Any]]:
@@ -179,7 +187,7 @@ def _domain_and_values(text: str) -> tuple[str | None, list[Any]]:
     Raises:
         SyntaxError, TypeError, ValueError: the text is neither.
     """
-    node = ast.parse(text, mode="eval").body
+    node = parsed(text)
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -199,9 +207,11 @@ def parse_config(given: list[str]) -> dict[str, Any]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals):
-            raise ValueError(f"a configuration is given as NAME=VALUE; got {text!r}")
+            raise ValueError(
+                f"a configuration is given as NAME=VALUE; got {text[:200]!r}"
+            )
         try:
-            found[name.strip()] = ast.literal_eval(value.strip())
+            found[name.strip()] = ast.literal_eval(parsed(value.strip()))
         except (SyntaxError, ValueError):
             found[name.strip()] = value.strip()
     return found

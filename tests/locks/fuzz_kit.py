@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import tarfile
 import time
@@ -55,7 +56,7 @@ HUGE = (
     b"node[1-99999999999]",
     b"n[000000001-999999999]",
 )
-NUMBERS = b"0123456789.-+eE"
+NUMBER = re.compile(rb"[0-9][0-9.eE+-]*")
 
 
 # -- damage --------------------------------------------------------------------------------------
@@ -111,16 +112,10 @@ def _damage(content: bytes, kind: str, first: int, second: int) -> bytes:
 
 def _other_number(content: bytes, at: int, token: bytes) -> bytes:
     """The content with the next number after that place replaced."""
-    while at < len(content) and content[at : at + 1] not in (b"0", *_digits()):
-        at += 1
-    end = at
-    while end < len(content) and content[end : end + 1] in _digits():
-        end += 1
-    return content[:at] + token + content[end:]
-
-
-def _digits() -> tuple[bytes, ...]:
-    return tuple(NUMBERS[i : i + 1] for i in range(len(NUMBERS)))
+    found = NUMBER.search(content, at)
+    if found is None:
+        return content
+    return content[: found.start()] + token + content[found.end() :]
 
 
 # -- readers -------------------------------------------------------------------------------------
@@ -189,7 +184,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """The error, and those that led to it."""
     while error is not None:
         yield error
-        error = error.__cause__ or error.__context__
+        hidden = error.__suppress_context__
+        error = error.__cause__ or (None if hidden else error.__context__)
 
 
 @contextmanager

@@ -126,20 +126,62 @@ rates = 50.0
 "n1:0" = 2.0
 """
 SPEC = b"""
-title = "two policies"
-policies = ["fifo", "pack(limit=4)"]
+title = "two kinds of trials on four unlike slots"
+seed = 0
+checkpoint_every = 300
 [[slots]]
-count = 4
-memory = 4.0
+count = 2
+per_node = 2
+memory = 16.0
+kind = "new"
+[[slots]]
+count = 2
+per_node = 2
+memory = 12.0
+kind = "old"
+speed = 0.6
 [data]
-samples = 1000
-shards = 4
-[trials]
-count = 8
-epochs = 2
+samples = 60000
+shard_weights = "speeds"
+replicas = 1
+[hop]
+latency = 0.1
+bandwidth = 2.0
+[[trials]]
+count = 12
+epochs = 10
+poisson = 30
+config = { model = "small", batch_size = 64 }
+[[trials]]
+count = 2
+epochs = 10
+widths = [1, 4]
+config = { model = "large", batch_size = 128 }
 [[profile]]
-rates = [100.0, 180.0]
+config = { model = "small" }
+rates = [4000]
 memory = 1.0
+build = 4.0
+evaluate = 0.5
+save = 0.1
+state = 0.05
+packing = { share = 0.55, usual = 64, per_sample = 0.01, repack = 1.0 }
+[[profile]]
+config = { model = "large" }
+points = { 1 = 900, 2 = 1700, 4 = 3000 }
+memory = 5.0
+build = 9.0
+state = 1.5
+up = 6
+down = 3
+packing = { share = 0.15, usual = 128, repack = 2.0 }
+[policies.fifo]
+[policies.hop]
+rule = "lrw"
+[policies.pack]
+most = 4
+[policies.elastic]
+horizon = 120
 """
 INTERVALS = b"node,start,end,rack\nn1,0,100,r1\nn2,5,50,r1\nn1,200,,r1\n"
 EVENTS = b"time,joined,left\n0,n1 n2,\n10,,n1\n20,n1,n2\n"
@@ -154,7 +196,8 @@ def _idx() -> list[bytes]:
         b"\0\0\x08\x02" + (3).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"abcdef"
     )
     huge = b"\0\0\x08\xff" + b"\xff\xff\xff\xff" * 255
-    return [sound, gzip.compress(sound), huge, bomb(2**30)]
+    packed = gzip.compress(sound)
+    return [sound, sound, packed, packed, huge, bomb(2**28)]
 
 
 def _read_idx(folder: Path) -> None:
@@ -228,7 +271,9 @@ READERS = [
             "log.csv": [INTERVALS, EVENTS],
             "log.csv.gz": [
                 gzip.compress(INTERVALS),
-                bomb(2**30),
+                gzip.compress(EVENTS),
+                gzip.compress(INTERVALS * 9),
+                bomb(2**28),
             ],
             "sacct.txt": [SACCT],
             "log.parquet": [

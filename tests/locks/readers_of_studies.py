@@ -30,7 +30,7 @@ from shoal.core.event import (
 from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, Visit
-from shoal.engine.journal import Journal, JournalError, Tail, newest, read
+from shoal.engine.journal import Journal, JournalError, Tail, encode, newest, read
 from shoal.pool.folder import PoolError, PoolFolder, summary, summary_lines
 from shoal.reporting.html import write
 from shoal.study.folder import Folder
@@ -42,8 +42,8 @@ from shoal.train.lane.checkpoint import Checkpoints, Damaged
 CHECKPOINT = "t/000001-1.pt"
 
 
-def journal() -> bytes:
-    """A short study's journal."""
+def journal(sealed: bool = True) -> bytes:
+    """A short study's journal; else as Shoal wrote it before lines had checksums."""
     one, slot = TrialId("t0001"), SlotId("n1:0")
     gang = solo(one, slot, 1, ShardId("s0"), 64.0)
     trial = Trial(one, 128.0, {"lr": 0.1, "act": "relu"}, shards=frozenset({"s0"}))
@@ -67,6 +67,9 @@ def journal() -> bytes:
         Left(frozenset({slot}), True, "gone"),
         Failed(TrialId("t0002"), "it said <no>"),
     ]
+    if not sealed:
+        body = b"".join(encode(float(n), entry) for n, entry in enumerate(entries))
+        return lines({"shoal": "journal", "schema": 1}) + body
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "journal.jsonl"
         written = Journal(file)
@@ -191,26 +194,32 @@ def _logged(folder: Path) -> None:
 READERS = [
     Reader(
         "journal",
-        [journal()],
+        [journal(), journal(False), journal(False)],
         lambda folder: list(read(folder / "journal.jsonl")),
         (JournalError,),
         "journal.jsonl",
     ),
     Reader(
         "journal, as it grows",
-        [journal()],
+        [journal(), journal(False), journal(False)],
         _followed,
         (JournalError,),
         "journal.jsonl",
     ),
     Reader(
         "journal, newest run",
-        [journal()],
+        [journal(), journal(False), journal(False)],
         lambda folder: newest(folder / "journal.jsonl", Opened),
         (JournalError,),
         "journal.jsonl",
     ),
-    Reader("report", [journal()], _reported, (JournalError,), "journal.jsonl"),
+    Reader(
+        "report",
+        [journal(), journal(False), journal(False)],
+        _reported,
+        (JournalError,),
+        "journal.jsonl",
+    ),
     Reader("checkpoint", states(), _load, (Damaged,), CHECKPOINT),
     Reader(
         "checkpoints in one file",
@@ -219,7 +228,7 @@ READERS = [
             zipped({"../../x.pt": b"x", CHECKPOINT: states()[1]}),
         ],
         _load_packed,
-        (Damaged,),
+        (Damaged, FileNotFoundError),
         "pack-1-000001.zip",
     ),
     Reader(

@@ -34,6 +34,10 @@ def score(value: float | None, digits: int = 5) -> str:
     """
     if value is None:
         return DASH
+    try:
+        value = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return "inf"
     if not isfinite(value):
         return str(value)
     if value == 0:

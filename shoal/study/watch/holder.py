@@ -1,6 +1,5 @@
 """Whether a process is at work on a study: its journal alone cannot tell."""
 
-import json
 import platform
 from contextlib import suppress
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from shoal.core.trial import Seconds
 from shoal.engine.lock import is_released
 from shoal.engine.process import lives
+from shoal.engine.small import decoded
 from shoal.study.folder import Folder
 
 # A run writes of its slots every three seconds: if it did within these, it is at work.
@@ -17,12 +17,13 @@ FRESH: Seconds = 15.0
 def is_held(folder: Folder) -> bool | None:
     """Whether the process that opened the study last is there; None: that cannot be told."""
     try:
-        about = json.loads((folder.path / "holder.json").read_text())
+        holder = folder.path / "holder.json"
+        about = decoded(holder.read_bytes(), dict[str, Any])
         process = int(about["pid"])
         if is_released(about):
             return False
         here = about["host"] == platform.node()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     if not here:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.cluster import ShardId
+from shoal.engine.small import gunzip
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.parts import (
@@ -26,6 +27,7 @@ from shoal.train.data.parts import (
     is_fraction,
 )
 
+MOST_AXES = 32  # of an array in NumPy, in all of its versions
 _IDX_TYPES = {
     0x08: "u1",
     0x09: "i1",
@@ -234,7 +236,7 @@ def _read_idx(path: Path) -> Array:
     shape = _idx_shape(content)
     kind = np.dtype(_IDX_TYPES[content[2]])
     needed = start + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if len(shape) < axes or size != needed:
+    if len(shape) < axes or size != needed or axes > MOST_AXES:
         raise DataError(
             f"{path} is cut short or damaged: it should have {needed} bytes "
             f"and has {size}; get it again"
@@ -259,9 +261,9 @@ def _idx_content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
-            return gzip.decompress(content)
+            return gunzip(content)
         return content
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -14,6 +14,9 @@ Array = np.ndarray[Any, Any]
 Columns = tuple[Any, ...] | dict[str, Any]
 
 
+LONGEST_ERROR = 4000  # characters
+
+
 class DataError(ValueError):
     """The data is not what it must be, or cannot be read. Concerns the study, never one trial.
 
@@ -21,6 +24,12 @@ class DataError(ValueError):
     """
 
     part = ""
+
+    def __init__(self, said: str = "") -> None:
+        # A file may hold a name of a million letters.
+        super().__init__(
+            said if len(said) <= LONGEST_ERROR else said[:LONGEST_ERROR] + " …"
+        )
 
 
 class ShardError(DataError):

@@ -20,6 +20,7 @@ from shoal.train.data.parts import Index, Parts, is_fraction, part_names
 
 # of a member of a zip archive; its last two numbers are the lengths of the name, and of what
 # follows it
+PACKED = 1100  # at most so many bytes are packed in one
 HEADER = struct.Struct("<4s5H3L2H")
 
 
@@ -209,7 +210,7 @@ def _header(path: Path) -> FileHeader:
         with zipfile.ZipFile(path) as archive:
             infos = sorted(archive.infolist(), key=lambda info: info.filename)
             columns = [_column(path, archive, info) for info in infos]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # there are many ways to be no such file
         raise DataError(
             f"{path} cannot be read as .npz ({type(error).__name__}: {error})"
         ) from error
@@ -241,12 +242,11 @@ def _check(path: Path, columns: Sequence[FileColumn]) -> None:
 
 def _column(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> FileColumn:
     """One array, from its header."""
-    read = np.lib.format.read_array_header_2_0
     with archive.open(info) as file:
-        if np.lib.format.read_magic(file) == (1, 0):
-            read = np.lib.format.read_array_header_1_0
-        shape, is_fortran, dtype = read(file)
-        offset = _start(path, info) + file.tell()
+        shape, is_fortran, dtype = npy_header(file)
+        begin = file.tell()
+    offset = _start(path, info) + begin
+    _check_sizes(info, begin + dtype.itemsize * prod(shape))
     mapped = None
     stored = info.compress_type == zipfile.ZIP_STORED and not dtype.hasobject
     values: int = prod(shape)
@@ -256,6 +256,34 @@ def _column(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> File
         )
     name = info.filename.removesuffix(".npy")
     return FileColumn(name, dtype.str, shape, mapped)
+
+
+def npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape, whether columns come first, and the dtype of an array's file.
+
+    Raises:
+        ValueError: an axis is negative; and whatever NumPy raises.
+    """
+    read = np.lib.format.read_array_header_2_0
+    if np.lib.format.read_magic(file) == (1, 0):
+        read = np.lib.format.read_array_header_1_0
+    shape, is_fortran, dtype = read(file)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"an axis must not be negative; got {shape}")
+    return shape, is_fortran, dtype
+
+
+def _check_sizes(info: zipfile.ZipInfo, needed: int) -> None:
+    """Raise ValueError if a member says that it holds more than can be in it."""
+    if info.compress_type == zipfile.ZIP_STORED:
+        most = info.compress_size
+    else:
+        most = PACKED * info.compress_size + 2**16
+    is_of_objects = needed != info.file_size  # these are refused by their dtype
+    if info.file_size > most or (needed > most and is_of_objects):
+        raise ValueError(
+            f"{info.filename} has {info.compress_size} bytes, which cannot hold {needed}"
+        )
 
 
 def _start(path: Path, info: zipfile.ZipInfo) -> int:

@@ -123,7 +123,7 @@ class Group:
             packed = parcel.pack(tree, arrays)
             self._send_bytes(pickle.dumps(packed), source)
         else:
-            packed = pickle.loads(self._send_bytes(b"", source))
+            packed = parcel.loads(self._send_bytes(b"", source))
             tree = parcel.unpack(packed, arrays, into)
         for array in arrays:
             self._broadcast(array, source)

@@ -177,7 +177,7 @@ def read_catalogue(file: Path) -> Catalogue:
     """
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"the catalogue {file} cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,23 @@ def _by_library(kind: str, path: Path) -> Parts:
 def read_whole(path: Path, read: Read | None, part: ShardId) -> Columns:
     """All samples of a file. `read`: the user's reader; it runs under a seed that is the part's."""
     if read is None:
-        return opened(path).source.read(ONLY)
+        with _reading(path):
+            return opened(path).source.read(ONLY)
     with Rng(seed_of_rows(0, part, np.arange(0)), torch.device("cpu")):
         return own_columns(path, read)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a library raises for a damaged file is a DataError that names the file."""
+    try:
+        yield
+    except (DataError, OSError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}: {error})"
+        ) from error
 
 
 def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
@@ -122,6 +137,12 @@ def form_of(path: Path, read: Read | None, part: ShardId) -> PartForm:
     """
     if read is not None:
         return _form(read_whole(path, read, part), by_rows=False, serial=True)
+    with _reading(path):
+        return _own_form(path)
+
+
+def _own_form(path: Path) -> PartForm:
+    """What is in a file of a format that Shoal reads."""
     parts = opened(path)
     source = parts.source
     if isinstance(source, RowSource) and not isinstance(source, Arrays):

@@ -26,7 +26,7 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
         source = io.BytesIO(content)
     try:
         return _read(source, _wanted(size))
-    except (OSError, SyntaxError) as error:  # as Pillow calls a damaged PNG
+    except Exception as error:  # Pillow has many names for what is damaged or too large
         name = content if isinstance(content, Path) else "a picture"
         raise DataError(
             f"{name} cannot be read as a picture ({type(error).__name__}: {error}); mend it, or "

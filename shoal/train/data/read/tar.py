@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ import torch
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
+from shoal.train.data.npz import npy_header
 from shoal.train.data.parts import Index, Parts, part_names, seed_of_rows
 from shoal.train.data.read.paths import divided, looked_at_file
 from shoal.train.data.read.pictures import Size, check_size, picture, stacked
@@ -77,7 +79,16 @@ class TarShards:
         Raises:
             DataError: it is something else.
         """
-        value = np.asarray(self.decoders[name](content))
+        try:
+            value = np.asarray(self.decoders[name](content))
+        except DataError:
+            raise
+        except Exception as error:
+            if self.serial:
+                raise
+            raise DataError(
+                f"a member .{name} cannot be read ({type(error).__name__}: {error})"
+            ) from error
         if value.dtype.kind not in "biufc":
             raise DataError(
                 f"members .{name} must become numbers; got {value.dtype}: "
@@ -141,7 +152,17 @@ def _decoder(name: str, own: Mapping[str, Decoder], size: Size) -> Decoder:
 
 
 def _array(content: bytes) -> Any:
-    return np.load(io.BytesIO(content), allow_pickle=False)
+    """The array that the content of an .npy file is.
+
+    Raises:
+        ValueError: it says that it is larger than it is, or whatever NumPy raises.
+    """
+    file = io.BytesIO(content)
+    shape, _, dtype = npy_header(file)
+    if file.tell() + dtype.itemsize * prod(shape) != len(content):
+        raise ValueError(f"{len(content)} bytes do not hold {dtype} of shape {shape}")
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
 
 
 def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:
@@ -157,7 +178,7 @@ def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:
                     folder, _, name = member.name.rpartition("/")
                     key, _, ending = name.partition(".")
                     yield f"{folder}/{key}", ending, member.offset_data, member.size
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
         raise DataError(
             f"{path} cannot be read as a tar file that is not packed "
             f"({type(error).__name__}: {error})"
@@ -189,7 +210,12 @@ def _opened(path: Path, names: Sequence[str]) -> Tar:
         DataError: there are none, or one lacks a member.
     """
     spans: dict[str, dict[str, tuple[int, int]]] = {}
+    there = path.stat().st_size
     for key, ending, start, size in _members(path):
+        if size < 0 or start + size > there:
+            raise DataError(
+                f"{path} is cut short: {key.lstrip('/')}.{ending} ends beyond it"
+            )
         spans.setdefault(key, {})[ending] = (start, size)
     if not spans:
         raise DataError(f"{path} has no members")

@@ -17,7 +17,7 @@ import torch
 
 from shoal.core.trial import TrialId
 from shoal.train.lane import tree
-from shoal.train.lane.checkpoint.contents import read_state, short
+from shoal.train.lane.checkpoint.contents import check_members, read_state, short
 from shoal.train.lane.checkpoint.folder import CheckpointFolder
 from shoal.train.lane.checkpoint.packs import CheckpointPacks, write_zip
 from shoal.train.lane.checkpoint.sound import Damaged, check_parts
@@ -115,6 +115,7 @@ class Checkpoints:
         """
         try:
             with self._open(name) as file:
+                check_members(file)
                 check_parts(file)
                 state = read_state(file)
                 own = state.pop(_NAME, name)

@@ -30,10 +30,7 @@ def read_state(file: IO[bytes]) -> dict[str, Any]:
         ValueError: it is no state, or takes more memory than a state of its size does.
         Exception: whatever torch raises for a damaged file.
     """
-    size = file.seek(0, 2)
-    file.seek(0)
-    _check_members(file, size)
-    file.seek(0)
+    size = _size(file)
     loaded = torch.load(file, map_location="cpu", weights_only=True)
     _check_tree(loaded, size)
     state = tree.to_numpy(loaded)
@@ -47,8 +44,16 @@ def short(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-def _check_members(file: IO[bytes], size: int) -> None:
+def _size(file: IO[bytes]) -> int:
+    """Bytes of the file, which is at its begin afterwards."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
+
+
+def check_members(file: IO[bytes]) -> None:
     """Raise ValueError unless this is a zip file with nothing packed."""
+    size = _size(file)
     try:
         infos = ZipFile(file).infolist()
     except (BadZipFile, NotImplementedError) as error:
@@ -58,9 +63,8 @@ def _check_members(file: IO[bytes], size: int) -> None:
         for info in infos
     )
     if packed or sum(info.file_size for info in infos) > size:
-        raise ValueError(
-            "its parts are packed, or say that they are larger than it is"
-        )
+        raise ValueError("its parts are packed, or say that they are larger than it is")
+    file.seek(0)
 
 
 def _check_tree(loaded: Any, size: int) -> None:

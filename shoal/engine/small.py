@@ -1,0 +1,66 @@
+"""Small files that others may have written: what they say is checked before it is used."""
+
+import gzip
+import io
+from typing import Annotated, TypedDict, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+# The id of a process.
+Pid = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+MIB = 2**20
+ALWAYS = 16 * MIB  # bytes that even a small file may unpack to
+RATIO = 200  # times its own size that a file may unpack to: logs and pictures stay far below
+
+
+class SlotLine(TypedDict):
+    """What a run says of one of its slots: see `study.watch.board`."""
+
+    slot: str
+    node: str
+    kind: str
+    trials: list[str]
+    shards: list[str]
+    silent: float
+
+
+class SlotsFile(TypedDict):
+    """What a run says of its slots, and when, in seconds since 1970."""
+
+    written: float
+    slots: list[SlotLine]
+
+
+def decoded(content: bytes, kind: type[T]) -> T:
+    """The value of this type that JSON holds; fields that the type lacks are left out.
+
+    Raises:
+        ValueError: it is no JSON, or something else.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+def gunzip(content: bytes) -> bytes:
+    """What a gzipped file holds.
+
+    Raises:
+        ValueError: it holds far more than such files do.
+        OSError, EOFError, zlib.error: it is damaged.
+    """
+    most = ALWAYS + RATIO * len(content)
+    pieces: list[bytes] = []
+    found = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        while piece := file.read(MIB):
+            found += len(piece)
+            if found > most:
+                raise ValueError(
+                    f"its {len(content)} bytes unpack to more than {most}, which no file does "
+                    "that is used here"
+                )
+            pieces.append(piece)
+    return b"".join(pieces)
