@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS := $(BIN)/pytest -n 2 --dist worksteal
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick slow slurm faults soak soak-all lint house mutants bench gpu papers docs clean
+.PHONY: demo test quick slow slurm faults soak soak-all lint house mutants bench gpu papers docs fuzz audit clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,12 @@ soak: $(VENV)/.dev  ## 20 minutes, or SOAK_MINUTES, of random kills and damage o
 
 soak-all: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
+
+fuzz: $(VENV)/.dev  ## damaged and forged files for each reader, 10000 each (FUZZ=N for others)
+	$(BIN)/pytest -m soak tests/locks/test_fuzz.py
+
+audit: $(VENV)/.dev  ## known holes and licences of what Shoal needs; says so where no service can be reached
+	$(BIN)/python tools/audit.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check shoal tests benchmarks examples papers tools
