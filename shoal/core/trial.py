@@ -1,5 +1,6 @@
 """WHAT is trained: one configuration, and how far."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -13,6 +14,7 @@ Seconds = float
 # What a configuration may hold: what JSON holds, with lists as tuples.
 Value = bool | int | float | str | None | tuple[Any, ...]
 LONGEST_NAME = 200  # characters of a trial's id
+LONGEST_TEXT = 100_000  # characters of what a user types as one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,20 @@ def is_within(name: str) -> bool:
     if len(name) > LONGEST_NAME or "\\" in name or "\0" in name:
         return False
     return all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def parsed(text: str) -> ast.expr:
+    """The one expression that a text is which a user typed; nothing of it is run.
+
+    Raises:
+        SyntaxError: it is none, or too long or too deep for one.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise SyntaxError(f"it has {len(text)} characters, over {LONGEST_TEXT}")
+    try:
+        return ast.parse(text, mode="eval").body
+    except (MemoryError, RecursionError, ValueError) as error:  # too deep; a NUL in it
+        raise SyntaxError(f"it is too deep, or no text ({error})") from None
 
 
 def priority_of(trial: Trial) -> float:

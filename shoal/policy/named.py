@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.core.ports import Policy
-from shoal.core.typed import parsed
+from shoal.core.trial import parsed
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.milp import NodeMilp

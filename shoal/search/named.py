@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from shoal.core.ports import Searcher
-from shoal.core.typed import parsed
+from shoal.core.trial import parsed
 from shoal.search.asha import ASHA
 from shoal.search.grid import Grid
 from shoal.search.halving import Hyperband, SuccessiveHalving

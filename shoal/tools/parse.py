@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import shoal
 from shoal.core.cluster import RECIPE
-from shoal.core.typed import parsed
+from shoal.core.trial import parsed
 from shoal.study.code.files import (
     code_name,
     function_in,
