@@ -488,5 +488,7 @@ def test_messages_say_options_as_they_are_typed() -> None:
     same = "data_memory_gb= is none, nor asha(max_epochs=3); widths=(1, 4), seed=3, x='metric=acc'"
     assert as_typed(same) == same
     typed_ones = inspect.signature(cli.run).parameters.keys()
-    others = {"file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed"}
+    others = {
+        *("file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed", "requeue")
+    }
     assert typed_ones - OPTIONS == others and typed_ones >= OPTIONS

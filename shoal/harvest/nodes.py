@@ -73,8 +73,11 @@ class NodesRunner:
         self._open.close()
 
     def _end(self) -> None:
-        """Have srun end its tasks: it passes the signal on."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        """Have the pilots leave. srun passes SIGUSR1 on, and waits for their end.
+
+        At SIGTERM it would end itself at once, and Slurm would kill pilots that still clear up.
+        """
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL):
             if self._srun.poll() is None:
                 self._srun.send_signal(number)
             with suppress(subprocess.TimeoutExpired):

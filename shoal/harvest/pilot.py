@@ -66,7 +66,7 @@ class PilotNode:
 
         Returns 0 if the node was told to go; 1: the head is gone; else what Ray's process returned.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._go)
         # Ends what is left of the node if this process is killed.
         guard = reaper(self._temporary)
