@@ -66,6 +66,9 @@ class Positions:
         self.validate_every = validate_every
         self.positions: dict[TrialId, Position] = {}
         self._state = state
+        # Slots or whole runs ended under these: they are durable again as soon as can be, which
+        # tells those that are to blame from those that were only there.
+        self._struck = set(state.strikes_of_slots)
         self.measurements = Measurements(state.figures)
 
     # -- trials ----------------------------------------------------------------------------------
@@ -119,6 +122,7 @@ class Positions:
         kept = Kept(trial, len(at.visits), at.samples, name)
         at.keep(kept)
         at.age = 0.0
+        self._struck.discard(trial)
         return kept
 
     def fail(self, trial: TrialId, error: TrialError) -> Failed:
@@ -163,7 +167,7 @@ class Positions:
             evaluate=last or 1.0 in parts,
             within=tuple(part for part in parts if part < 1.0),
             steps=self.validate_every.steps,
-            age=at.age,
+            age=inf if trial in self._struck else at.age,
             last=last,
             carry=carry,
         )

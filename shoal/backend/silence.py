@@ -18,6 +18,8 @@ TIMES_AT_WORK = 10.0
 LEAST_AT_WORK = 10.0
 LEAST_AT_NEW_WORK = 60.0
 MOST_DOUBLINGS = 10
+# How much later than that, at least, a process counts as hung that should have ended a call itself.
+LATE: Seconds = 10.0
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class SilenceLimits:
 
     `least`: seconds without an answer that are allowed in any case; inf: no slot counts as hung.
     `work`: whether work tells of its progress, so that work without progress may count as hung.
+    `fixed`: how long calls of the recipe's code may take, `stuck_after`. The process ends longer
+    ones by itself, and counts as hung if it cannot.
 
     All that is allowed doubles with each hang in the same work before. So a slot that was only slow
     is not given up again and again.
@@ -89,6 +93,7 @@ class SilenceLimits:
 
     least: Seconds = 30.0
     work: bool = True
+    fixed: Seconds | None = None
 
     def without_answer(self, pause: Seconds, hangs: int) -> Seconds:
         """How long the process may answer nothing; `pause`: the longest that it did so before."""
@@ -99,6 +104,8 @@ class SilenceLimits:
 
         `usual`: the longest silence in such work before; None: there was no such work.
         """
+        if self.fixed is not None:
+            return LATE + PULSE + 2.0 * self.fixed
         if usual is None:
             return _doubled(LEAST_AT_NEW_WORK * self.least, hangs)
         return _doubled(max(LEAST_AT_WORK * self.least, TIMES_AT_WORK * usual), hangs)

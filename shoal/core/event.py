@@ -157,6 +157,12 @@ class Left:
     why: str = ""
 
 
+def last_words(entries: Iterable[object]) -> str:
+    """What is known of the slots that died, such as that they hung, in brackets; else nothing."""
+    words = {each.why for each in entries if isinstance(each, Left) and each.why}
+    return "".join(f" ({each})" for each in sorted(words))
+
+
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A shard that lies at the slot cannot be read there: it is gone, cut short or damaged.

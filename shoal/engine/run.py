@@ -24,6 +24,7 @@ from shoal.core.event import (
     Remembered,
     Retired,
     Submitted,
+    last_words,
 )
 from shoal.core.fold import fold
 from shoal.core.plan import Gang, Plan, Proposal
@@ -163,7 +164,7 @@ def _imposed(
     state = at.state
     for trial, strikes in state.strikes_of_slots.items():
         if strikes >= MAX_STRIKES and trial in state.trials:
-            why = f"its slot died under it {strikes} times"
+            why = f"its slot died under it {strikes} times{last_words(at.noted)}"
             if trial in ran and ran[trial].shards:
                 why += f", the last time at shard {' or '.join(ran[trial].shards)}"
             ends.append(Failed(trial, why))

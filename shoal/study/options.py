@@ -138,6 +138,9 @@ class Options:
     # Of the ray backend: seconds without an answer after which a slot counts as hung and is started
     # again; inf: none does.
     hang_after: float = 30.0
+    # Seconds that one call of the recipe's code may take, such as a few steps, before its trial
+    # fails. None: far longer than such calls took so far.
+    stuck_after: float | None = None
     # Models that rest in each slot's memory. None: a quarter of that memory.
     state_memory_gb: float | None = None
     # What a slot may take in all. By default all of its GPU; without a limit on a CPU.
@@ -212,6 +215,11 @@ class Options:
                 f"{self.hang_after!r}"
             )
         _check_seconds("stop_before", self.stop_before, "for as many as visits take")
+        if self.stuck_after is not None and not self.stuck_after > 0:
+            raise StudyError(
+                "stuck_after must be seconds > 0, or None for what such calls took; got "
+                f"{self.stuck_after!r}"
+            )
         if self.slots is not None and self.slots < 1:
             raise StudyError(f"slots must be >= 1; got {self.slots}")
         if self.slot_memory_gb is not None and not self.slot_memory_gb > 0:

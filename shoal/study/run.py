@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.callbacks.named import listed, loggers_of
-from shoal.core.event import Entry, Remembered, Submitted
+from shoal.core.event import Entry, Left, Remembered, Submitted
 from shoal.core.fold import fold
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
@@ -84,6 +84,7 @@ from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Damage, Idleness, MetricCheck
 from shoal.study.watch.retention import Retention
+from shoal.study.watch.running import at_work, was_cut_off
 from shoal.train.data.data import Data
 from shoal.train.recipe.shard import ShardRecipe
 
@@ -126,7 +127,9 @@ def train(setup: Setup, asked: Request) -> None:
         place = place_of(asked.deciders.options, setup.folder.path)
         open_.callback(place.close)
         ready = _prepare(setup, asked, place)
-        state = _carry_out(setup, asked, ready, open_)
+        start = replace(ready.start, careful=was_cut_off(setup.folder))
+        open_.enter_context(at_work(setup.folder))
+        state = _carry_out(setup, asked, replace(ready, start=start), open_)
     _check_failed(state)
 
 
@@ -171,7 +174,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     more = longer(deciders.searcher, lines, with_work_again(state, again))
     check_longer(setup, state, more, now[SCHEDULE])
     now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
-    entries = _opening(state, (*again, *more), data, before, now)
+    entries = _opening(setup.folder, state, (*again, *more), data, before, now)
     since = _end_of(lines)
     _write(setup.folder, since, entries)
     forget_tracebacks(setup, again)
@@ -223,18 +226,36 @@ def _end_of(lines: Sequence[Line]) -> Seconds:
 
 
 def _opening(
-    state: State, more: Sequence[Trial], data: Data, before: Head, now: Head
+    folder: Folder,
+    state: State,
+    more: Sequence[Trial],
+    data: Data,
+    before: Head,
+    now: Head,
 ) -> list[Entry]:
     """The entries with which the run begins. A policy remembers nothing of another policy.
 
     `more`: trials that are to train longer than they were, or are tried again.
     """
+    lost = _cut_off(folder, before, state)
     longer: list[Entry] = [Submitted(trial) for trial in more]
-    opened, *fallen = reopened(fold(state, longer), data.sizes, now)
-    entries = [opened, *longer, *fallen]
+    opened, *fallen = reopened(fold(state, [*lost, *longer]), data.sizes, now)
+    entries = [*lost, opened, *longer, *fallen]
     if before and before.get("policy") != now["policy"]:
         entries.append(Remembered("policy", None))
     return entries
+
+
+def _cut_off(folder: Folder, before: Head, state: State) -> list[Entry]:
+    """What the end of the former run's process means for the trials that it was training.
+
+    The slot of the local backend died with it. A trial that ends its process each time, such as by
+    a fault in C code, is set aside like one that ends the processes of slots.
+    """
+    if not was_cut_off(folder) or before.get("backend") != "local" or not state.gangs:
+        return []
+    slots = frozenset(slot for gang in state.gangs for slot in gang.slots)
+    return [Left(slots, died=True, why="the run's process ended")]
 
 
 def _space_of(searcher: Searcher[Any]) -> Space | None:

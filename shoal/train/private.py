@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from threading import RLock
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -365,3 +365,17 @@ class _Found(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
+
+
+# -- threads of Python ---------------------------------------------------------------------------
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """Where the thread is at work; None: it has ended."""
+    return sys._current_frames().get(thread)
+
+
+def raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise the error in the thread, once it is in Python's code; None: what waits is dropped."""
+    what = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)

@@ -5,10 +5,13 @@ hold of what it left.
 import json
 import os
 import random
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,11 +37,23 @@ EVERY = 0.4  # seconds of training between durable states
 SCRIPT = """
 import json, sys
 import shoal
-from fault_kit import Steady, chosen
+from fault_kit import chosen, made
 given = json.loads(sys.argv[1])
-study = shoal.create_study(Steady(**given["recipe"]), storage=given["folder"], load_if_exists=True)
+study = shoal.create_study(made(given["recipe"]), storage=given["folder"], load_if_exists=True)
 study.optimize(progress=False, **chosen(given["options"]))
 """
+
+
+def made(recipe: Mapping[str, Any]) -> Any:
+    """The recipe: one that does wild things, if it is told one of them."""
+    given = dict(recipe)
+    if given.pop("augments", False):
+        return Augmented(**given)
+    if "deed" not in given:
+        return Steady(**given)
+    from wild_kit import Wild
+
+    return Wild(**given)
 
 
 def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,17 +142,30 @@ class Steady(shoal.Recipe):
         return {"accuracy": (model(x).argmax(1) == y).float()}
 
 
+class Augmented(Steady):
+    """Its chunks are made by feeders, where there are any."""
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        x, y = samples
+        return x + rng.normal(size=x.shape).astype("float32") / 8, y
+
+
 class Driver:
     """A study's process. `recipe`, `options`: of the script; without them the study in the
-    folder is resumed.
+    folder is resumed. `within`: a command that runs it somewhere else.
     """
 
     def __init__(
-        self, folder: Path, recipe: Mapping[str, Any] | None = None, **options: Any
+        self,
+        folder: Path,
+        recipe: Mapping[str, Any] | None = None,
+        within: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         self.folder, self.mark = folder, uuid4().hex
         self.began = len(lines_of(folder))
         self.seen: set[tuple[int, bytes]] = set()
+        self.temporary = Path(tempfile.mkdtemp(prefix="sf-", dir="/tmp"))
         given = json.dumps(
             {"folder": str(folder), "recipe": recipe, "options": options}
         )
@@ -149,11 +177,16 @@ class Driver:
         env = {
             **os.environ,
             MARK: self.mark,
+            "TMPDIR": str(self.temporary),
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
         }
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, *script], env=env, stdout=pipe, stderr=pipe, text=True
+            [*within, sys.executable, *script],
+            env=env,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
         )
 
     def __enter__(self) -> "Driver":
@@ -165,6 +198,7 @@ class Driver:
         self.process.communicate()
         for pid in self.pids():
             kill(pid)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def visits(self) -> int:
         """Visits made by this run, as the journal tells."""
@@ -229,6 +263,13 @@ class Driver:
             if content(Path(f"/proc/{pid}/cmdline")).startswith(b"ray::SlotActor")
         ]
 
+    def rays(self, name: str) -> list[int]:
+        """Ray's own processes of this name: "raylet", "gcs_server"."""
+        own = f"/{name}\0".encode()
+        return [
+            pid for pid in self.pids() if own in content(Path(f"/proc/{pid}/cmdline"))
+        ]
+
     def kill(self) -> None:
         """kill -9 of the driver, and see that the processes it started do not live on."""
         self.pids()
@@ -244,12 +285,26 @@ class Driver:
         self.process.send_signal(signal.SIGCONT)
 
     def vanish(self) -> None:
-        deadline = time.monotonic() + 20
-        while left := self.pids():
-            assert time.monotonic() < deadline, [
-                content(Path(f"/proc/{pid}/cmdline"))[:90] for pid in left
-            ]
+        """Wait until nothing of the run is left: no process, shared memory or temporary file."""
+        deadline = time.monotonic() + 30
+        while left := self.left():
+            assert time.monotonic() < deadline, left
             time.sleep(0.05)
+
+    def left(self) -> list[str]:
+        """What is left of the run beside the driver's own process, and the user's token."""
+        left = [
+            content(Path(f"/proc/{pid}/cmdline"))[:90].decode() for pid in self.pids()
+        ]
+        for folder, _, names in os.walk(
+            self.temporary
+        ):  # others may remove it meanwhile
+            left += [f"{folder}/{name}" for name in names if name != "token"]
+        pids = {str(pid) for pid, _ in self.seen} | {str(self.process.pid)}
+        for segment in Path("/dev/shm").glob("*"):
+            if pids & set(re.findall(r"\d+", segment.name)):
+                left.append(str(segment))
+        return left
 
 
 def kill(pid: int) -> None:

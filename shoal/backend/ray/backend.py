@@ -7,8 +7,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from math import inf
-from queue import Empty, SimpleQueue
 from time import monotonic
 
 import ray
@@ -16,11 +14,13 @@ from ray.exceptions import RayError
 
 from shoal.backend.course import Positions
 from shoal.backend.deciding import DecidingTime
-from shoal.backend.ray import cluster
+from shoal.backend.ray import cluster, reaper
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.hangs import Hangs
 from shoal.backend.ray.health.leaving import due
+from shoal.backend.ray.health.pulse import ClusterPulse
 from shoal.backend.ray.health.waiting import NodeWait
+from shoal.backend.ray.health.waking import EventQueue, Waking
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.opening import SlotsOpening
@@ -38,87 +38,46 @@ from shoal.train.data.data import Data
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import Reached
 
-Happening = Callable[[], Events]  # works off what happened; returns its events
 
+class Looks:
+    """Looks now and then whether the cluster lives, whether slots hang, and for new nodes.
 
-class EventQueue:
-    """A queue of happenings. `put` works from any thread, `gather` from one."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[Happening] = SimpleQueue()
-        self._failure: Exception | None = None
-
-    def put(self, happening: Happening) -> None:
-        """Have it worked off by the next `gather`."""
-        self._queue.put(happening)
-
-    def gather(self, wait: Seconds) -> Events:
-        """Work off what is there, and return the events of all of it.
-
-        `wait`: seconds to wait for something if there is nothing.
-
-        Raises:
-            Exception: whatever a happening raised, but only after the events of those before it
-                were returned.
-        """
-        if self._failure is not None:
-            raise self._failure
-
-        events: Events = []
-        try:
-            happening = self._queue.get(timeout=wait)
-            while True:
-                events += happening()
-                happening = self._queue.get_nowait()
-        except Empty:
-            return events
-        except Exception as failure:
-            if not events:
-                raise
-            self._failure = failure
-
-        return events
-
-
-class Waking:
-    """When the engine asks for the next moment, whatever happens until then.
-
-    `since`: the time of the study at which this run begins.
+    `remove`: has slots leave, as those do whose time is over.
     """
 
-    def __init__(self, since: Seconds) -> None:
-        self._zero = monotonic() - since
-        self.at: Seconds | None = None
-        self.awaits = True  # slots that may come are worth waiting for
-        self.idle = False  # nobody wants to be asked again
+    def __init__(
+        self,
+        pulse: ClusterPulse,
+        hangs: Hangs,
+        work: Work,
+        waking: Waking,
+        remove: Callable[[list[SlotId]], Events],
+    ) -> None:
+        self._pulse = pulse
+        self._hangs = hangs
+        self._work = work
+        self._fleet = work.fleet
+        self._waking = waking
+        self._remove = remove
 
-    def now(self) -> Seconds:
-        """The time of the study."""
-        return monotonic() - self._zero
+    @property
+    def times(self) -> tuple[float | None, ...]:
+        """When to look next, by the monotonic clock."""
+        return self._fleet.look_at, self._hangs.look_at
 
-    def set(self, at: Seconds | None, until: Seconds | None, coming: bool) -> None:
-        """As of `Ray.wake`. `coming`: slots may come."""
-        self.awaits = until is not None
-        self.idle = at is None
-        self.at = at
-        if coming and until is not None and until < inf:
-            self.at = until
-            if at is not None:
-                self.at = min(until, at)
-
-    def due(self) -> bool:
-        """Whether the time has come; then it is over."""
-        if self.at is None or self.now() < self.at:
-            return False
-        self.at = None
-        return True
-
-    def patience(self, *look_at: float | None) -> Seconds:
-        """Seconds until then, or until one of these times by the monotonic clock."""
-        waits = [each - monotonic() for each in look_at if each is not None]
-        if self.at is not None:
-            waits.append(self.at - self.now())
-        return max(0.0, min(waits))
+    def look(self) -> Events:
+        """Look if it is time, and return what follows."""
+        now = monotonic()
+        events: Events = []
+        if now >= self._hangs.look_at:
+            events = self._hangs.look(self._fleet.ready)
+            ends = due(self._fleet.ready, self._work.times, self._waking.now())
+            events += self._remove(ends)
+        if self._fleet.look_at is not None and now >= self._fleet.look_at:
+            self._fleet.look_at = now + 1.0
+            if self._pulse.answers():  # else the next question would block
+                self._fleet.look()
+        return events
 
 
 class Ray:
@@ -135,18 +94,20 @@ class Ray:
     ) -> None:
         self.course = course
         self._waking = Waking(setup.since)
+        self.now = self._waking.now
         self._inbox = EventQueue()
         about = setup.address, setup.slots, setup.threads
         self._joined = not ray.is_initialized()
         store = setup.store_gb(recipe, data)
         self._own, limit = cluster.join(*about, store, setup.cpus)
+        self._pulse = ClusterPulse(self._own)
         try:
             cluster.await_node(partial(setup.tell, self.now()))
             self._open(recipe, data, setup, limit)
             self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
             self._starting.began(setup.since, self._joined)
         except BaseException:
-            cluster.leave(self._own, self._joined)
+            self._leave()
             raise
 
     def _open(
@@ -169,27 +130,26 @@ class Ray:
         )
         self.size = self._fleet.size
         self._deciding = DecidingTime()
-        self._hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
-        self.silent = self._hangs.silent
+        hangs = Hangs(self.course, setup.silence_limits(recipe), self._fleet.died)
+        self.silent = hangs.silent
         self._waiting = NodeWait(self._fleet.shards)
         self._states = States(self.course, self._fleet, setup)
         self.forget = self._states.release
         self._work = Work(
             self.course, self._fleet, self._states, self._depart, self._settled
         )
+        looks = self._work, self._waking, self._remove
+        self._looks = Looks(self._pulse, hangs, *looks)
         self._narrow = OneSlotGangs(self._work)
         self._wides = WideGangs(self._work, cluster.gradients(share))
         self._shelf = node_data.place(slot.token, cluster.here(), slot.cache)
+        reaper.clear_up(self._shelf)
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
         if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
             node_data.prepare(self._shelf, os.getpid())
             node_data.shelve(data, self._shelf, recipe)
 
     # -- the protocol --------------------------------------------------------------------------
-
-    def now(self) -> Seconds:
-        """The time of the study."""
-        return self._waking.now()
 
     def tell(self, event: Event) -> None:
         """Have this happen at the next moment (a stop, say).
@@ -269,8 +229,13 @@ class Ray:
         """End the slots' processes, and the cluster if it was started here."""
         if ray.is_initialized():
             self._fleet.close()
-            cluster.leave(self._own, self._joined)
+            self._leave()
         shutil.rmtree(self._shelf, ignore_errors=True)
+
+    def _leave(self) -> None:
+        """Leave the cluster, or end it if it was started here."""
+        self._pulse.close()
+        cluster.leave(self._own, self._joined, self._pulse.lost)
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -292,17 +257,12 @@ class Ray:
         """How long to wait for something to happen, before slots are looked at again."""
         if not self._going() and self._waking.at is None:
             return 0.0
-        return self._waking.patience(self._fleet.look_at, self._hangs.look_at)
+        return self._waking.patience(*self._looks.times)
 
     def _gather(self, wait: Seconds) -> Events:
-        """All that happened meanwhile."""
-        events = self._inbox.gather(wait)
-        if monotonic() >= self._hangs.look_at:
-            events += self._hangs.look(self._fleet.ready)
-            events += self._remove(due(self._fleet.ready, self._work.times, self.now()))
-        if self._fleet.look_at is not None and monotonic() >= self._fleet.look_at:
-            self._fleet.look()
-        return events
+        """All that happened meanwhile; raises ConnectionError if the cluster is lost."""
+        self._pulse.check()
+        return self._inbox.gather(wait) + self._looks.look()
 
     def _going(self) -> bool:
         """Whether anything is under way, or a slot may come for what is left to do."""
@@ -344,13 +304,9 @@ class Ray:
     ) -> Events:
         """How far the units of a round are; of those that are over, their results tell it."""
         trials = self._narrow.at_work(process, number)
-        if not trials:
-            trials = self._wides.at_work(process, number)
-        events: Events = []
-        for trial, reached in at.items():
-            if trial in trials:
-                events += self.course.on(trial, reached)
-        return events
+        trials = trials or self._wides.at_work(process, number)
+        known = {trial: reached for trial, reached in at.items() if trial in trials}
+        return [event for each in known.items() for event in self.course.on(*each)]
 
     def _remove(self, slots: list[SlotId]) -> Events:
         """Have these slots leave, at once if they are idle."""

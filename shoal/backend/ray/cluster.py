@@ -3,9 +3,7 @@
 import getpass
 import logging
 import os
-import re
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.backend.ends import UNTIL
+from shoal.backend.opening import check_reached
 from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
@@ -43,8 +42,8 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 SMALLEST_STORE = 256 * 2**20
-# Seconds that a cluster may take to answer: it may be starting. Ray itself waits for minutes.
-PATIENCE: Seconds = 10.0
+# Seconds that Ray may take to shut down. It waits without an end for a process that is stopped.
+FAREWELL: Seconds = 20.0
 # How gradients travel between slots.
 Gradients = Literal["gloo", "nccl"]
 # An object that nobody needs any more is freed at once, not in batches each second. The next state
@@ -127,32 +126,6 @@ def join(
     reaper.guard()
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
-
-
-def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
-    """Wait until something answers at the address, if it names a host and a port.
-
-    Raises:
-        ConnectionError: nothing did, for as long as `patience`.
-    """
-    named = re.fullmatch(r"(?:ray://)?([^/:]+):(\d+)", address)
-    if named is None:
-        return
-    end = time.monotonic() + patience
-    while True:
-        try:
-            socket.create_connection(
-                (named[1], int(named[2])), timeout=patience
-            ).close()
-        except (OSError, OverflowError) as error:  # the latter: no number of a port
-            if time.monotonic() < end:
-                time.sleep(0.2)
-                continue
-            raise ConnectionError(
-                f"no Ray cluster answers at {address} ({error}; tried for {patience:g} s): give "
-                "the address that `ray start --head` printed where the cluster was started"
-            ) from error
-        return
 
 
 def asks_for_token() -> bool:
@@ -242,10 +215,18 @@ def _store_size(wanted: GiB) -> int:
     return max(SMALLEST_STORE, size)
 
 
-def leave(own: bool, joined: bool) -> None:
-    """End the cluster that was started here, or leave the one that was `joined` here."""
+def leave(own: bool, joined: bool, lost: bool = False) -> None:
+    """End the cluster that was started here, or leave the one that was `joined` here.
+
+    `lost`: some of Ray's processes do not answer.
+    """
+    if own and lost:
+        reaper.dismiss()  # Ray waits for them, unless they are gone
+    if joined and own:
+        reaper.close(ray.shutdown, FAREWELL)
+    elif joined:
+        reaper.part(ray.shutdown, FAREWELL)
     if joined:
-        ray.shutdown()
         _forget_token()
     if own:
         reaper.dismiss()
@@ -372,6 +353,25 @@ def _until(labels: Mapping[str, str]) -> float:
     except ValueError:  # somebody else's label
         return inf
     return inf if isnan(until) else until
+
+
+def alive(patience: Seconds) -> frozenset[str]:
+    """The ids of the live nodes, as the head of the cluster says within so many seconds.
+
+    Raises:
+        ConnectionError: it does not answer.
+    """
+    asked = ray_worker.global_worker.gcs_client
+    try:
+        found = asked.get_all_node_info(timeout=patience)
+    except Exception as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+    return frozenset(node.hex() for node, about in found.items() if about.state == 0)
+
+
+def raylet_socket() -> str:
+    """The path at which the raylet of this process's node is reached."""
+    return str(ray_worker.global_worker.node.raylet_socket_name)
 
 
 def node_here() -> Node:

@@ -1,20 +1,27 @@
 """A process that waits for this one to end, and then ends what its Ray left running.
 
+It also removes Ray's folder of this session, which nobody else would.
+
 It runs this file, with the standard library alone. When the driver is killed the system kills the
 processes that the driver started itself, but not those that the raylet did: slots went on for 2 s,
 and Ray's agents for 62 s (Ray 2.60 waits a minute for the dead GCS to take their report).
 """
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
 CLIENTS = b"ray.util.client.server"
+RAYS_OWN = ("raylet", "gcs_server")
 _reapers: list["subprocess.Popen[bytes]"] = []
 
 
@@ -37,27 +44,80 @@ def guard() -> None:
     _reapers.append(reaper)
 
 
+def clear_up(folder: Path) -> None:
+    """Have this folder removed, too, when this process ends."""
+    for reaper in _reapers:
+        if reaper.stdin is not None:
+            reaper.stdin.write(f"{folder}\n".encode())
+            reaper.stdin.flush()
+
+
+def close(shutdown: Callable[[], object], patience: float) -> None:
+    """End the cluster that this process started; its processes are killed after so many seconds."""
+    late = threading.Timer(patience, dismiss)
+    late.daemon = True
+    late.start()
+    shutdown()
+    late.cancel()
+
+
+def part(shutdown: Callable[[], object], patience: float) -> None:
+    """Leave a cluster that others keep; after so many seconds without a word.
+
+    Ray waits for processes that are stopped, again when this process ends. So then that ends at
+    once, with status 1, when all of its own is done.
+    """
+    parting = threading.Thread(target=shutdown, name="shoal-part", daemon=True)
+    parting.start()
+    parting.join(patience)
+    if parting.is_alive():
+        atexit.register(_end_at_once)
+
+
+def _end_at_once() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(1)
+
+
 def dismiss() -> None:
     """Ray was shut down: there is nothing left to guard."""
     while _reapers:
         _reapers.pop().communicate()
 
 
+def states() -> dict[str, str]:
+    """Of Ray's own processes that this process started: "raylet", "gcs_server", and their states.
+
+    A state is a letter, as the system has it: T of a process that somebody stopped, Z of one that
+    has ended. Empty without /proc.
+    """
+    found: dict[str, str] = {}
+    for folder in _processes():
+        with suppress(OSError, ValueError):
+            name, state, parent = _about(folder)
+            if name in RAYS_OWN and parent == os.getpid():
+                found[name] = state
+    return found
+
+
 def _session() -> str | None:
     """The folder of the raylet that this process started."""
     for folder in _processes():
         with suppress(OSError, ValueError):
-            if _is_raylet(folder):
+            name, _, parent = _about(folder)
+            if name == "raylet" and parent == os.getpid():
                 return _session_of((folder / "cmdline").read_text())
     return None
 
 
-def _is_raylet(folder: Path) -> bool:
-    """Whether the process is a raylet that this process started."""
+def _about(folder: Path) -> tuple[str, str, int]:
+    """The name of the process, its state, and its parent."""
     _, _, rest = (folder / "stat").read_text().partition("(")
     name, numbers = rest.rsplit(")", 1)
-    parent = int(numbers.split()[1])
-    return name == "raylet" and parent == os.getpid()
+    state, parent = numbers.split()[:2]
+    return name, state, int(parent)
 
 
 def _session_of(command: str) -> str | None:
@@ -77,17 +137,29 @@ def _processes() -> list[Path]:
 
 
 def _reap(session: str) -> None:
-    """Wait for the end of standard input, then kill what belongs to the session."""
-    sys.stdin.buffer.read()
+    """Wait for the end of standard input, then kill what belongs to the session, and clear up."""
+    told = sys.stdin.buffer.read().decode()
     until = time.monotonic() + 10.0
     while time.monotonic() < until:
         left = [folder for folder in _processes() if _belongs(folder, session)]
         if not left:
-            return
+            break
         for folder in left:
             with suppress(OSError):
                 os.kill(int(folder.name), signal.SIGKILL)
         time.sleep(0.05)
+    _clear(Path(session))
+    for other in told.splitlines():
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def _clear(session: Path) -> None:
+    """Remove the folder of the session, which holds logs and sockets, and what points to it."""
+    shutil.rmtree(session, ignore_errors=True)
+    link = session.parent / "session_latest"
+    with suppress(OSError):
+        if link.is_symlink() and not link.exists():
+            link.unlink()
 
 
 def _belongs(folder: Path, session: str) -> bool:

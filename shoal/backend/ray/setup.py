@@ -18,6 +18,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.unit import CallLimits
 from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
 
 
@@ -57,6 +58,7 @@ class RaySetup:
     slot_memory_gb: GiB | None = None  # of each slot, in all
     # Seconds without an answer after which a slot may count as hung; see `silence.SilenceLimits`.
     hang_after: Seconds = 30.0
+    stuck_after: Seconds | None = None  # that a call of the recipe's code may take
     pace: Pace | None = None  # see `StationSetup`
     logs: str | os.PathLike[str] | None = None  # folder for what trials print
     # Each node's folder for its copy of the data; None: one in the temporary folder.
@@ -72,7 +74,9 @@ class RaySetup:
     def silence_limits(self, recipe: Recipe) -> SilenceLimits:
         """How long a slot may be silent. A function may work for hours, and tell nothing of it."""
         return SilenceLimits(
-            self.hang_after, work=not isinstance(recipe, FunctionRecipe)
+            self.hang_after,
+            work=not isinstance(recipe, FunctionRecipe),
+            fixed=self.stuck_after,
         )
 
     def feeders_for(self, recipe: Recipe, data: Data) -> Feeders:
@@ -147,6 +151,7 @@ class RaySetup:
             checkpoint_every=self._durable_every(),
             data_memory_gb=self.data_memory_gb,
             state_memory_gb=resting,
+            calls=CallLimits(self.hang_after, self.stuck_after),
         )
 
 

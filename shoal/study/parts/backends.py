@@ -29,6 +29,8 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
 from shoal.train.lane.device import device_of, limit_memory
+from shoal.train.overdue import watch_calls
+from shoal.train.recipe.unit import CallLimits
 from shoal.train.slot.setup import StationSetup, cpus_here
 from shoal.train.slot.station import Station
 from shoal.train.workers.pool import PoolSetup, Workers
@@ -46,6 +48,8 @@ class Start:
     since: Seconds  # of the study: what former runs took
     given: Profile | None  # a profile that leaves nothing to be measured
     whole: bool = True  # slots must hold all of the data
+    # The run before was cut off: the journal must know what this one is at.
+    careful: bool = False
     # Told what the run waits for until its first moment, with the time of the study.
     tell: Callable[[Seconds, str], None] = lambda now, text: None
     place: RunPlace = RunPlace()  # the allocation that the run is in, if any
@@ -98,7 +102,8 @@ def backend(setup: Setup, options: Options, start: Start) -> WiredBackend:
 
     The folder of checkpoints is marked as this run's, so that writers of a former run are refused.
     """
-    together = options.backend == "local" and options.checkpoint_every > 0
+    safe = not (start.careful or start.state.strikes_of_slots)
+    together = options.backend == "local" and options.checkpoint_every > 0 and safe
     vault = Checkpoints(setup.folder.checkpoints, start.state.run, together=together)
     if start.state.kept:
         vault.check_there()
@@ -142,10 +147,13 @@ def _local(
         metric=setup.metric,
     )
     station, close = _station(setup, options, start, vault, station_setup)
+    open_ = ExitStack()
+    open_.callback(close)
+    open_.callback(watch_calls(CallLimits(options.hang_after, options.stuck_after)))
     memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
     node = platform.node() or "here"
     slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
-    return WiredBackend(Local(station, course, slot, start.since), vault, close)
+    return WiredBackend(Local(station, course, slot, start.since), vault, open_.close)
 
 
 def _station(
@@ -341,6 +349,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         state_memory_gb=options.state_memory_gb,
         slot_memory_gb=options.slot_memory_gb,
         hang_after=options.hang_after,
+        stuck_after=options.stuck_after,
         pace=pace_of(start.given),
         logs=setup.folder.path.resolve() / "trials",
         feeders=options.feeders,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 
@@ -17,11 +19,13 @@ from shoal.core.trial import Seconds
 from shoal.train.data.columns import DataError
 from shoal.train.lane import device
 from shoal.train.lane.checkpoint import StaleRun
+from shoal.train.overdue import in_time
 from shoal.train.recipe.unit import (
     RAISED,
     DeviceLost,
     Diverged,
     OutOfMemory,
+    Overdue,
     TrialError,
 )
 
@@ -63,13 +67,19 @@ class Spent:
 
 
 @contextmanager
-def blaming() -> Iterator[None]:
-    """What the recipe's code raises, as the trial's error; what concerns the whole study passes."""
+def blaming(kind: Hashable = None, watched: bool = True) -> Iterator[None]:
+    """What the recipe's code raises, as the trial's error; what concerns the whole study passes.
+
+    Code that does not return is ended, too: `kind` as of `in_time`; not `watched`: it may wait.
+    """
     try:
-        yield
+        with in_time(kind) if watched else nullcontext():
+            yield
     except (DataError, DeviceLost, StaleRun, TrialError):
         raise
-    except RAISED as error:  # the recipe's own, whatever it is
+    except (*RAISED, KeyboardInterrupt) as error:  # the recipe's own, whatever it is
+        if isinstance(error, KeyboardInterrupt) and _is_users():
+            raise
         line = str(error).strip().split("\n")[0]
         if no_room(error):
             raise OutOfMemory(_why(error, line), _traceback(error)) from error
@@ -80,6 +90,17 @@ def blaming() -> Iterator[None]:
                 "which); a trial that does it again can be stopped by name"
             ) from error
         raise TrialError(_why(error, line), _traceback(error)) from error
+
+
+def _is_users() -> bool:
+    """Whether a KeyboardInterrupt may come from Ctrl-C, and not from the recipe's own code.
+
+    Python raises it in the main thread alone, and only while nothing else takes the signal: a run
+    that was asked to stop once takes it no more.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _traceback(error: BaseException) -> str:
@@ -106,7 +127,7 @@ def explained(error: TrialError) -> str:
 
 def _why(error: BaseException, line: str) -> str:
     """One line for people: the error's class and its first line."""
-    if isinstance(error, Diverged):
+    if isinstance(error, Diverged | Overdue):
         return line
     return f"{type(error).__name__}: {line}".removesuffix(": ")
 

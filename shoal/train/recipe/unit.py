@@ -2,13 +2,52 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from shoal.core.event import Evaluated, Sum
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 
+# How long a call may take, in terms of the longest such call, of `hang_after` if such calls were
+# made before, and of `hang_after` for the first of its kind, which may compile or download.
+TIMES = 10.0
+LEAST_KNOWN = 2.0
+LEAST_NEW = 40.0
+
+
+class Overdue(BaseException):
+    """Raised in the recipe's code where it did not return for far longer than usual.
+
+    It is no Exception, so that code which catches those and goes on does not catch it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """How long a call of the recipe's code may take.
+
+    `least`: `hang_after` of the study. `fixed`: `stuck_after`, which counts instead if it is given.
+    """
+
+    least: Seconds = 30.0
+    fixed: Seconds | None = None
+
+    def allowed(self, longest: Seconds | None) -> Seconds:
+        """`longest`: such a call so far; None: it is the first of its kind."""
+        if self.fixed is not None:
+            return self.fixed
+        if longest is None:
+            return LEAST_NEW * self.least
+        return max(LEAST_KNOWN * self.least, TIMES * longest)
+
+    @property
+    def watched(self) -> bool:
+        """Whether any call can take too long."""
+        return min(self.least, self.fixed or inf) < inf
+
+
 # What the recipe's code may raise: it ends the trial, and nothing else.
-RAISED = (Exception, SystemExit)
+RAISED = (Exception, SystemExit, Overdue)
 NOTHING: Mapping[str, float] = {}
 # A lane's state: nested dicts and lists of NumPy arrays and plain values.
 Tree = Mapping[str, Any]

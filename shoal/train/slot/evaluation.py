@@ -74,7 +74,7 @@ class Evaluation:
         """
         self._at.set_threads()
         begin = perf_counter()
-        with spent.on("evaluate"), blaming():
+        with spent.on("evaluate"), blaming(("evaluate", lane.signature)):
             scores = evaluate(lane, self._chunks(lane))
         seconds = perf_counter() - begin
         self._meter.record(lane.signature, "evaluate", seconds)

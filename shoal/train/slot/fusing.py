@@ -13,6 +13,7 @@ from shoal.core.trial import Seconds
 from shoal.train.fuse.fused import Fused, StepFailed
 from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.overdue import in_time
 from shoal.train.recipe.unit import RAISED, OutOfMemory, Part, TrialError
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches
 from shoal.train.slot.workplace import Workplace
@@ -171,7 +172,8 @@ class LaneSteps:
         self._at.set_threads()
         self._at.turn_of(each.trial)
         due = perf_counter() + PART_SECONDS
-        with each.spent.on("train"), blaming(), each.lane.rng:
+        kind = ("train", each.lane.signature)
+        with each.spent.on("train"), blaming(kind), each.lane.rng:
             return any(self._pace is None and perf_counter() >= due for _ in steps)
 
     def _timed(self, times: list[Seconds], steps: Iterator[int]) -> Iterator[int]:
@@ -191,6 +193,7 @@ class LaneSteps:
         self._at.set_threads()
         self._at.turn_of(passes[0].trial)
         times = work.times()
+        kind = ("fused", passes[0].lane.signature)
         begin = perf_counter()
         batches: list[Batch | None] = list(work.batches)
         if work.last:
@@ -198,7 +201,8 @@ class LaneSteps:
 
         for number, batch in enumerate(batches):
             try:
-                self._fused_step(fused, batch, work.last, times)
+                with in_time(kind):
+                    self._fused_step(fused, batch, work.last, times)
             except RAISED as error:
                 self.spend(passes, "train", perf_counter() - begin)
                 yield from self._after_error(error, number, passes, work)

@@ -9,6 +9,7 @@ from math import inf
 
 from shoal.core.cluster import GiB
 from shoal.core.trial import Samples, Seconds, Trial
+from shoal.train.recipe.unit import CallLimits
 
 Pace = Callable[[Trial, Samples], Seconds]
 RESTING = 0.25  # part of the memory that models at rest may take
@@ -41,6 +42,8 @@ class StationSetup:
     slot_memory_gb: GiB = inf
     # gives the seconds of training instead of the clock
     pace: Pace | None = None
+    # how long calls of the recipe's code may take
+    calls: CallLimits = CallLimits()
 
     def __post_init__(self) -> None:
         if self.seed < 0:

@@ -10,6 +10,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.overdue import in_time
 from shoal.train.recipe.seat import Move, Seat, share
 from shoal.train.stream.batches import Batch
 from shoal.train.stream.reader import Reader
@@ -146,8 +147,9 @@ class SharedStep:
         lane = self._lane
         _, count = batch
         mine, rows = _part(batch, self._seat)
-        with blaming():
-            with self._clock.on("forward"):
+        # What waits for the other ranks is not watched.
+        with blaming(watched=False):
+            with self._clock.on("forward"), in_time(("wide", lane.signature)):
                 loss = lane.forward(mine, rows)
             if self._group is not None:
                 self.notes.take(lane)
@@ -175,7 +177,7 @@ class SharedStep:
         assert self._buckets is not None and self._seat is not None, "enter comes first"
         buckets = self._buckets
         with self._clock.on("reduce"):
-            with blaming():
+            with blaming(watched=False):
                 buckets.flush()
             told = self._told(self._group, buckets.end())
             if any(each.halted for each in told):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.backend.ray.cluster import check_reached
+from shoal.backend.opening import check_reached
 from shoal.backend.ray.slots import mend, spread
 from shoal.core.cluster import ShardId, SlotId
 from shoal.train.recipe.pickled import dumps

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import ray
@@ -21,6 +22,10 @@ from shoal.core.trial import Samples, Seconds
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.recipe.settings import DataKey
+
+# Seconds that a slot waits for the window's answer, and how many times as long as it did before.
+PATIENCE: Seconds = 30.0
+TIMES = 5.0
 
 Events = list[Event]
 # How to have something called with a future, once the reference's value is there or never will be.
@@ -42,6 +47,7 @@ class FeederFeed:
         self._waits = waits
         self._there = waits  # feeders are, by the last answer
         self._answer: Any = None  # a reference to what the window says
+        self._patience = PATIENCE
         self._made: Seconds | None = None
 
     def of(self, key: DataKey) -> "FeederFeed | None":
@@ -60,7 +66,14 @@ class FeederFeed:
 
     def _asked(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
         """What the window answers, once it does."""
-        found = fetched(self._window.chunk.remote(self._name, keys, trained))
+        asked = self._window.chunk.remote(self._name, keys, trained)
+        begin = monotonic()
+        if not ray.wait([asked], timeout=self._patience)[0]:
+            # The window stands still: the slot makes its own chunks until it is heard of again.
+            self._there = False
+            return None
+        self._patience = max(self._patience, TIMES * (monotonic() - begin))
+        found = fetched(asked)
         if found:
             chunk: Columns = cols.apply(fetched(found[0]), cols.unlaid)
             return chunk

@@ -26,6 +26,7 @@ from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import limit_memory
+from shoal.train.overdue import watch_calls
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.wide.gate import Meeting
@@ -91,6 +92,7 @@ def open_slot(
             feed=window,
             elsewhere=elsewhere_of(setup, data),
         )
+    watch_calls(setup.station.calls)
     rounds = SlotRounds(station, void, on_progress)
     meeting = Meeting(cluster.address())
     if device == "cpu" and setup.slot_memory_gb is not None:

@@ -3,17 +3,25 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from shoal.backend.ray.cluster import only_at
-from shoal.backend.ray.node.feeder import Feeder
+from shoal.backend.ray.node.feeder import Feeder, PreparedChunk
+from shoal.backend.ray.node.process import born, end
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.sharing.demand import FeederDemand
+from shoal.core.trial import Seconds
 
 RESTARTS = 10  # of a feeder: one that cannot even start would be started for ever
+# Seconds that a feeder may take for a chunk: at least, in terms of the longest one so far, and for
+# its first one, before which it starts and reads data.
+PATIENCE: Seconds = 30.0
+TIMES = 10.0
+LONGEST_START: Seconds = 600.0
 TRIES = 3  # feeders that came to nothing, after which no more are started
 
 
@@ -52,6 +60,8 @@ class FeederPool:
         self._changed = changed
         self.grows = setup.count == "auto"
         self._failed = 0  # feeders given up
+        self._pids: dict[Any, int] = {}
+        self._limits: dict[Any, Seconds] = {}  # how long they may take for a chunk
         self._coming: list[Any] = []  # started, and not there yet
         self.feeders: list[Any] = []
         if setup.count != "auto":
@@ -82,6 +92,20 @@ class FeederPool:
         """The feeder died more often than chance will have it, or never came to be."""
         self.feeders.remove(feeder)
         self._give_up(feeder)
+
+    async def answered(self, feeder: Any, about: Any) -> PreparedChunk:
+        """What the feeder says of a chunk that it is asked for.
+
+        Raises:
+            TimeoutError: it says nothing, for far longer than it took before.
+        """
+        begin = monotonic()
+        limit = self._limits.get(feeder, LONGEST_START)
+        made: PreparedChunk = await asyncio.wait_for(about, limit)
+        self._pids[feeder] = made.pid
+        took = TIMES * (monotonic() - begin)
+        self._limits[feeder] = max(PATIENCE, took, self._limits.get(feeder, 0.0))
+        return made
 
     def grow(self, cpus: int) -> None:
         """Start feeders if more are needed.
@@ -134,3 +158,6 @@ class FeederPool:
         """End the feeder, lest it comes back with nobody to ask it."""
         self._failed += 1
         ray.kill(feeder)
+        pid = self._pids.get(feeder)
+        if pid is not None:
+            end(pid, born(pid))  # one that stands still does not hear Ray

@@ -254,7 +254,8 @@ class Window:
             held = await self._asked_of(feeder, key)
         except Exception as error:  # noqa: BLE001 whatever it was, nobody may wait for ever
             self._broken.add(key)
-            if isinstance(error, RayError) and not isinstance(error, CHUNK_FAILED):
+            gone = isinstance(error, RayError | TimeoutError)
+            if gone and not isinstance(error, CHUNK_FAILED):
                 self._pool.lose(feeder)
                 self._news.set()
 
@@ -266,7 +267,7 @@ class Window:
     async def _asked_of(self, feeder: Any, key: Key) -> HeldChunk:
         """The chunk, made by the feeder and held from now on."""
         about, ref = feeder.make.options(num_returns=2).remote(key)
-        made: PreparedChunk = await about
+        made: PreparedChunk = await self._pool.answered(feeder, about)
         self._demand.times.append(made.seconds / made.rows)
         self._exchange.made(made)
         self._counts.spent(made.pid, made.cpu)
