@@ -12,7 +12,7 @@ from slurm_kit import SlurmLab, wait_for
 import shoal
 from shoal.core.event import Commanded, Joined, Opened, Planned
 from shoal.engine.process import lives
-from shoal.study.folder import load_module
+from shoal.tools.parse import recipe_of
 
 pytestmark = pytest.mark.slurm
 SHOAL = (sys.executable, "-m", "shoal.cli")
@@ -89,7 +89,7 @@ def test_a_study_is_stopped_by_the_time_limit_requeued_and_ends_equal(
     start_slurm: Callable[..., SlurmLab], file: Path, tmp_path: Path
 ) -> None:
     undisturbed = shoal.create_study(
-        load_module(file).Slow(), storage=tmp_path / "undisturbed"
+        recipe_of(str(file)), storage=tmp_path / "undisturbed"
     )
     undisturbed.optimize(policy="fifo", progress=False)
     slurm = start_slurm(nodes=2, requeue_after=5)
