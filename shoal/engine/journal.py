@@ -16,6 +16,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.engine.own import private
 from shoal.engine.sealed import JournalError, LineOrder, at_line, number_of, sealed
+from shoal.engine.small import marked, unmarked
 
 __all__ = ["Journal", "JournalError", "Line", "Tail", "newest", "read", "replay"]
 
@@ -49,7 +50,7 @@ def encode(time: Seconds, entry: Entry) -> bytes:
     line = _encode_fields(time, entry, entry)
     if b"null" in line:  # None, or a number that JSON lacks
         fields = msgspec.to_builtins(entry, order="deterministic")
-        line = _encode_fields(time, entry, _marked(fields))
+        line = _encode_fields(time, entry, marked(fields))
     return line
 
 
@@ -58,32 +59,9 @@ def _encode_fields(time: Seconds, entry: Entry, fields: Any) -> bytes:
     return _encode({"t": round(time, 6), "e": kind, "d": fields}) + b"\n"
 
 
-def _marked(value: Any) -> Any:
-    """The value with nan, inf and -inf written as {"~": text}, which JSON can hold."""
-    if isinstance(value, float) and not isfinite(value):
-        return {"~": repr(value)}
-    if isinstance(value, dict):
-        return {key: _marked(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_marked(item) for item in value]
-    return value
-
-
-def _unmarked(value: Any) -> Any:
-    """Undo `_marked`."""
-    if isinstance(value, list):
-        return [_unmarked(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"~"} and value["~"] in ("nan", "inf", "-inf"):
-        return float(value["~"])
-    return {key: _unmarked(item) for key, item in value.items()}
-
-
 def plain(value: Any) -> Any:
     """The value as a journal gives it back: tuples and sets as lists, dataclasses as dicts."""
-    marked = _marked(msgspec.to_builtins(value))
-    return _unmarked(_decode(_encode(marked)))
+    return unmarked(_decode(_encode(marked(msgspec.to_builtins(value)))))
 
 
 def decode(line: bytes) -> Line:
@@ -95,7 +73,7 @@ def decode(line: bytes) -> Line:
     try:
         raw = _decode(line)
         if b'"~"' in line:
-            raw = _unmarked(raw)
+            raw = unmarked(raw)
         return Line(_seconds(raw["t"]), msgspec.convert(raw["d"], KINDS[raw["e"]]))
     except WRONG as error:
         about = f"{type(error).__name__}: {error}"[:500]

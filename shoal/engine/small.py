@@ -1,8 +1,12 @@
-"""Small files that others may have written: what they say is checked before it is used."""
+"""Small files that others may have written: what they say is checked before it is used.
+
+JSON has no infinite numbers: `marked` writes them so that `unmarked` finds them again.
+"""
 
 import gzip
 import io
-from typing import Annotated, TypedDict, TypeVar
+from math import isfinite
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -42,6 +46,28 @@ def decoded(content: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+def marked(value: Any) -> Any:
+    """The value with nan, inf and -inf written as {"~": text}, which JSON can hold."""
+    if isinstance(value, float) and not isfinite(value):
+        return {"~": repr(value)}
+    if isinstance(value, dict):
+        return {key: marked(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [marked(item) for item in value]
+    return value
+
+
+def unmarked(value: Any) -> Any:
+    """Undo `marked`."""
+    if isinstance(value, list):
+        return [unmarked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"~"} and value["~"] in ("nan", "inf", "-inf"):
+        return float(value["~"])
+    return {key: unmarked(item) for key, item in value.items()}
 
 
 def gunzip(content: bytes) -> bytes:

@@ -24,7 +24,7 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
-from shoal.engine.small import decoded
+from shoal.engine.small import decoded, marked, unmarked
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
@@ -57,7 +57,7 @@ class Inbox:
         """Leave a note, whole or not at all; only while `writing`."""
         number = max((int(path.stem) for path in self._paths()), default=0) + 1
         place = self.folder / f"{number:06d}.json"
-        write_durably(place, json.dumps(note).encode())
+        write_durably(place, json.dumps(marked(note)).encode())
 
     def __bool__(self) -> bool:
         return bool(self._paths())
@@ -88,7 +88,8 @@ def _note_in(path: Path) -> Note:
     Raises:
         ValueError: it is none.
     """
-    return decoded(path.read_bytes(), dict[str, Any])
+    found: Note = unmarked(decoded(path.read_bytes(), dict[str, Any]))
+    return found
 
 
 def answers(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,14 +350,15 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
         raise PermissionError("checkpoints")
 
     made = wired.backend
-    monkeypatch.setattr(
-        wired,
-        "backend",
-        lambda *a: wired.WiredBackend(
-            (w := made(*a)).backend, w.vault, lambda: closed.append(True)
-        ),
-    )
-    monkeypatch.setattr(Checkpoints, "names", broken)
+
+    def backend(*given: Any) -> wired.WiredBackend:
+        found = made(*given)
+        monkeypatch.setattr(Checkpoints, "names", broken)
+        return wired.WiredBackend(
+            found.backend, found.vault, lambda: closed.append(True)
+        )
+
+    monkeypatch.setattr(wired, "backend", backend)
     with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):
         shoal.create_study(Steady(slow=0), storage=tmp_path / "s").optimize(
             progress=False

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from fault_kit import EVERY, Driver, Steady
 from wild_kit import WILD, Wild
 
@@ -29,13 +33,21 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> shoal.Study:
     return study
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Signal handlers, the folder and the environment are put back."""
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
-    where, environment = os.getcwd(), dict(os.environ)
-    yield
-    for number, former in before.items():
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """What recipes change in this process is put back: later tests run in it, too."""
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
+    where, environment, depth = os.getcwd(), dict(os.environ), sys.getrecursionlimit()
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    anomaly = torch.is_anomaly_enabled()
+    with np.errstate(), warnings.catch_warnings(), torch.enable_grad():
+        yield
+    torch.autograd.set_detect_anomaly(anomaly)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+    torch.use_deterministic_algorithms(False)
+    sys.setrecursionlimit(depth)
+    for number, former in handlers.items():
         signal.signal(number, former)
     os.chdir(where)
     os.environ.clear()
@@ -215,7 +227,7 @@ def test_a_process_that_is_killed_from_outside_costs_no_trial(
 @pytest.mark.parametrize("policy", ["fifo", "pack"])
 @pytest.mark.parametrize("deed", ["threads", "torch", "process", "chatter"])
 def test_what_a_recipe_changes_is_not_seen_by_its_neighbours(
-    tmp_path: Path, alone: shoal.Study, handlers: None, deed: str, policy: str
+    tmp_path: Path, alone: shoal.Study, deed: str, policy: str
 ) -> None:
     study = shoal.create_study(Wild(deed), storage=tmp_path / "s")
     study.optimize(policy=policy, fuse=False, progress=False)

@@ -153,6 +153,7 @@ def test_what_the_user_says_of_tokens_is_left_as_it_is(
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setattr(cluster, "_own_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster, "_former", type(cluster._former)())
     cluster._own_token()
     assert cluster.token_shown() is None
     assert os.environ["RAY_AUTH_MODE"] == "disabled"

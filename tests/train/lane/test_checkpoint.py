@@ -15,7 +15,7 @@ import pytest
 import torch
 from train_kit import Small, blobs, go, planned, station, trial
 
-from shoal.train.lane.checkpoint import SMALL, Checkpoints, Damaged, StaleRun
+from shoal.train.lane.checkpoint import SMALL, Checkpoints, Damaged, StaleRun, folder
 from shoal.train.tools.verify import compare
 
 STATE = {
@@ -232,12 +232,11 @@ def test_a_full_disk_comes_through_as_it_is(
 ) -> None:
     vault = Checkpoints(tmp_path, 1)
     vault.save("a/1.pt", STATE)
-    opened = vault._place._files.open
-    monkeypatch.setattr(
-        vault._place._files,
-        "open",
-        lambda path, mode: opened("/dev/full" if mode == "wb" else path, mode),
-    )
+
+    def full(path: str, mode: str, **how: Any) -> Any:
+        return open("/dev/full" if mode == "wb" else path, mode)
+
+    monkeypatch.setattr(folder, "open", full, raising=False)
     for size in (10, 10**6):
         with pytest.raises(OSError) as raised:
             vault.save("a/1.pt", {"x": np.zeros(size)})
