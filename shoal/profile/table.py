@@ -119,7 +119,7 @@ class Table:
         """
         try:
             return cls._read(tomllib.loads(Path(path).read_text()))
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise ValueError(f"profile {path}: {str(error)[:500]}") from error
 
     @classmethod

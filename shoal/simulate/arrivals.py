@@ -14,7 +14,7 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.search.batch import checked_widths
-from shoal.simulate.fields import Fields
+from shoal.simulate.fields import MANY, Fields
 
 Arrival = tuple[Seconds, Trial]
 Shards = Mapping[ShardId, int]  # samples of each
@@ -143,7 +143,7 @@ def _times(kind: Fields, seed: int) -> list[Seconds]:
 
 def _count(kind: Fields) -> int:
     """How many trials of the kind there are."""
-    return kind.whole("count", 1, least=1)
+    return kind.whole("count", 1, least=1, most=MANY)
 
 
 def _given_times(kind: Fields) -> list[Seconds]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+MANY = 10**6  # slots, trials or shards: what a simulation has at most
+LARGEST = 1e18  # of a number in a spec
 LONGEST = 1000  # characters of a key or rule that an error shows
 NONE: Any = object()  # no default: the field must be there
 
@@ -110,13 +112,17 @@ class Fields:
             return default  # type: ignore[no-any-return]
         return self._number(key, self.get(key), least, above, most)
 
-    def whole(self, key: str, default: Any = NONE, least: int = 0) -> int:
-        """A whole number of at least so much; a default is taken as it is."""
+    def whole(
+        self, key: str, default: Any = NONE, least: int = 0, most: float = inf
+    ) -> int:
+        """A whole number within these bounds; a default is taken as it is."""
         if key not in self.data and default is not NONE:
             return default  # type: ignore[no-any-return]
         found = self.get(key)
         if not _is_whole(found) or found < least:
             raise self.must_be(key, f"a whole number >= {least}", found)
+        if found > most:
+            raise self.must_be(key, f"a whole number <= {most:.0f}", found)
         return int(found)
 
     def numbers(
@@ -188,7 +194,7 @@ class Fields:
             return make()
         except SpecError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise self.wrong(key, str(error)) from error
 
     def _number(
@@ -212,14 +218,16 @@ def _bounds(*limits: tuple[str, float]) -> str:
 
 def _is_whole(value: Any) -> bool:
     """Whether this is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return abs(value) <= LARGEST
 
 
 def _is_finite(value: Any) -> bool:
     """Whether this is a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return isfinite(value)
+    return abs(value) <= LARGEST
 
 
 def _are_tables(found: Any) -> bool:

@@ -11,7 +11,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId, proportional
 from shoal.core.trial import Seconds
 from shoal.profile.pack import PackCost, Packing
 from shoal.profile.table import Row, through
-from shoal.simulate.fields import Fields
+from shoal.simulate.fields import MANY, Fields
 from shoal.simulate.read import read_log
 from shoal.simulate.synthetic import Machine, synthetic
 from shoal.simulate.trace import IdleLog
@@ -58,7 +58,7 @@ def _group(group: Fields, first: int, node: int) -> list[tuple[Slot, float]]:
     `first`, `node`: how many slots and nodes come before them.
     """
     group.only(("count", "per_node", "memory", "kind", "speed"))
-    count = group.whole("count", least=1)
+    count = group.whole("count", least=1, most=MANY)
     per_node = group.whole("per_node", 1, least=1)
     memory = group.number("memory", inf, above=0)
     kind = group.text("kind", "gpu")
@@ -142,7 +142,7 @@ def _replicas(data: Fields, slots: int) -> int | None:
 def _weights(data: Fields, slots: Sequence[Slot], speeds: Speeds) -> list[float]:
     """A weight for each shard: all equal, those given, or the speeds of the slots."""
     if "shard_weights" not in data:
-        return [1.0] * data.whole("shards", least=1)
+        return [1.0] * data.whole("shards", least=1, most=MANY)
     if data.get("shard_weights") == "speeds":
         found = [speeds.get(slot.id, 1.0) for slot in slots]
     else:

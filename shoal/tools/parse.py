@@ -169,7 +169,7 @@ def parse_space(given: list[str] | None) -> dict[str, Any] | None:
             found[name] = values[0]
             if domain is not None:
                 found[name] = getattr(shoal, domain)(*values)
-        except (TypeError, IndexError) as error:
+        except (TypeError, IndexError, OverflowError) as error:
             raise _no_domain(text) from error
     return found
 

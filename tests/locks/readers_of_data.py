@@ -197,7 +197,7 @@ def _idx() -> list[bytes]:
     )
     huge = b"\0\0\x08\xff" + b"\xff\xff\xff\xff" * 255
     packed = gzip.compress(sound)
-    return [sound, sound, packed, packed, huge, bomb(2**28)]
+    return [sound, sound, packed, packed, huge, bomb(2**27)]
 
 
 def _read_idx(folder: Path) -> None:
@@ -273,7 +273,7 @@ READERS = [
                 gzip.compress(INTERVALS),
                 gzip.compress(EVENTS),
                 gzip.compress(INTERVALS * 9),
-                bomb(2**28),
+                bomb(2**27),
             ],
             "sacct.txt": [SACCT],
             "log.parquet": [

@@ -236,7 +236,8 @@ def _read_idx(path: Path) -> Array:
     shape = _idx_shape(content)
     kind = np.dtype(_IDX_TYPES[content[2]])
     needed = start + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    if len(shape) < axes or size != needed or axes > MOST_AXES:
+    broken = len(shape) < axes or axes > MOST_AXES or 0 in shape[1:].tolist()
+    if broken or size != needed:
         raise DataError(
             f"{path} is cut short or damaged: it should have {needed} bytes "
             f"and has {size}; get it again"

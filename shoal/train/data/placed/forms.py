@@ -78,9 +78,19 @@ def opened(path: Path) -> Parts:
     if kind == "npz":
         return of_files([path], [])
     if kind == "npy":
+        _check_header(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         return from_arrays((array,), {}, None, None, IN_ORDER)
     return _by_library(kind, path)
+
+
+def _check_header(path: Path) -> None:
+    """Raise DataError if an array's file says that its header is longer than the file."""
+    with path.open("rb") as file:
+        begin = file.read(12)
+    width = 2 if begin[6:7] == b"\1" else 4
+    if int.from_bytes(begin[8 : 8 + width], "little") > path.stat().st_size:
+        raise DataError(f"{path} is cut short: its header is longer than the file")
 
 
 def _opened_folder(path: Path) -> Parts:

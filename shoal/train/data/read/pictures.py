@@ -22,9 +22,13 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
         DataError: it cannot be read.
     """
     source: Any = content
-    if isinstance(content, bytes):
-        source = io.BytesIO(content)
     try:
+        if isinstance(
+            content, Path
+        ):  # of a file Pillow asks for what a chunk says it has
+            source = io.BytesIO(content.read_bytes())
+        elif isinstance(content, bytes):
+            source = io.BytesIO(content)
         return _read(source, _wanted(size))
     except Exception as error:  # Pillow has many names for what is damaged or too large
         name = content if isinstance(content, Path) else "a picture"

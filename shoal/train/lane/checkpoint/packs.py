@@ -79,8 +79,10 @@ class CheckpointPacks:
             raise
         except Exception:  # noqa: BLE001 there are many ways to be no zip file
             infos = []
+        size = self._place.size(pack)
+        beyond = any(info.header_offset + info.file_size > size for info in infos)
         # without its end one finds a member's own end
-        if not infos or infos[0].header_offset:
+        if not infos or infos[0].header_offset or beyond:
             self.damaged.add(pack)
             raise Damaged(f"{pack} holds checkpoints, and cannot be read")
         self.damaged.discard(pack)
@@ -88,7 +90,7 @@ class CheckpointPacks:
             member = PackMember(pack, info.header_offset, info.file_size)
             self._members[info.filename] = member
         self._rest[pack] = dict.fromkeys(info.filename for info in infos)
-        self._bytes[pack] = self._place.size(pack)
+        self._bytes[pack] = size
 
     def forget(self, pack: str) -> None:
         """The pack is gone, or about to be read again."""
