@@ -49,7 +49,9 @@ def test_a_study_trains_on_idle_nodes_alone(slurm: SlurmLab, tmp_path: Path) -> 
         made.wait("more slots", lambda: {"n1", "n2"} & set(made.slots()))
         assert made.end() == 0, made.said()
 
-        assert [node for _, node in made.joined()][:2] == ["n3", "n4"]
+        # A slot is told again when its shards change.
+        nodes = list(dict.fromkeys(node for _, node in made.joined()))
+        assert sorted(nodes[:2]) == ["n3", "n4"]
         made.check_nothing_left(shared)
     assert largest_difference(weights(made.folder), undisturbed(tmp_path / "b")) == 0.0
 
