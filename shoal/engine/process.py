@@ -26,3 +26,10 @@ def _is_zombie(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[:1] == ["Z"]
+
+
+def cpus_here() -> int:
+    """CPUs of this machine that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

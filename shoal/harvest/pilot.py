@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from shoal.backend.ends import UNTIL
+from shoal.engine.process import cpus_here
 from shoal.harvest.head import (
     RAY,
     HeadError,
@@ -176,11 +177,9 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def cpus_here() -> int:
+def _cpus() -> int:
     """The CPUs that this process may use, as far as the system and Slurm say."""
-    mine = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        mine = len(os.sched_getaffinity(0))
+    mine = cpus_here()
     given = os.environ.get("SLURM_CPUS_ON_NODE", "")
     if given.isdecimal():
         mine = min(mine, int(given))
@@ -212,7 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
         head = OpenHead(given.address, given.folder.resolve())
     offer = Offer(
         node=given.node,
-        cpus=given.cpus or cpus_here(),
+        cpus=given.cpus or _cpus(),
         gpus=given.gpus,
         until=given.until,
         ip=given.own_ip,

@@ -11,13 +11,13 @@ from shoal.backend.opening import MOST_EACH
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.visits import ValidateEvery
+from shoal.engine.process import cpus_here
 from shoal.pool.member import whole
 from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.train.lane.device import gpus
-from shoal.train.slot.setup import cpus_here
 
 # Arguments of `create_study`, which users may look for here.
 OF_THE_STUDY = frozenset(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.cluster import RECIPE, shards_of
 from shoal.core.trial import Trial, TrialId
+from shoal.engine.process import cpus_here
 from shoal.profile.fleet import feeders as enough
 from shoal.profile.fleet import widths_to_profile
 from shoal.reporting.facts.format import plural
@@ -33,7 +34,6 @@ from shoal.train.lane.device import device_of, gpus, kind_of_name
 from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.several.recipes import brought_by
 from shoal.train.recipe.shard import ShardRecipe
-from shoal.train.slot.setup import cpus_here
 
 if TYPE_CHECKING:
     from shoal.study.study import Study

@@ -19,7 +19,7 @@ from shoal.backend.ray import reaper
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
 from shoal.engine.own import own_folder, token_file
-from shoal.train.slot.setup import cpus_here
+from shoal.engine.process import cpus_here
 
 # Nothing is reported to anyone, and there is no notice about it either.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

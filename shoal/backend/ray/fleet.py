@@ -39,8 +39,8 @@ from shoal.backend.ray.slots import (
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import Seconds, TrialId
+from shoal.engine.process import cpus_here
 from shoal.train.recipe.unit import Reached
-from shoal.train.slot.setup import cpus_here
 
 POLL = 3.0  # seconds between two looks at a cluster's nodes
 NO_ROOM = (

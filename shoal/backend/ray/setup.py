@@ -13,13 +13,14 @@ from shoal.backend.ray.slots import ShardRegister
 from shoal.backend.silence import SilenceLimits
 from shoal.core.cluster import GiB
 from shoal.core.trial import Seconds
+from shoal.engine.process import cpus_here
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.pickled import dumps
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.unit import CallLimits
-from shoal.train.slot.setup import Pace, StationSetup, cpus_here, resting_memory
+from shoal.train.slot.setup import Pace, StationSetup, resting_memory
 
 
 def told_to_nobody(now: Seconds, text: str) -> None:

@@ -16,6 +16,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
+from shoal.engine.process import cpus_here
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
@@ -31,7 +32,7 @@ from shoal.train.lane.checkpoint import Checkpoints, StaleRun
 from shoal.train.lane.device import device_of, limit_memory
 from shoal.train.overdue import watch_calls
 from shoal.train.recipe.unit import CallLimits
-from shoal.train.slot.setup import StationSetup, cpus_here
+from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.workers.pool import PoolSetup, Workers
 

@@ -9,12 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.process import cpus_here
 from shoal.study.allocated.place import place_of
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.tools.doctor.disk import disk
 from shoal.train.lane.device import device_of, gpus, kind_of, memory_of, use
-from shoal.train.slot.setup import cpus_here, machine_memory
+from shoal.train.slot.setup import machine_memory
 
 NEEDED = ("shoal", "torch", "numpy", "scipy")
 # What each optional package is for.

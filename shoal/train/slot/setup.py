@@ -55,13 +55,6 @@ class StationSetup:
         return self.pace is None
 
 
-def cpus_here() -> int:
-    """CPUs of this machine that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def machine_memory() -> GiB:
     """This machine's main memory, or what this process's control group may use of it if less."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
