@@ -5,6 +5,7 @@ milliseconds.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 
@@ -15,7 +16,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], True)
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any
 
@@ -50,6 +51,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     limit = item.config.getoption("within")
     if limit and monotonic() - BEGAN > limit * 60:
         pytest.skip(f"not begun within {limit:g} minutes")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_watched() -> Iterator[None]:
+    """No run of this process goes on after its test: its limits would be those of the next."""
+    yield
+    overdue = sys.modules.get("shoal.train.overdue")
+    assert overdue is None or not overdue._watches
 
 
 class Blobs(shoal.Recipe):

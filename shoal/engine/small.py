@@ -6,7 +6,7 @@ JSON has no infinite numbers: `marked` writes them so that `unmarked` finds them
 import gzip
 import io
 from math import isfinite
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ class SlotsFile(TypedDict):
 
     written: float
     slots: list[SlotLine]
+    asked: NotRequired[int]  # slots that are there or start, without those that leave
+    room: NotRequired[int | None]  # how many fit the nodes
 
 
 def decoded(content: bytes, kind: type[T]) -> T:

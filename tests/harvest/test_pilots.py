@@ -106,7 +106,10 @@ def test_a_study_goes_on_when_a_pilot_is_told_to_go(
             )
             n1.terminate()
             assert n1.wait(PATIENCE) == 0
-            driver.until(driver.deaths, "the node's end was noticed")
+            driver.until(
+                lambda: any(isinstance(e, Left) for _, e in driver.news()),
+                "the node left",
+            )
             n3 = pilot(shared, "n3")
             with ended(n3):
                 driver.until(lambda: "n3" in nodes_of(driver.news()), "a third joins")

@@ -226,7 +226,13 @@ def test_one_name_with_two_meanings_is_no_common_metric(
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on(file: Path, tmp_path: Path) -> None:
     folder, epochs = tmp_path / "s", ["--max-epochs", "40"]
-    policy = ["--policy", "pack(grouping=random)", "--checkpoint-every", "0"]
+    policy = [
+        "--policy",
+        "pack(grouping=random)",
+        "--no-fuse",
+        "--checkpoint-every",
+        "0",
+    ]
     run = ["run", str(file), *policy, *epochs, "--storage", str(folder)]
     process = subprocess.Popen([sys.executable, "-m", "shoal.cli", *run])
     try:

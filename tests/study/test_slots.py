@@ -21,6 +21,7 @@ from shoal.core.state import State
 from shoal.study import inbox
 from shoal.study.folder import Folder, StudyError
 from shoal.study.notes.slots import Resizing, changed_count, slots_asked
+from shoal.study.watch.board import SlotBoard
 
 RECIPE = """
 import time
@@ -53,6 +54,19 @@ def of_run(backend: str = "ray", board: Any = None, **options: Any) -> Any:
     head = {"backend": backend, "options": options}
     folder = SimpleNamespace(head=lambda: head, slots=lambda: board)
     return SimpleNamespace(folder=folder)
+
+
+def test_a_reader_learns_how_many_slots_there_is_room_for(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    backend = SimpleNamespace(size=lambda: SimpleNamespace(asked=2, room=4))
+    board = SlotBoard(folder.board, backend)
+    board(0.0, (), with_slots(2))
+    try:
+        until(folder.board.exists, 60)
+        found = folder.slots()
+    finally:
+        board.close()
+    assert (found["asked"], found["room"], len(found["slots"])) == (2, 4, 2)
 
 
 def test_what_is_asked_for_is_written_into_the_journal() -> None:

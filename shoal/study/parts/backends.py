@@ -147,14 +147,16 @@ def _local(
         pace=pace_of(start.given),
         metric=setup.metric,
     )
-    station, close = _station(setup, options, start, vault, station_setup)
-    open_ = ExitStack()
-    open_.callback(close)
-    open_.callback(watch_calls(CallLimits(options.hang_after, options.stuck_after)))
-    memory = limit_memory(device, options.slot_memory_gb, chunks=options.data_memory_gb)
-    node = platform.node() or "here"
-    slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
-    return WiredBackend(Local(station, course, slot, start.since), vault, open_.close)
+    limits = CallLimits(options.hang_after, options.stuck_after)
+    chunks, node = options.data_memory_gb, platform.node() or "here"
+    with ExitStack() as open_:
+        station, close = _station(setup, options, start, vault, station_setup)
+        open_.callback(close)
+        open_.callback(watch_calls(limits))
+        memory = limit_memory(device, options.slot_memory_gb, chunks=chunks)
+        slot = Slot(SlotId("local"), node, device, memory, frozenset(start.data.shards))
+        made = Local(station, course, slot, start.since)
+        return WiredBackend(made, vault, open_.pop_all().close)
 
 
 def _station(

@@ -284,6 +284,7 @@ def test_of_a_slice_of_summit(tmp_path: Path) -> None:
     whole = simulated(tmp_path, log, more, 18.0, 12.0)
     names = [line.split(",")[1] for line in (SUMMIT / "nodes.csv").read_text().split()]
     nodes = names[1:] if "name" in names[0] else names
-    part = read_log(log, nodes).subset(0, 1024).window(60000, 60000 + 6 * 3600)
+    end = 60000 + whole.end  # when all trials have ended
+    part = read_log(log, nodes).subset(0, 1024).window(60000, end)
     assert whole.offered == pytest.approx(part.node_seconds, rel=1e-3)
     assert whole.efficiency is not None and 0.5 < whole.efficiency < 0.95
