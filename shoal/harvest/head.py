@@ -231,7 +231,7 @@ def reaper(folder: Path) -> "subprocess.Popen[bytes]":
     found = find_spec("shoal.backend.ray.reaper")
     assert found is not None and found.origin is not None
     return subprocess.Popen(
-        [sys.executable, "-I", found.origin, str(folder)],
+        [sys.executable, "-I", found.origin, str(folder), folder.parent.name],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from shoal.backend.ends import UNTIL
+from shoal.backend.ray.reaper import MARK
 from shoal.engine.process import cpus_here
 from shoal.harvest.head import (
     RAY,
@@ -85,7 +86,8 @@ class PilotNode:
             self._end()
 
     def _work(self) -> int:
-        environ = {**os.environ, **self._head.environment}
+        mark = {MARK: self._temporary.parent.name}  # the reaper looks for it
+        environ = {**os.environ, **self._head.environment, **mark}
         self._ray = subprocess.Popen(
             [*RAY, "start", "--block", *self._options()],
             env=environ,

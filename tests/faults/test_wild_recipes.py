@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fault_kit import EVERY, Driver, Steady
-from wild_kit import WILD, Wild
+from fault_kit import EVERY, Driver, Steady, content, kill, processes
+from wild_kit import CHILD, WILD, Wild, log_bytes
 
 import shoal
 from shoal.core.event import Failed, Left
@@ -219,6 +219,50 @@ def test_a_process_that_is_killed_from_outside_costs_no_trial(
         assert driver.end()[0] == 0
     check_others(shoal.load_study(folder), alone)
     assert set(ends(shoal.load_study(folder)).values()) == {"finished"}
+
+
+# -- what a recipe leaves
+
+
+def children(driver: Driver) -> list[int]:
+    """The processes that the recipe started and left."""
+    return [
+        pid
+        for pid in driver.pids()
+        if CHILD.encode() in content(Path(f"/proc/{pid}/cmdline"))
+    ]
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="it looks into /proc")
+@pytest.mark.parametrize("killed", ["nothing", "slot", "driver"])
+def test_no_child_of_a_recipe_is_left(tmp_path: Path, killed: str) -> None:
+    options: dict[str, Any] = {"backend": "ray", "slots": 2, "policy": "hop"}
+    given = {"deed": "children", "slow": 0.02}
+    with Driver(tmp_path / "s", given, checkpoint_every=EVERY, **options) as driver:
+        driver.until(lambda: children(driver), "a child")
+        parents = {pid: int(stat[1]) for pid, stat in processes()}
+        if killed == "driver":
+            driver.kill()
+            return
+        if killed == "slot":
+            for slot in {parents[child] for child in children(driver)}:
+                kill(slot)
+        code, said = driver.end()
+        assert code == 0, said
+        driver.vanish()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_a_recipe_prints_without_end_is_bounded_on_ray(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"backend": "ray", "slots": 1, "policy": "fifo"}
+    with Driver(tmp_path / "s", {"deed": "chatter", "slow": 0.0}, **options) as driver:
+        code, said = driver.end()
+        assert code == 0, said
+    assert set(ends(shoal.load_study(tmp_path / "s")).values()) == {"finished"}
+    assert 2_000_000 < log_bytes(tmp_path / "s" / "trials") <= 3_000_000
 
 
 # -- what a recipe changes

@@ -109,8 +109,13 @@ def chatter() -> None:
         print("x" * 65_536)  # noqa: T201
 
 
+CHILD = "import time; time.sleep(600)"
+
+
 def bear_children() -> None:
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """One child, and another one that left its session."""
+    for apart in (False, True):
+        subprocess.Popen([sys.executable, "-c", CHILD], start_new_session=apart)
 
 
 DEEDS = {

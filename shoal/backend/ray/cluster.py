@@ -112,18 +112,19 @@ def join(
     if cpus is None:
         cpus = cpus_here()
     _own_token()
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        object_store_memory=_store_size(store_gb),
-        _node_ip_address=LOOPBACK,
-        # Ray lets everybody write to the folder that it is given: so that is one inside.
-        _temp_dir=str(_own_folder() / "r"),
-        _system_config=TUNED,
-        **quiet,
-    )
-    reaper.guard()
+    with reaper.marking() as mark:
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=_store_size(store_gb),
+            _node_ip_address=LOOPBACK,
+            # Ray lets everybody write to the folder that it is given: so that is one inside.
+            _temp_dir=str(_own_folder() / "r"),
+            _system_config=TUNED,
+            **quiet,
+        )
+    reaper.guard(mark)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
 

@@ -1,6 +1,7 @@
 """A process that waits for this one to end, and then ends what its Ray left running.
 
-It also removes Ray's folder of this session, which nobody else would.
+It also removes Ray's folder of this session, which nobody else would, and ends processes that
+recipes started and left.
 
 It runs this file, with the standard library alone. When the driver is killed the system kills the
 processes that the driver started itself, but not those that the raylet did: slots went on for 2 s,
@@ -9,33 +10,47 @@ and Ray's agents for 62 s (Ray 2.60 waits a minute for the dead GCS to take thei
 
 import atexit
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROC = Path("/proc")
 CLIENTS = b"ray.util.client.server"
+# The environment variable by which all processes of a cluster are found, those of recipes, too:
+# who starts a process hands its environment on.
+MARK = "SHOAL_CLUSTER"
 RAYS_OWN = ("raylet", "gcs_server")
 _reapers: list["subprocess.Popen[bytes]"] = []
 
 
-def guard() -> None:
+@contextmanager
+def marking() -> Iterator[str]:
+    """Mark the processes that are started meanwhile, and all that these start; gives the mark."""
+    os.environ[MARK] = secrets.token_hex(8)
+    try:
+        yield os.environ[MARK]
+    finally:
+        del os.environ[MARK]
+
+
+def guard(mark: str) -> None:
     """Have what this process's Ray started end soon after this process does.
 
-    Without /proc nothing happens.
+    `mark`: as `marking` gave it. Without /proc nothing happens.
     """
     session = _session()
     if session is None:
         return
 
     reaper = subprocess.Popen(
-        [sys.executable, "-I", __file__, session],
+        [sys.executable, "-I", __file__, session, mark],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -136,12 +151,15 @@ def _processes() -> list[Path]:
     return [folder for folder in PROC.iterdir() if folder.name.isdigit()]
 
 
-def _reap(session: str) -> None:
-    """Wait for the end of standard input, then kill what belongs to the session, and clear up."""
+def _reap(session: str, mark: str) -> None:
+    """Wait for the end of standard input, then kill what belongs to the session, and clear up.
+
+    `mark`: of the session's processes.
+    """
     told = sys.stdin.buffer.read().decode()
     until = time.monotonic() + 10.0
     while time.monotonic() < until:
-        left = [folder for folder in _processes() if _belongs(folder, session)]
+        left = [folder for folder in _processes() if _belongs(folder, session, mark)]
         if not left:
             break
         for folder in left:
@@ -162,14 +180,19 @@ def _clear(session: Path) -> None:
             link.unlink()
 
 
-def _belongs(folder: Path, session: str) -> bool:
+def _belongs(folder: Path, session: str, mark: str) -> bool:
     """Whether the process is of the session.
+
+    A process that a recipe started has the mark, however many others are in between.
 
     The arguments of Ray's own processes, and of a slot just starting, name the session. A slot or
     an agent at work calls itself "ray::…" instead, and has files of the session open (its logs).
     So has a head's server for Ray's clients.
     """
     with suppress(OSError):
+        given = (folder / "environ").read_bytes().split(b"\0")
+        if f"{MARK}={mark}".encode() in given:
+            return int(folder.name) != os.getpid()
         words = (folder / "cmdline").read_bytes()
         if session.encode() + b"/" in words:
             return int(folder.name) != os.getpid()
@@ -180,4 +203,4 @@ def _belongs(folder: Path, session: str) -> bool:
 
 
 if __name__ == "__main__":
-    _reap(sys.argv[1])
+    _reap(*sys.argv[1:])

@@ -14,10 +14,8 @@ from queue import Empty, Queue
 from threading import Lock, Thread
 from typing import IO
 
-from shoal.engine.own import make_folder, private
+from shoal.engine.printed import PrintedLog
 
-# Bytes of a log before its older half is dropped.
-LOG_BYTES = 1_000_000
 # Characters of a line that are read at once; lines that wait to be looked at; lines of an error.
 LONGEST, WAITING, SHOWN = 65_536, 1_000, 20
 # Seconds that a process may take to end; and those in which lines that it printed arrive.
@@ -27,18 +25,13 @@ _POSIX = os.name == "posix"
 
 
 class OutputLog:
-    """What a process prints, in a file; of a long text, the newest part.
-
-    A full file becomes log.1.txt in place of the former one, and a new one is begun.
-    """
+    """What a process prints: in files, and the newest lines in memory."""
 
     def __init__(self, place: Path | None) -> None:
-        self._place = place
+        self._file = None if place is None else PrintedLog(place)
         self._lock = Lock()
         self.newest: deque[str] = deque(maxlen=SHOWN)
         self.errors: deque[str] = deque(maxlen=SHOWN)  # of them, those of its stderr
-        if place is not None:
-            make_folder(place.parent)
 
     def write(self, line: str, is_error: bool = False) -> None:
         """Append a line. `is_error`: it came on the standard error."""
@@ -46,12 +39,10 @@ class OutputLog:
             self.newest.append(line)
             if is_error:
                 self.errors.append(line)
-            if self._place is None:
-                return
-            if self._place.exists() and self._place.stat().st_size > LOG_BYTES:
-                self._place.replace(self._place.with_name("log.1.txt"))
-            with open(self._place, "a", encoding="utf-8", opener=private) as file:
-                file.write(line)
+            if self._file is not None:
+                with suppress(OSError):  # not worth a trial
+                    self._file.write(line)
+                self._file.close()
 
 
 class TrialProcess:

@@ -13,6 +13,7 @@ import pytest
 
 import shoal
 from shoal.cli import app
+from shoal.engine import printed
 from shoal.study.folder import StudyError
 from shoal.train.function import process
 from shoal.train.function.command import scores
@@ -136,12 +137,13 @@ def _lives(number: int) -> bool:
 
 
 def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "LOG_BYTES", 100)
+    monkeypatch.setattr(printed, "PART_BYTES", 100)
     log = process.OutputLog(tmp_path / "t" / "log.txt")
     for number in range(100):
         log.write(f"line {number}\n")
-    sizes = [place.stat().st_size for place in (tmp_path / "t").iterdir()]
-    assert len(sizes) == 2 and max(sizes) < 120
+    sizes = {place.name: place.stat().st_size for place in (tmp_path / "t").iterdir()}
+    assert sizes.keys() == {"log.0.txt", "log.1.txt", "log.txt"}
+    assert max(sizes.values()) < 300
     assert log.newest[-1] == "line 99\n"
 
 

@@ -11,14 +11,14 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import ray
 from ray.exceptions import RayError
 
 from shoal.core.cluster import GiB
-from shoal.engine.own import make_folder, private
+from shoal.engine.printed import PrintedLog
 from shoal.train.recipe.unit import DeviceLost
 
 # What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond that,
@@ -81,26 +81,27 @@ def fetched(ref: Any) -> Any:
 
 
 class Prints(io.TextIOBase):
-    """A text file that is made when something is written to it.
+    """A text file whose place changes; what is written goes to the file of this moment.
 
     What cannot be written is left out: it is not worth a trial.
     """
 
     def __init__(self) -> None:
-        self._path: Path | None = None
-        self._files: dict[Path, IO[str]] = {}
+        self._log: PrintedLog | None = None
+        self._logs: dict[Path, PrintedLog] = {}
 
     def go_to(self, path: Path | None) -> None:
         """Write there from now on; None: nowhere."""
-        self._path = path
+        self._log = None
+        if path is not None:
+            self._log = self._logs.setdefault(path, PrintedLog(path))
 
     def close_all(self) -> None:
         """What was written is in its files; from now on nothing is."""
-        for file in self._files.values():
-            with suppress(OSError):
-                file.close()
-        self._path = None
-        self._files = {}
+        for log in self._logs.values():
+            log.close()
+        self._log = None
+        self._logs = {}
 
     def writable(self) -> bool:
         """Always: `print` asks."""
@@ -108,19 +109,11 @@ class Prints(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the text to the file of this moment."""
-        with suppress(OSError):
-            if self._path is not None:
-                self._file(self._path).write(text)
+        log = self._log
+        if log is not None:
+            with suppress(OSError):
+                log.write(text)
         return len(text)
-
-    def _file(self, path: Path) -> IO[str]:
-        """The file, opened."""
-        file = self._files.get(path)
-        if file is None:
-            make_folder(path.parent)
-            file = open(path, "a", buffering=1, opener=private)  # noqa: SIM115
-            self._files[path] = file
-        return file
 
 
 def portable(error: BaseException) -> BaseException:
