@@ -7,7 +7,7 @@ from time import monotonic, sleep
 from types import TracebackType
 
 from shoal.core.trial import Seconds
-from shoal.harvest.observer import Observer, PilotOrders
+from shoal.harvest.observer import SECOND, Observer, PilotOrders
 from shoal.harvest.scheduler import Scheduler, SchedulerError, Sighting
 
 Say = Callable[[str], None]
@@ -22,7 +22,8 @@ class Harvester:
 
     `command`: what each pilot runs; see `Scheduler.submit`. `tick`: seconds from one look to the
     next. It grows while the batch system fails or is slow to answer, so that nobody's questions
-    add to its trouble. `say`: told in a line what was done.
+    add to its trouble. After a look that shows nodes newly idle, one more comes after `SECOND`.
+    `say`: told in a line what was done.
     """
 
     def __init__(
@@ -86,18 +87,21 @@ class Harvester:
 
     def _run(self) -> None:
         delay = 0.0
+        soon = False
         while not self._over.wait(delay):
             began = monotonic()
             try:
-                self.look()
+                again = self.look()
             except SchedulerError as error:
                 delay = self._failed(error)
                 continue
             self._recovered()
-            delay = max(self.tick, (monotonic() - began) / SHARE)
+            soon = again and not soon  # never twice in a row: that bounds the questions
+            delay = min(SECOND, self.tick) if soon else self.tick
+            delay = max(delay, (monotonic() - began) / SHARE)
 
-    def look(self) -> None:
-        """Look once, and do what follows.
+    def look(self) -> bool:
+        """Look once, and do what follows; whether to look again soon.
 
         Raises:
             SchedulerError: the batch system did not answer, or refused.
@@ -108,9 +112,10 @@ class Harvester:
         self._cancel(orders)
         for node, minutes in orders.submit:
             if self._over.is_set():
-                return
+                break
             if self._refused.get(node, 0.0) < monotonic():
                 self._submit(node, minutes)
+        return orders.again
 
     def _submit(self, node: str, minutes: int) -> None:
         """Submit a pilot; a node for which that is refused is left alone for a while."""

@@ -12,6 +12,9 @@ from shoal.harvest.scheduler import IdleNode, Pilot, Sighting, Waiting
 
 # What a pilot's end and a batch system's clock may take: a pilot ends so long before its window.
 MARGIN: Seconds = 10.0
+# Before the second look at nodes that were just seen idle, if that is less than a tick. Between two
+# jobs a node is idle for less.
+SECOND: Seconds = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class PilotOrders:
-    """What is to be done: nodes to submit a pilot for, with its minutes, and pilots to cancel."""
+    """What is to be done: nodes to submit a pilot for, with its minutes, and pilots to cancel.
+
+    `again`: nodes are idle that were not so at the look before, and will be taken if they stay.
+    """
 
     submit: tuple[tuple[str, int], ...] = ()
     cancel: tuple[str, ...] = ()
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +85,16 @@ class Observer:
         gone = _unwanted(sighting, memory)
         given, kept = self._given(sighting, gone | late.keys())
         cancel = gone | late.keys() | given
-        submit = self._submit(sighting, seen, shorter, kept)
+        usable = self._usable(sighting, shorter, kept)
+        room = len(usable)
+        if self.most is not None:
+            room = max(0, self.most - len(sighting.pilots))
+        submit = [each for each in usable if seen[each[0]] >= self.min_ticks][:room]
+        fresh = any(seen[node] == 1 < self.min_ticks for node, _ in usable)
         remembered = Memory(seen, since, shorter)
+        again = fresh and len(submit) < room
         order = [pilot.id for pilot in sighting.pilots if pilot.id in cancel]
-        return PilotOrders(tuple(submit), tuple(order)), remembered
+        return PilotOrders(tuple(submit), tuple(order), again), remembered
 
     # -- pilots that wait ----------------------------------------------------------------------
 
@@ -138,25 +151,19 @@ class Observer:
 
     # -- taking --------------------------------------------------------------------------------
 
-    def _submit(
-        self,
-        sighting: Sighting,
-        seen: Mapping[str, int],
-        shorter: Mapping[str, int],
-        kept: frozenset[str],
+    def _usable(
+        self, sighting: Sighting, shorter: Mapping[str, int], kept: frozenset[str]
     ) -> list[tuple[str, int]]:
-        """The nodes to take, those first that are idle for longest."""
+        """The idle nodes that a pilot may have, those first that it may have for longest."""
         taken = {pilot.node for pilot in sighting.pilots}
         found = []
         for node in sighting.idle.values():
             minutes = self._minutes(node, shorter)
             usable = node.name not in taken and node.name not in kept
-            if usable and seen[node.name] >= self.min_ticks and minutes is not None:
+            if usable and minutes is not None:
                 found.append((node.name, minutes))
         found.sort(key=lambda each: (-each[1], each[0]))
-        if self.most is None:
-            return found
-        return found[: max(0, self.most - len(sighting.pilots))]
+        return found
 
     def _minutes(self, node: IdleNode, shorter: Mapping[str, int]) -> int | None:
         """The whole minutes that a pilot may have there; None if that is too short."""

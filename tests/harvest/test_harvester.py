@@ -93,6 +93,24 @@ def test_idle_nodes_get_a_pilot_each_and_all_end_with_the_harvest(
     assert "shoal-harvester" not in names
 
 
+def test_a_second_look_at_new_idle_nodes_comes_soon_but_never_a_third(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Growing(MadeUp):
+        def look(self) -> Sighting:
+            found = super().look()
+            self.nodes.add(f"n{len(self.looks)}-new")
+            return found
+
+    monkeypatch.setattr("shoal.harvest.harvester.SECOND", 0.01)
+    site = Growing("n1", "n2")
+    with harvester(site, said, tick=600):
+        wait_for("pilots", lambda: len(site.pilots) == 2)
+        time.sleep(0.3)
+        # A node is newly idle at the second look, too.
+        assert len(site.looks) == 2
+
+
 def test_a_pilot_that_ended_is_followed_by_another(
     site: MadeUp, said: list[str]
 ) -> None:

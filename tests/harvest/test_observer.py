@@ -42,6 +42,24 @@ def test_a_node_idle_in_one_look_is_not_taken() -> None:
     ]
 
 
+def test_a_node_newly_idle_is_worth_another_look_soon() -> None:
+    taken = (Pilot("7", "n2"),)
+    looks = [
+        Sighting(0, idle("n1")),
+        Sighting(2, idle("n1")),  # taken
+        Sighting(12, {}, taken),
+        Sighting(22, idle("n2"), taken),  # a pilot just submitted for it
+        Sighting(32, idle("n3", window=60), taken),  # too short for anything
+        Sighting(42, idle("n4"), taken),
+    ]
+    again = [True, False, False, False, False, True]
+    assert [each.again for each in decisions(Observer(), looks)] == again
+    full = Observer(most=1)
+    assert not any(each.again for each in decisions(full, looks[3:]))
+    at_once = Observer(min_ticks=1)
+    assert not any(each.again for each in decisions(at_once, looks))
+
+
 def test_limits_fit_the_window_the_partition_and_the_wish() -> None:
     nodes = (
         idle("n1", window=300 + MARGIN)

@@ -42,9 +42,9 @@ def test_nodes_are_slots_once_they_were_seen_and_a_pilot_has_started() -> None:
     rows = zip(found.node, found.start, found.end, strict=True)
     slots = [(found.nodes[node], start, end) for node, start, end in rows]
     assert slots == [
-        ("a", 135.0, 1000.0),  # seen at 100, 110 and 120
-        ("b", 145.0, 190.0),  # seen at 110, 120 and 130
-        ("a", 1235.0, inf),
+        ("a", 127.0, 1000.0),  # seen at 100, 102 and 112
+        ("b", 137.0, 190.0),  # seen at 110, 112 and 122
+        ("a", 1227.0, inf),
     ]
     at_once = Pilots(tick=1.0, min_ticks=1, start=0.0).slots_in(LOG)
     assert at_once.node_seconds == LOG.node_seconds
@@ -55,17 +55,17 @@ def test_simulate_says_what_would_come_of_it(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
     data, lines = simulate([tmp_path / "spec.toml"])
     found = data["specs"][0]["policies"]["fifo"]["harvest"]
-    offered = (1000 - 135) + (190 - 145) + (2000 - 1235)
+    offered = (1000 - 127) + (190 - 137) + (2000 - 1227)
     assert found["idle_node_hours"] == pytest.approx(LOG.node_seconds / 3600)
     assert found["offered_node_hours"] == pytest.approx(offered / 3600)
     # from the first slot on
-    assert found["equivalent_nodes"] == pytest.approx(offered / (2000 - 135))
+    assert found["equivalent_nodes"] == pytest.approx(offered / (2000 - 127))
     # 8 trials on a until it leaves, none on b, 7 on a afterwards
     assert data["specs"][0]["policies"]["fifo"]["finished"] == 15
-    assert found["trials_a_day"] == pytest.approx(15 / ((2000 - 135) / 86400))
+    assert found["trials_a_day"] == pytest.approx(15 / ((2000 - 127) / 86400))
     assert 0.8 < found["efficiency"] < 1.0
     assert lines[-1].startswith(
-        "fifo: 0.5058 node-hours idle, 0.4653 harvested, as 0.8981 nodes that stay; U 9"
+        "fifo: 0.5058 node-hours idle, 0.4719 harvested, as 0.9071 nodes that stay; U 9"
     )
 
 

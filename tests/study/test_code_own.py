@@ -206,6 +206,7 @@ COMMANDS = (
     ["replay", "DIR"],
     ["add", "DIR", "width=5", "lr=0.1", "--max-epochs", "1"],
     ["profile", "DIR"],
+    ["harvest", "DIR", "--slurm", "--partition", "scavenger"],
 )
 READING = (
     ["status", "DIR"],

@@ -1,6 +1,8 @@
 """What `shoal harvest` refuses before anything starts: one clear line each."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harvested_recipe import Slow
@@ -8,6 +10,9 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.simulate.read import read_log
+from shoal.simulate.site.learnt import elastic_for
+from shoal.tools.harvest import command
 
 RECIPE = str(Path(__file__).parents[1] / "harvest" / "harvested_recipe.py")
 SLURM = ["--slurm", "--partition", "scavenger"]
@@ -65,6 +70,54 @@ def test_without_slurm_nothing_starts(
     out = only_line(RECIPE, *SLURM, "--storage", str(tmp_path / "s"))
     assert "Slurm's squeue, sinfo, sbatch, scancel cannot be found" in out
     assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+LOG = "time_s,joined,left\n0,n1 n2,\n50,,n1\n150,,n2\n200,,\n"
+
+
+def test_a_log_of_the_site_gives_the_policy(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.csv"
+    site.write_text(LOG)
+    found: list[Any] = []
+    monkeypatch.setattr(command, "harvesting", lambda *_: nullcontext("127.0.0.10:1"))
+    monkeypatch.setattr(command, "concluded", lambda *_: nullcontext())
+    monkeypatch.setattr(
+        shoal.Study, "optimize", lambda _, policy, **__: found.append(policy)
+    )
+    monkeypatch.setattr(
+        command, "train", lambda _, request: found.append(request.deciders.policy)
+    )
+    new = [RECIPE, "--storage", str(tmp_path / "new")]
+    for target in (new, [begun]):
+        assert not refused(*target, *SLURM, "--log", str(site), code=0)
+        assert found.pop() == elastic_for(read_log(site))
+
+
+def test_a_log_is_refused_beside_a_policy_or_for_a_function(tmp_path: Path) -> None:
+    site = tmp_path / "site.csv"
+    site.write_text(LOG)
+    given = [*SLURM, "--log", str(site)]
+    assert "leave out --policy" in only_line(RECIPE, *given, "--policy", "equi")
+    assert "No such file" in only_line(RECIPE, *SLURM, "--log", str(tmp_path / "no"))
+    site.write_text("nonsense\n")
+    assert "site.csv" in only_line(RECIPE, *given)
+    site.write_text(LOG)
+    function = ["--command", "true", "--storage", str(tmp_path / "s")]
+    assert "leave out --log" in only_line(*function, *given)
+    assert not (tmp_path / "s").exists()
+
+
+def test_trust_is_for_a_folder_and_said_once(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--trust is for the folder" in only_line(RECIPE, *SLURM, "--trust")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user's"))
+    assert "is not known as your own" in only_line(begun, *SLURM)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for trust in (["--trust"], []):
+        assert "Slurm's squeue" in only_line(begun, *SLURM, *trust)
 
 
 def test_a_study_that_runs_elsewhere_is_refused(begun: str) -> None:

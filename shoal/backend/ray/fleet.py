@@ -42,7 +42,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.engine.process import cpus_here
 from shoal.train.recipe.unit import Reached
 
-POLL = 3.0  # seconds between two looks at a cluster's nodes
+POLL = 1.0  # seconds between two looks at a cluster's nodes
 NO_ROOM = (
     "no node of the Ray cluster (that holds shards) has room for a slot: lower "
     "cpus_per_slot or gpus_per_slot, or add nodes"

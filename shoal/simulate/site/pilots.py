@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.trial import Seconds
+from shoal.harvest.observer import SECOND
 from shoal.simulate.trace import IdleLog
 
 
@@ -12,8 +13,9 @@ from shoal.simulate.trace import IdleLog
 class Pilots:
     """How a harvester takes idle nodes.
 
-    `tick`: seconds between two looks. `min_ticks`: looks in a row at which a node must be idle.
-    `start`: seconds from there until its slot is open: the queue, the start of Ray, imports, data.
+    `tick`: seconds between two looks. `min_ticks`: looks in a row at which a node must be idle; the
+    second one comes soon. `start`: seconds from there until its slot is open: the queue, the start
+    of Ray, imports, data.
     """
 
     tick: Seconds = 10.0
@@ -27,7 +29,12 @@ class Pilots:
         """
         idle = np.maximum(log.start, log.begin) - log.begin
         first = np.ceil(idle / self.tick) * self.tick
-        wait = (self.min_ticks - 1) * self.tick + self.start
-        open_ = log.begin + first + wait
+        open_ = log.begin + first + self._seen() + self.start
         some = open_ < np.minimum(log.end, log.finish)
         return replace(log, node=log.node[some], start=open_[some], end=log.end[some])
+
+    def _seen(self) -> Seconds:
+        """From the look at which a node is first seen idle to the one at which it is taken."""
+        if self.min_ticks == 1:
+            return 0.0
+        return min(SECOND, self.tick) + (self.min_ticks - 2) * self.tick

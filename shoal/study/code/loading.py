@@ -101,10 +101,10 @@ def _rule(folder: Folder, marked: str, look: str) -> str:
     place = folder.path
     return (
         f"the recipe in {place} is not known as your own ({marked}), and to load it runs its "
-        f"code. {look}. If you trust it, say so once: shoal resume {place} --trust (replay, add "
-        f"and profile take it, too), or shoal.load_study({str(place)!r}, trust=True). Or give the "
-        f"recipe's own file: shoal run FILE.py --storage {place}. Results need no recipe: shoal "
-        "status, report, ui"
+        f"code. {look}. If you trust it, say so once: shoal resume {place} --trust (replay, "
+        f"add, profile and harvest take it, too), or shoal.load_study({str(place)!r}, trust=True). "
+        f"Or give the recipe's own file: shoal run FILE.py --storage {place}. Results need no "
+        "recipe: shoal status, report, ui"
     )
 
 

@@ -1,6 +1,7 @@
 """What can be typed after `shoal harvest`."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,7 @@ from shoal.tools.arguments import (
     Space,
     Storage,
     Timeout,
+    Trust,
     ValidateEvery,
     Widths,
 )
@@ -94,6 +96,15 @@ PolicyOrNone = Annotated[
         "folder its own]"
     ),
 ]
+SiteLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="the site's log of idle nodes, from shoal trace slurm: the policy is then elastic, "
+        "with what the log says",
+    ),
+]
 ThreadsOrNone = Annotated[
     int | None,
     typer.Option(
@@ -129,6 +140,7 @@ def harvest(
     max_epochs: Epochs = None,
     searcher: SearcherName = None,
     policy: PolicyOrNone = None,
+    log: SiteLog = None,
     threads: ThreadsOrNone = None,
     widths: Widths = None,
     priority: Priority = None,
@@ -145,6 +157,7 @@ def harvest(
     profile: ProfileFile = None,
     loggers: Loggers = None,
     retry_failed: RetryFailed = False,
+    trust: Trust = False,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:

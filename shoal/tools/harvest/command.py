@@ -24,6 +24,8 @@ from shoal.harvest.head import RayHead
 from shoal.harvest.observer import Observer
 from shoal.harvest.scheduler import NODE, UNTIL
 from shoal.harvest.slurm import Slurm, SlurmSite
+from shoal.simulate.read import read_log
+from shoal.simulate.site.learnt import elastic_for
 from shoal.study.code.files import function_in
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
@@ -32,6 +34,7 @@ from shoal.tools.outcome import concluded, errors
 from shoal.tools.parse import open_study, run_options
 
 if TYPE_CHECKING:
+    from shoal.core.ports import Policy
     from shoal.study.study import Study
 
 # For slots that come and go, as BFTrainer has it.
@@ -130,8 +133,14 @@ def harvested(target: str | None, as_json: bool, **given: Any) -> None:
         Exit: as of `shoal run`.
     """
     wanted = Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)})
+    given["policy"] = _policy(given.pop("policy"), given.pop("log"))
+    trust = given.pop("trust")
     if target is not None and Path(target).is_dir():
-        study, threads, run = _gone_on(target, given, as_json)
+        study, threads, run = _gone_on(target, given, as_json, trust)
+    elif trust:
+        raise StudyError(
+            "--trust is for the folder of a study; the code of a file that you name is run anyway"
+        )
     else:
         study, threads, run = _begun(target, given, as_json)
     again = f"shoal harvest {shlex.quote(str(study.folder.path))} --slurm …"
@@ -145,6 +154,24 @@ def harvested(target: str | None, as_json: bool, **given: Any) -> None:
 # -- the study ----------------------------------------------------------------------------------
 
 
+def _policy(named: str | None, log: Path | None) -> "Policy[Any] | str | None":
+    """The policy that was named, or the one that a site's log of idle nodes gives; None: neither.
+
+    Raises:
+        StudyError: both were given.
+        TraceError: the log breaks a rule.
+        OSError: as `open`.
+    """
+    if log is None:
+        return named
+    if named is not None:
+        raise StudyError(
+            f"--log means the policy elastic with what {log} says: leave out --policy, or name "
+            f"the log in it, as --policy 'elastic(log=\"{log}\")'"
+        )
+    return elastic_for(read_log(log))
+
+
 def _begun(
     target: str | None, given: dict[str, Any], quiet: bool
 ) -> "tuple[Study, int, Train]":
@@ -155,8 +182,11 @@ def _begun(
     options = run_options(study, given)
     threads = options.pop("threads") or 1
     policy = options.pop("policy")
+    a_function = function_in(study.recipe) is not None
+    if a_function and not isinstance(policy, str | None):
+        raise StudyError("a function has one slot for itself: leave out --log")
     if policy is None:
-        policy = "auto" if function_in(study.recipe) is not None else POLICY
+        policy = "auto" if a_function else POLICY
 
     def begin(address: str) -> None:
         study.optimize(
@@ -172,9 +202,11 @@ def _begun(
 
 
 def _gone_on(
-    target: str, given: dict[str, Any], quiet: bool
+    target: str, given: dict[str, Any], quiet: bool, trust: bool
 ) -> "tuple[Study, int, Train]":
     """The study in a folder, which goes on as its last run was set up, but for what is given.
+
+    `trust`: as of `shoal.load_study`.
 
     Raises:
         StudyError: nothing was run there yet, or an option was given that the folder says itself.
@@ -185,7 +217,7 @@ def _gone_on(
         raise StudyError(
             f"the study in {target} goes on as its last run was set up: leave out {options}"
         )
-    study = shoal.load_study(target)
+    study = shoal.load_study(target, trust=trust)
     former = study.folder.head()
     if not former:
         raise StudyError(
