@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,9 @@ def test_what_the_store_sends_is_counted(tmp_path: Path) -> None:
     with serving(tmp_path, rate=1e9) as (url, traffic):
         with urllib.request.urlopen(f"{url}/s0") as answer:
             assert answer.read() == (tmp_path / "s0").read_bytes()
+        end = monotonic() + 60  # a piece is counted after it was sent
+        while traffic.sent < 10_000 and monotonic() < end:
+            sleep(0.01)
         assert traffic.sent == 10_000
 
 
