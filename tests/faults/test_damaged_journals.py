@@ -134,6 +134,39 @@ def test_damage_is_one_error_and_after_repair_the_study_goes_on(
     check_equal(study, undisturbed)
 
 
+@pytest.mark.parametrize("how", ["cut", "replaced"])
+def test_a_journal_that_lost_its_newest_runs_goes_on_after_repair(
+    tmp_path: Path, half: Path, undisturbed: shoal.Study, how: str
+) -> None:
+    """The checkpoints were marked by a run that the journal does not have any more."""
+    folder = tmp_path / "s"
+    shutil.copytree(half, folder)
+    journal = folder / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for _ in range(2):
+        study = shoal.load_study(folder)
+        study.recipe.slow = 0
+        with pytest.MonkeyPatch.context() as patch:
+            pause_after(study, 6, patch, policy="hop", checkpoint_every=0)
+    if how == "cut":
+        later = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lost(lines) + later[len(lines) :]))
+    else:
+        journal.write_bytes(b"".join(lines))
+        with pytest.raises(shoal.StudyError, match=f"`shoal repair {folder}`"):
+            shoal.load_study(folder).resume(progress=False)
+
+    said = CliRunner().invoke(app, ["repair", str(folder)])
+    assert said.exit_code == 0 and "run 3 is not in the journal" in said.output
+    assert ("cut before line" in said.output) is (how == "cut")
+    again = CliRunner().invoke(app, ["repair", str(folder)])
+    assert "run 3" not in again.output, "it was said, and mended"
+    study = shoal.load_study(folder)
+    study.recipe.slow = 0
+    study.resume(progress=False)
+    check_equal(study, undisturbed)
+
+
 def test_zeros_at_the_end_are_a_torn_line(
     tmp_path: Path, half: Path, undisturbed: shoal.Study
 ) -> None:

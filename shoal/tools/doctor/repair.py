@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.core.trial import TrialId
 from shoal.engine.journal import replay
-from shoal.engine.mend import Mended, mend
+from shoal.engine.mend import mend
 from shoal.reporting.facts.format import plural
 from shoal.study.folder import Folder
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
@@ -23,27 +23,28 @@ def repaired(directory: Path) -> dict[str, Any]:
     folder.check_begun()
     with folder.lock():
         mended = mend(folder.journal)
-        damaged = _look_at_checkpoints(folder, mended)
+        forgotten, damaged = _look_at_checkpoints(folder)
     return {
         "lines": mended.lines,
         "doubled": mended.doubled,
         "cut": mended.cut,
         "why": mended.why,
         "copy": str(mended.copy) if mended.copy else None,
+        "forgotten_run": forgotten,
         "damaged_checkpoints": damaged,
     }
 
 
-def _look_at_checkpoints(folder: Folder, mended: Mended) -> dict[TrialId, str]:
-    """What is wrong with the trials' newest checkpoints.
+def _look_at_checkpoints(folder: Folder) -> tuple[int | None, dict[TrialId, str]]:
+    """A later run that has marked them and that the journal does not know, or not any more; and
+    what is wrong with the trials' newest ones.
 
-    If the journal was cut, this is made the place of its newest run again.
+    The place of checkpoints is given back to the journal's newest run.
     """
     folder.go_on(folder.head())
     state = replay(folder.lines())
     vault = Checkpoints(folder.checkpoints, state.run)
-    if mended.cut:
-        vault.mark(again=True)
+    forgotten = vault.mark_back()
     damaged: dict[TrialId, str] = {}
     for trial, kept in state.kept.items():
         try:
@@ -52,7 +53,7 @@ def _look_at_checkpoints(folder: Folder, mended: Mended) -> dict[TrialId, str]:
             damaged[trial] = str(error)
         except FileNotFoundError:
             damaged[trial] = f"checkpoint {kept.name} is missing"
-    return damaged
+    return forgotten, damaged
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -68,6 +69,11 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
                 f"{plural(found['cut'], 'line')} gone from there on"
             )
         yield f"the journal as it was: {found['copy']}"
+    if found["forgotten_run"] is not None:
+        yield (
+            f"run {found['forgotten_run']} is not in the journal: the study goes on as if it had "
+            "not been"
+        )
     damaged = found["damaged_checkpoints"]
     for trial, why in damaged.items():
         yield f"{trial}: {why}"

@@ -235,24 +235,42 @@ class Checkpoints:
                 raise
             return self._packs.size(name)
 
-    def mark(self, again: bool = False) -> None:
+    def mark(self) -> None:
         """From now on refuse runs with lower numbers; clear away what they left half-written.
 
-        `again`: this is the newest run, whatever is said there.
+        Raises:
+            StaleRun: a later run has marked the place.
         """
-        if not again:
-            self._refuse_stale()
-        self._write(_MARKER, lambda file: file.write(str(self.run).encode()))
+        self._refuse_stale()
+        self._write(_MARKER, self._write_number)
         for name in self._place.names():
             if name.endswith(".part"):
                 self._place.remove(name)
 
-    def _refuse_stale(self) -> None:
+    def mark_back(self) -> int | None:
+        """Make this the newest run again: its journal has lost the later ones.
+
+        Returns the number that was marked, None if it was no later one.
+        """
+        marked = self._marked()
+        if marked is None or marked <= self.run:
+            return None
+        self._place.write(_MARKER, self._write_number, check=lambda: None)
+        return marked
+
+    def _write_number(self, file: IO[bytes]) -> None:
+        file.write(str(self.run).encode())
+
+    def _marked(self) -> int | None:
+        """The newest run that has marked the place. None without a mark, or with a damaged one."""
         try:
-            marked = int(self._place.read(_MARKER))
-        except (FileNotFoundError, ValueError):  # a damaged one is written again
-            return
-        if marked > self.run:
+            return int(self._place.read(_MARKER))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _refuse_stale(self) -> None:
+        marked = self._marked()
+        if marked is not None and marked > self.run:
             raise StaleRun(
                 f"run {marked} of the study has begun; "
                 f"run {self.run} may write nothing at {self.url} any more"
