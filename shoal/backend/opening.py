@@ -3,6 +3,7 @@
 import re
 import socket
 import time
+from contextlib import suppress
 
 from shoal.core.trial import Seconds
 
@@ -10,6 +11,8 @@ from shoal.core.trial import Seconds
 PATIENCE: Seconds = 10.0
 # Slots for each GPU, or for each CPU, of this machine; more are taken for a slip of the pen.
 MOST_EACH = 4
+# How a program greets a server of gRPC, as Ray's head is: HTTP/2's preface and no settings.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 def ray_starts(address: str | None, slots: int | None) -> str:
@@ -29,6 +32,8 @@ def slots_text(count: int) -> str:
 def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
     """Wait until something answers at the address, if it names a host and a port.
 
+    A process that was stopped takes connections, and says nothing.
+
     Raises:
         ConnectionError: nothing did, for as long as `patience`.
     """
@@ -38,9 +43,7 @@ def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
     end = time.monotonic() + patience
     while True:
         try:
-            socket.create_connection(
-                (named[1], int(named[2])), timeout=patience
-            ).close()
+            _greet(named[1], int(named[2]), patience)
         except (OSError, OverflowError) as error:  # the latter: no number of a port
             if time.monotonic() < end:
                 time.sleep(0.2)
@@ -50,3 +53,15 @@ def check_reached(address: str, patience: Seconds = PATIENCE) -> None:
                 "the address that `ray start --head` printed where the cluster was started"
             ) from error
         return
+
+
+def _greet(host: str, port: int, patience: Seconds) -> None:
+    """Have a server answer. Whatever it says, and if it hangs up, it lives.
+
+    Raises:
+        OSError: nobody takes the connection, or says anything within `patience`.
+    """
+    server = socket.create_connection((host, port), timeout=patience)
+    with server, suppress(ConnectionError):
+        server.sendall(GREETING)
+        server.recv(1)

@@ -6,12 +6,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kit import EVERY, PATIENCE, Driver, Steady, check_whole, content, kill
+from fault_kit import (
+    EVERY,
+    PATIENCE,
+    Driver,
+    Steady,
+    check_whole,
+    content,
+    kill,
+    processes,
+)
 
 import shoal
 from shoal.core.event import Left
@@ -171,7 +181,8 @@ def kept_cluster() -> Iterator[tuple[str, dict[str, int]]]:
         yield address, found
     finally:
         for pid in found.values():
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         process.stdin.close()
         try:
             process.wait(PATIENCE)
@@ -179,19 +190,38 @@ def kept_cluster() -> Iterator[tuple[str, dict[str, int]]]:
             process.kill()
 
 
+def slots_of(raylet: int) -> list[int]:
+    """The processes of slots that this raylet started."""
+    return [
+        pid
+        for pid, stat in processes()
+        if int(stat[1]) == raylet
+        and content(Path(f"/proc/{pid}/cmdline")).startswith(b"ray::SlotActor")
+    ]
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])
-def test_without_its_node_in_a_cluster_of_others_a_run_pauses(
+@pytest.mark.parametrize(
+    "lost",
+    [["raylet"], ["gcs_server"], ["raylet", "gcs_server"], ["gcs_server", "a slot"]],
+    ids=["raylet", "gcs", "head", "gcs-and-slot"],
+)
+def test_without_its_head_or_node_in_a_cluster_of_others_a_run_pauses(
     tmp_path: Path,
     undisturbed: shoal.Study,
     kept_cluster: tuple[str, dict[str, int]],
+    lost: list[str],
     sign: signal.Signals,
 ) -> None:
-    address, processes = kept_cluster
+    """A slot that is lost with the head makes the run ask the head, which does not answer."""
+    address, rays = kept_cluster
     folder = tmp_path / "s"
     options = {**RAY, "address": address}
     with Driver(folder, {"slow": 0.3}, policy="hop", **options) as driver:
         driver.until(lambda: driver.visits() >= 3, "visits")
-        os.kill(processes["raylet"], sign)
+        (*_, rays["a slot"]) = slots_of(rays["raylet"])
+        for name in lost:
+            os.kill(rays[name], signal.SIGKILL if name == "a slot" else sign)
         begin = time.monotonic()
         code, said = driver.end()
         assert time.monotonic() - begin < LONGEST

@@ -23,11 +23,11 @@ from shoal.backend.ray.health.waiting import NodeWait
 from shoal.backend.ray.health.waking import EventQueue, Waking
 from shoal.backend.ray.narrow import OneSlotGangs
 from shoal.backend.ray.node import data as node_data
-from shoal.backend.ray.opening import SlotsOpening
+from shoal.backend.ray.opening import SlotsOpening, await_node
 from shoal.backend.ray.setup import RaySetup
 from shoal.backend.ray.slots import Events, SlotProcess, check_known
 from shoal.backend.ray.states import States
-from shoal.backend.ray.wide.gangs import WideGangs
+from shoal.backend.ray.wide.gangs import WideGangs, gradients
 from shoal.backend.ray.work import Work
 from shoal.core.cluster import SlotId
 from shoal.core.event import Commanded, Event, Joined, Left
@@ -102,7 +102,7 @@ class Ray:
         self._own, limit = cluster.join(*about, store, setup.cpus)
         self._pulse = ClusterPulse(self._own)
         try:
-            cluster.await_node(partial(setup.tell, self.now()))
+            await_node(partial(setup.tell, self.now()))
             self._open(recipe, data, setup, limit)
             self._starting = SlotsOpening(self._fleet, setup.tell, self.now())
             self._starting.began(setup.since, self._joined)
@@ -141,7 +141,7 @@ class Ray:
         looks = self._work, self._waking, self._remove
         self._looks = Looks(self._pulse, hangs, *looks)
         self._narrow = OneSlotGangs(self._work)
-        self._wides = WideGangs(self._work, cluster.gradients(share))
+        self._wides = WideGangs(self._work, gradients(share.gpus))
         self._shelf = node_data.place(slot.token, cluster.here(), slot.cache)
         reaper.clear_up(self._shelf)
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
@@ -235,7 +235,7 @@ class Ray:
     def _leave(self) -> None:
         """Leave the cluster, or end it if it was started here."""
         self._pulse.close()
-        cluster.leave(self._own, self._joined, self._pulse.lost)
+        cluster.leave(self._own, self._joined, self._pulse.lost())
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -262,7 +262,10 @@ class Ray:
     def _gather(self, wait: Seconds) -> Events:
         """All that happened meanwhile; raises ConnectionError if the cluster is lost."""
         self._pulse.check()
-        return self._inbox.gather(wait) + self._looks.look()
+        try:
+            return self._inbox.gather(wait) + self._looks.look()
+        except cluster.Unanswered as error:
+            raise self._pulse.explained(error) from error
 
     def _going(self) -> bool:
         """Whether anything is under way, or a slot may come for what is left to do."""

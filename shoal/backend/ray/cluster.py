@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
@@ -42,8 +42,11 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 SMALLEST_STORE = 256 * 2**20
-# Seconds that Ray may take to shut down. It waits without an end for a process that is stopped.
+# Seconds that Ray may take to shut down. It waits without an end for a process that is stopped,
+# and 60 s after its head was killed Ray ends this process.
 FAREWELL: Seconds = 20.0
+FAREWELL_TO_LOST: Seconds = 5.0
+ANSWER: Seconds = 15.0  # that the head of the cluster may take
 # How gradients travel between slots.
 Gradients = Literal["gloo", "nccl"]
 # An object that nobody needs any more is freed at once, not in batches each second. The next state
@@ -53,6 +56,10 @@ TUNED = {"free_objects_period_milliseconds": 0}
 _former: dict[
     str, str | None
 ] = {}  # the environment before Shoal's own token was shown
+
+
+class Unanswered(ConnectionError):  # noqa: N818
+    """The head of the cluster does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +103,14 @@ def join(
     Returns whether it was started here, and then with how many slots.
 
     Raises:
-        ConnectionError: no cluster is at the address.
+        ConnectionError: no cluster is at the address, or this process cannot leave the one that
+            it was in before.
     """
+    if reaper.is_parting():
+        raise ConnectionError(
+            "this process cannot leave the Ray cluster that it was in before, which does not "
+            "answer: run this again in a new process"
+        )
     if ray.is_initialized():
         return False, slots
 
@@ -219,14 +232,17 @@ def _store_size(wanted: GiB) -> int:
 def leave(own: bool, joined: bool, lost: bool = False) -> None:
     """End the cluster that was started here, or leave the one that was `joined` here.
 
-    `lost`: some of Ray's processes do not answer.
+    `lost`: some of Ray's processes do not answer. Then this process leaves in any case.
     """
     if own and lost:
         reaper.dismiss()  # Ray waits for them, unless they are gone
     if joined and own:
         reaper.close(ray.shutdown, FAREWELL)
-    elif joined:
-        reaper.part(ray.shutdown, FAREWELL)
+    elif joined or lost:
+        reaper.part(ray.shutdown, FAREWELL_TO_LOST if lost else FAREWELL)
+    if lost and sys.excepthook is ray_worker.custom_excepthook:
+        # Ray's own tells the head of errors that nobody caught, and waits for its answer.
+        sys.excepthook = ray_worker.normal_excepthook
     if joined:
         _forget_token()
     if own:
@@ -234,30 +250,12 @@ def leave(own: bool, joined: bool, lost: bool = False) -> None:
 
 
 def lends() -> bool:
-    """Whether any node of the cluster lends a CPU or a GPU."""
+    """Whether any node of the cluster lends a CPU or a GPU. Raises as `all_nodes`."""
+    alive(ANSWER)
     return bool({"CPU", "GPU"} & ray.cluster_resources().keys())
 
 
-def await_node(say: Callable[[str], None]) -> None:
-    """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
-
-    Only then it is known whether slots are GPUs.
-    """
-    said = False
-    while not lends():
-        if not said:
-            say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
-            said = True
-        time.sleep(0.2)
-
-
 # -- what there is ------------------------------------------------------------------------------
-
-
-def store_room() -> int:
-    """Bytes of the object store that states at rest may take, lest others find no way through."""
-    store = ray.cluster_resources().get("object_store_memory", SMALLEST_STORE)
-    return int(0.6 * store)
 
 
 def here() -> str:
@@ -295,13 +293,6 @@ def _gpu_share(slots: int | None) -> float:
     return 1.0 / slots_each
 
 
-def gradients(share: Share) -> Gradients:
-    """How gradients travel between slots: by NCCL if each has a GPU of its own."""
-    if share.gpus >= 1:
-        return "nccl"
-    return "gloo"
-
-
 def gcs() -> str:
     """The address at which other processes join this cluster."""
     return str(ray.get_runtime_context().gcs_address)
@@ -310,10 +301,20 @@ def gcs() -> str:
 def address() -> str:
     """This process's node, as others reach it."""
     own = here()
-    for node in ray.nodes():
+    for node in all_nodes():
         if node["NodeID"] == own:
             return str(node["NodeManagerAddress"])
     raise LookupError(f"node {own} is not in the cluster")
+
+
+def all_nodes() -> list[dict[str, Any]]:
+    """What Ray knows of the cluster's nodes, those that are gone included.
+
+    Raises:
+        Unanswered: by the head. Ray alone would wait for it without an end.
+    """
+    alive(ANSWER)
+    return list(ray.nodes())
 
 
 def nodes(share: Share) -> dict[str, Node]:
@@ -324,7 +325,7 @@ def nodes(share: Share) -> dict[str, Node]:
 def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
     """The live nodes. `share`: what a slot takes, of which there is room for some."""
     found: list[Node] = []
-    for node in ray.nodes():
+    for node in all_nodes():
         if node["Alive"]:
             name, machine, address = (
                 node[key]
@@ -341,7 +342,7 @@ def live_nodes(share: Share = Share(0.0, 0.0)) -> list[Node]:
 
 def seconds_left(name: str) -> Seconds:
     """Until the node with this id leaves, as its labels say; infinity where they do not."""
-    for node in ray.nodes():
+    for node in all_nodes():
         if node["NodeID"] == name:
             return _until(node.get("Labels") or {}) - time.time()
     return inf
@@ -360,13 +361,13 @@ def alive(patience: Seconds) -> frozenset[str]:
     """The ids of the live nodes, as the head of the cluster says within so many seconds.
 
     Raises:
-        ConnectionError: it does not answer.
+        Unanswered: by the head.
     """
     asked = ray_worker.global_worker.gcs_client
     try:
         found = asked.get_all_node_info(timeout=patience)
     except Exception as error:
-        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        raise Unanswered(f"{type(error).__name__}: {error}") from error
     return frozenset(node.hex() for node, about in found.items() if about.state == 0)
 
 

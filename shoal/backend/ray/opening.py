@@ -1,8 +1,10 @@
 """What a run says while its slots open: this takes a while, and nothing trains meanwhile."""
 
+import time
 from collections.abc import Callable
 
 from shoal.backend.opening import slots_text
+from shoal.backend.ray.cluster import lends
 from shoal.backend.ray.fleet import Fleet
 from shoal.core.trial import Seconds
 
@@ -11,6 +13,19 @@ Tell = Callable[[Seconds, str], None]
 # Seconds that a run waits at the start for all of its slots, if some are ready or others may come.
 PATIENCE = 60.0
 AGAIN = 10.0  # seconds until it is said again what is awaited
+
+
+def await_node(say: Callable[[str], None]) -> None:
+    """Wait until some node of the cluster lends a CPU or a GPU: nodes may have to come first.
+
+    Only then it is known whether slots are GPUs.
+    """
+    said = False
+    while not lends():
+        if not said:
+            say("no node of the cluster lends CPUs or GPUs yet: waiting for one …")
+            said = True
+        time.sleep(0.2)
 
 
 class SlotsOpening:

@@ -28,6 +28,7 @@ CLIENTS = b"ray.util.client.server"
 MARK = "SHOAL_CLUSTER"
 RAYS_OWN = ("raylet", "gcs_server")
 _reapers: list["subprocess.Popen[bytes]"] = []
+_parting: list[threading.Thread] = []
 
 
 @contextmanager
@@ -86,10 +87,19 @@ def part(shutdown: Callable[[], object], patience: float) -> None:
     parting.start()
     parting.join(patience)
     if parting.is_alive():
+        _parting.append(parting)
         atexit.register(_end_at_once)
 
 
+def is_parting() -> bool:
+    """Whether this process still waits for a cluster that it left without a word."""
+    return any(thread.is_alive() for thread in _parting)
+
+
 def _end_at_once() -> None:
+    """End this process if Ray would have it wait."""
+    if not is_parting():
+        return
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

@@ -6,12 +6,13 @@ from functools import partial
 from itertools import count, cycle
 from typing import Any
 
+import ray
 from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.course import Positions
 from shoal.backend.gang_run import GangRun
 from shoal.backend.position import Position
-from shoal.backend.ray.cluster import GIB, store_room
+from shoal.backend.ray.cluster import GIB, SMALLEST_STORE
 from shoal.backend.ray.fleet import Fleet
 from shoal.backend.ray.health.answers import answer
 from shoal.backend.ray.node.outcomes import Trained
@@ -56,7 +57,7 @@ class States:
         self._room_gb = setup.resting_gb()
         self._patience = setup.hang_after
         self.active: set[TrialId] = set()  # trials at work
-        self._store = store_room()
+        self._store = _store_room()
         self._numbers = count()
         self.saving: set[TrialId] = set()
         self.moved = 0  # bytes of states that went from slot to slot
@@ -295,6 +296,12 @@ class States:
                 refs[trial] = process, self._save(trial, at, process)
 
         return refs
+
+
+def _store_room() -> int:
+    """Bytes of the object store that states at rest may take, lest others find no way through."""
+    store = ray.cluster_resources().get("object_store_memory", SMALLEST_STORE)
+    return int(0.6 * store)
 
 
 def with_way(done: Done, way: Seconds) -> Done:

@@ -4,15 +4,18 @@ import pickle
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.backend.opening import check_reached
+from shoal.backend.ray import cluster as ray_cluster
+from shoal.backend.ray import reaper
 from shoal.backend.ray.slots import mend, spread
 from shoal.core.cluster import ShardId, SlotId
 from shoal.train.recipe.pickled import dumps
@@ -122,10 +125,38 @@ def test_a_cluster_that_starts_is_waited_for() -> None:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         with pytest.raises(ConnectionError):
             check_reached(address, patience=0.0)
-        start = Timer(0.3, head.listen)
+
+        def serve() -> None:
+            head.listen()
+            head.accept()[0].close()
+
+        start = Timer(0.3, serve)
         start.start()
         check_reached(address, patience=30.0)
         start.join()
+
+
+def test_a_head_that_takes_connections_and_says_nothing_is_one_error() -> None:
+    """As one that was stopped. Ray itself would wait for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(
+            ConnectionError, match=f"no Ray cluster answers at {address} .*timed out"
+        ):
+            check_reached(address, patience=0.2)
+
+
+def test_who_cannot_leave_a_cluster_joins_no_other() -> None:
+    """Its head was stopped, for which Ray would wait."""
+    wakes = Event()
+    reaper.part(wakes.wait, patience=0.05)
+    with pytest.raises(ConnectionError, match="run this again in a new process"):
+        ray_cluster.join(None, 1, 1, 0.1)
+    wakes.set()
+    until = time.monotonic() + 60
+    while reaper.is_parting():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_other_forms_of_an_address_are_left_to_ray() -> None:

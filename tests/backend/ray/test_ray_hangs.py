@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,41 @@ def test_code_that_never_returns_costs_its_slot_and_nobody_else(tmp_path: Path) 
     assert set(bench.state.ended.values()) == {"finished"}
     bench.check_visits(3)
     bench.check_weights()
+
+
+class Compiles(Tiny):
+    """The first step of each process takes long. One process stops there: it finds that file."""
+
+    def __init__(self, stone: Path, long: float) -> None:
+        super().__init__()
+        self.stone = stone
+        self.long = long
+
+    def training_step(self, model: nn.Module, batch: Any) -> Any:
+        if os.getpid() not in COMPILED:
+            COMPILED.add(os.getpid())
+            with suppress(FileNotFoundError):
+                self.stone.unlink()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(self.long)
+        return super().training_step(model, batch)
+
+
+COMPILED: set[int] = set()  # this process, once it made a step
+
+
+def test_a_slot_that_stops_in_its_first_call_is_not_taken_for_a_slow_one(
+    tmp_path: Path,
+) -> None:
+    """The others are as slow, longer than a slot may be silent: they answer meanwhile."""
+    (stone := tmp_path / "stone").touch()
+    bench = Bench(tmp_path, Compiles(stone, long=20.0))
+    bench.run(Given(trials_of(bench.data, [4, 5], 1)), Hop(), slots=2, hang_after=3.0)
+    (left,) = bench.events(Left)
+    assert left.why.startswith("it hung: no answer for")
+    assert not stone.exists()
+    assert bench.state.ended == {"t4": "finished", "t5": "finished"}
+    bench.check_visits(1)
 
 
 def test_a_stopped_slot_on_another_node_is_ended_there(tmp_path: Path) -> None:

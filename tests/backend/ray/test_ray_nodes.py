@@ -10,7 +10,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, believe, trials_of
 
-from shoal.backend.ray import cluster as ray_cluster
+from shoal.backend.ray import backend as ray_backend
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
@@ -92,7 +92,7 @@ def test_a_node_that_left_before_slots_opened_is_followed_by_others(
 ) -> None:
     """As where a batch system takes the first node back at once."""
     monkeypatch.setattr(ray_fleet, "POLL", 0.5)
-    monkeypatch.setattr(ray_cluster, "await_node", lambda say: None)
+    monkeypatch.setattr(ray_backend, "await_node", lambda say: None)
     cluster = headed()
     bench = Bench(tmp_path, Tiny())
     came: list[Any] = []

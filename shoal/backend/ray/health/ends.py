@@ -1,6 +1,6 @@
 """How nodes of the cluster came to their end."""
 
-import ray
+from shoal.backend.ray.cluster import all_nodes
 
 # Reasons of a node's end in Ray's numbers: it was told to end, or drained.
 IN_ORDER = (1, 3, 4)
@@ -13,5 +13,5 @@ def taken_back(node: str) -> bool:
     """
     return any(
         each["NodeID"] == node and not each["Alive"] and each["DeathReason"] in IN_ORDER
-        for each in ray.nodes()
+        for each in all_nodes()
     )

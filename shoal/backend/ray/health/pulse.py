@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from shoal.backend.ray import reaper
-from shoal.backend.ray.cluster import alive, here, raylet_socket
+from shoal.backend.ray.cluster import Unanswered, alive, here, raylet_socket
 from shoal.core.trial import Seconds
 
 EVERY: Seconds = 2.0  # between two questions
@@ -49,18 +49,24 @@ class ClusterPulse:
         self._over.set()
         self._thread.join(EVERY + ANSWER)
 
-    def answers(self) -> bool:
+    def answers(self, patience: Seconds = AT_ONCE) -> bool:
         """Whether the cluster answers at once: then Ray's calls do not block."""
         try:
-            self._ask(AT_ONCE)
-        except ConnectionError:
+            self._ask(patience)
+        except Unanswered:
             return False
         return True
 
-    @property
     def lost(self) -> bool:
         """Whether the cluster does not answer; waiting for it has no end."""
-        return bool(self._gone) or monotonic() - self._heard > self._patience
+        if self._gone or monotonic() - self._heard > self._patience:
+            return True
+        return not self.answers(ANSWER)
+
+    def explained(self, error: Unanswered) -> ConnectionError:
+        """What the user is told where the run had to know something of the cluster."""
+        why = f"the Ray cluster does not answer ({_line(error)})"
+        return ConnectionError(f"{self._gone or why}. {_remedy(self._own)}")
 
     def check(self) -> None:
         """Raise ConnectionError if the cluster is lost."""
@@ -97,8 +103,8 @@ class ClusterPulse:
             return
         try:
             nodes = self._ask(ANSWER)
-        except ConnectionError as error:
-            self._answer = str(error).split("\n", maxsplit=1)[0][:200]
+        except Unanswered as error:
+            self._answer = _line(error)
             return
         if self._node not in nodes:
             self._gone = "the Ray cluster counts this machine's node as dead"
@@ -117,6 +123,11 @@ def _listens(path: str) -> bool:
         except OSError:
             return True  # it is busy, or this machine is
     return True
+
+
+def _line(error: Exception) -> str:
+    """What it says, in short."""
+    return str(error).split("\n", maxsplit=1)[0][:200].rstrip(".")
 
 
 def _remedy(own: bool) -> str:

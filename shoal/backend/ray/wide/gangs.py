@@ -288,3 +288,13 @@ def _same_stream(before: Gang, after: Gang) -> bool:
 def _overlap(gang: Gang) -> bool:
     """Whether lanes of the gang share slots."""
     return sum(len(lane.slots) for lane in gang.lanes) > len(gang.slots)
+
+
+def gradients(gpus: float) -> Gradients:
+    """How gradients travel between slots: by NCCL if each has a GPU of its own.
+
+    `gpus`: that a slot has.
+    """
+    if gpus >= 1:
+        return "nccl"
+    return "gloo"
