@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from shoal.engine.files import replaced
 from shoal.engine.journal import Line, read
 from shoal.engine.own import make_folder, write_private
 from shoal.reporting import harvest, measured, packing, sections, tables
@@ -54,7 +55,14 @@ def save(
     target = Path(html_path)
     text = page_of(facts, title, folder)
     make_folder(target.parent)
-    write_private(target, text)
+    place = target.resolve()  # a link stays one
+    if place.exists() and not place.is_file():  # as /dev/stdout
+        write_private(place, text)
+        return target
+    with replaced(
+        place
+    ) as beside:  # a full disk leaves the former report, and no part of one
+        beside.write_text(text, encoding="utf-8")
     return target
 
 

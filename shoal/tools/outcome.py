@@ -149,8 +149,7 @@ def concluded(
     """
     with suppress(TrialsFailed):
         yield
-    path = study.report()
-    found = reporting.summary(study.lines()) | {"report": str(path)}
+    found = reporting.summary(study.lines()) | {"report": _report_of(study)}
     show(found, as_json, reporting.status_lines)
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]
@@ -159,6 +158,19 @@ def concluded(
             echo(line)
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
+
+
+def _report_of(study: "Study") -> str | None:
+    """Where the report is. None, and a warning, if it cannot be written: the study is not over."""
+    try:
+        return str(study.report())
+    except OSError as error:
+        warnings.warn(
+            f"the report was not written ({error}); everything else is there: mend this, and "
+            f"`shoal report {study.folder.path}` writes it",
+            stacklevel=2,
+        )
+        return None
 
 
 def _best(study: "Study", found: Mapping[str, Any]) -> str:
@@ -189,7 +201,7 @@ def next_steps(
     folder = study.folder.path
     if again is None:
         again = f"shoal resume {folder}"
-    yield f"\nreport:  {found['report']}"
+    yield f"\nreport:  {found['report'] or 'not written'}"
     if failed:
         text = folder / "trials" / failed[0] / "error.txt"
         which = (

@@ -337,6 +337,37 @@ def test_write_makes_the_file_and_its_folder(
         reporting.write(path, tmp_path / "again.html")
 
 
+def test_a_report_that_finds_no_room_leaves_the_former_one(
+    hopping: list[Line], stored: Callable[[list[Line]], Path], tmp_path: Path
+) -> None:
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "report.html"
+    path.write_text("the former one")
+    journal = stored(hopping)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            reporting.write(journal, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "the former one"
+    assert [file.name for file in tmp_path.glob("report*")] == ["report.html"]
+
+
+def test_a_report_goes_through_a_link_and_into_a_pipe(
+    hopping: list[Line], stored: Callable[[list[Line]], Path], tmp_path: Path
+) -> None:
+    there, link = tmp_path / "there.html", tmp_path / "report.html"
+    there.write_text("the former one")
+    link.symlink_to(there)
+    journal = stored(hopping)
+    reporting.write(journal, link)
+    assert link.is_symlink() and "Plotly" in there.read_text(encoding="utf-8")
+    reporting.write(journal, "/dev/null")
+    assert not Path("/dev/null").is_file()
+
+
 def test_the_report_of_a_file_is_that_of_its_lines(
     many: list[Line], stored: Callable[[list[Line]], Path]
 ) -> None:

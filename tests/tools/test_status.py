@@ -14,6 +14,7 @@ import shoal
 from shoal.core.event import Finished
 from shoal.engine.journal import Journal
 from shoal.tools import commands
+from shoal.tools.outcome import concluded
 
 
 @pytest.fixture
@@ -99,3 +100,14 @@ def test_of_several_studies_the_one_that_was_cut_off_says_so(
     gone.wait()
     held_by(folder, gone.pid, time.time())
     assert "s: cut off: no process runs it" in said(folder.parent, capsys)
+
+
+def test_a_report_that_cannot_be_written_hides_no_outcome(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "report.html").mkdir()
+    unwritten = pytest.warns(UserWarning, match=f"`shoal report {folder}` writes it")
+    with unwritten, concluded(shoal.load_study(folder), False):
+        shoal.load_study(folder).resume(progress=False)
+    out = capsys.readouterr().out
+    assert "study    s: finished" in out and "report:  not written" in out
