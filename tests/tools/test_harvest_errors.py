@@ -107,6 +107,11 @@ def test_a_log_is_refused_beside_a_policy_or_for_a_function(tmp_path: Path) -> N
     function = ["--command", "true", "--storage", str(tmp_path / "s")]
     assert "leave out --log" in only_line(*function, *given)
     assert not (tmp_path / "s").exists()
+    study = shoal.create_study(
+        command="echo loss=1", storage=tmp_path / "of a function"
+    )
+    study.optimize(num_samples=1, progress=False)
+    assert "leave out --log" in only_line(str(study.folder.path), *given)
 
 
 def test_trust_is_for_a_folder_and_said_once(

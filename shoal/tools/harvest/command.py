@@ -172,6 +172,13 @@ def _policy(named: str | None, log: Path | None) -> "Policy[Any] | str | None":
     return elastic_for(read_log(log))
 
 
+def _check_kind(study: "Study", policy: "Policy[Any] | str | None") -> None:
+    """Raise StudyError if a log gave this policy, and the study's recipe is a function."""
+    function = function_in(study.recipe)
+    if function is not None and not isinstance(policy, str | None):
+        raise StudyError("a function has one slot for itself: leave out --log")
+
+
 def _begun(
     target: str | None, given: dict[str, Any], quiet: bool
 ) -> "tuple[Study, int, Train]":
@@ -182,11 +189,9 @@ def _begun(
     options = run_options(study, given)
     threads = options.pop("threads") or 1
     policy = options.pop("policy")
-    a_function = function_in(study.recipe) is not None
-    if a_function and not isinstance(policy, str | None):
-        raise StudyError("a function has one slot for itself: leave out --log")
+    _check_kind(study, policy)
     if policy is None:
-        policy = "auto" if a_function else POLICY
+        policy = "auto" if function_in(study.recipe) is not None else POLICY
 
     def begin(address: str) -> None:
         study.optimize(
@@ -224,7 +229,8 @@ def _gone_on(
             f"nothing to go on with in {target}: no run was begun; give the recipe's file, and "
             f"--storage {target}"
         )
-    _ = study.recipe  # if it is refused, that is said before any pilot starts
+    # If the recipe is refused, that is said before any pilot starts.
+    _check_kind(study, given["policy"])
     deciders = rebuild(former)
     threads = given["threads"] or deciders.options.threads
     policy = given["policy"] or deciders.policy
