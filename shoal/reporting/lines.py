@@ -70,7 +70,7 @@ def _process(process: Mapping[str, Any]) -> str:
     ago = duration(round(process["silent"]))
     return (
         f"cut off: no process runs it, since {when} UTC ({ago} ago); "
-        f"shoal resume {process['directory']} goes on with it"
+        f"{process['again']} goes on with it"
     )
 
 

@@ -6,6 +6,8 @@ train or simulate, and `shoal.load_study` imports the study when it is used.
 
 import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +18,8 @@ import typer
 import shoal
 from shoal import reporting
 from shoal.pool.folder import PoolFolder, summary, summary_lines
-from shoal.study.folder import Folder, StudyError, studies_in
-from shoal.study.watch.holder import process_of
+from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
+from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
     check_lines,
     concluded,
@@ -73,8 +75,32 @@ def resume(
 ) -> None:
     """Go on with a study that was stopped or killed."""
     study = shoal.load_study(directory, trust=trust)
-    with going_on(study, requeue), concluded(study, as_json):
+    again = command_to_go_on(study.folder)
+    with (
+        going_on(study, requeue),
+        _harvest_over(study.folder),
+        concluded(study, as_json, again),
+    ):
         study.resume(timeout=timeout, progress=not as_json, retry_failed=retry_failed)
+
+
+@contextmanager
+def _harvest_over(folder: Folder) -> Iterator[None]:
+    """Say what to do if the cluster that does not answer was that of a harvest.
+
+    Raises:
+        StudyPaused: it was.
+    """
+    try:
+        yield
+    except StudyPaused as error:
+        if isinstance(error.__cause__, ConnectionError) and was_harvested(folder):
+            raise StudyPaused(
+                f"the study in {folder.path} was harvested, and its cluster ended with that: go "
+                f"on with {command_to_go_on(folder)}, or without harvesting with `shoal run "
+                f"FILE.py --storage {folder.path}`"
+            ) from error
+        raise
 
 
 def _collect_rarely() -> None:

@@ -6,13 +6,17 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import shoal
-from shoal.core.event import Finished
-from shoal.engine.journal import Journal
+from shoal.backend import opening
+from shoal.cli import app
+from shoal.core.event import Finished, Opened
+from shoal.engine.journal import Journal, read
 from shoal.tools import commands
 from shoal.tools.outcome import concluded
 
@@ -111,3 +115,41 @@ def test_a_report_that_cannot_be_written_hides_no_outcome(
         shoal.load_study(folder).resume(progress=False)
     out = capsys.readouterr().out
     assert "study    s: finished" in out and "report:  not written" in out
+
+
+def test_a_study_that_was_harvested_goes_on_by_harvesting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cluster ended with the command that harvested: no other run can join it."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr(opening.check_reached, "__defaults__", (0.1,))
+    joined(folder, "127.0.0.1:9")
+    told = f"shoal harvest {folder} --slurm …"
+    before = typed("resume", str(folder))
+    assert "no Ray cluster answers" in before and told not in before
+
+    (folder / "harvest").mkdir()
+    after = typed("resume", str(folder))
+    assert told in after and "shoal run FILE.py" in after and "ray start" not in after
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    held_by(folder, gone.pid, time.time())
+    assert f"; {told} goes on with it" in typed("status", str(folder))
+
+
+def joined(folder: Path, address: str) -> None:
+    """Have the study's last run be one that joined the cluster at this address."""
+    lines = list(read(folder / "journal.jsonl"))
+    (folder / "journal.jsonl").unlink()
+    journal = Journal(folder / "journal.jsonl")
+    for line in lines:
+        entry = line.entry
+        if isinstance(entry, Opened):
+            options = {**entry.head["options"], "backend": "ray", "address": address}
+            entry = replace(entry, head={**entry.head, "options": options})
+        journal.append(line.time, entry)
+    journal.close()
+
+
+def typed(*words: str) -> str:
+    return CliRunner().invoke(app, list(words)).output

@@ -12,6 +12,7 @@ from shoal.study.folder import Folder
 
 # A run writes of its slots every three seconds: if it did within these, it is at work.
 FRESH: Seconds = 15.0
+HARVEST = "harvest"  # the folder of `shoal harvest`, within the study's
 
 
 def is_held(folder: Folder) -> bool | None:
@@ -34,7 +35,7 @@ def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
     """Who is at work on a study that its journal says is open.
 
     `running`; None: that cannot be told. `heard`: when the run wrote last, in seconds since 1970,
-    as `now`. `silent`: seconds since then. `directory`: the study's.
+    as `now`. `silent`: seconds since then. `again`: the command that goes on with it.
     """
     heard = [0.0]
     with suppress(OSError):
@@ -50,5 +51,21 @@ def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
         "running": running,
         "heard": last,
         "silent": max(0.0, now - last),
-        "directory": str(folder.path),
+        "again": command_to_go_on(folder),
     }
+
+
+def command_to_go_on(folder: Folder) -> str:
+    """What to type, so that the study goes on as its last run was set up."""
+    if was_harvested(folder):
+        return f"shoal harvest {folder.path} --slurm …"
+    return f"shoal resume {folder.path}"
+
+
+def was_harvested(folder: Folder) -> bool:
+    """Whether the last run trained on idle nodes, as far as can be told: in a cluster that was
+    joined, in a folder that `shoal harvest` has used.
+    """
+    options = folder.head().get("options")
+    joined = isinstance(options, dict) and options.get("address") is not None
+    return joined and (folder.path / HARVEST).is_dir()

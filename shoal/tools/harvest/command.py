@@ -30,6 +30,7 @@ from shoal.study.code.files import function_in
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
 from shoal.study.run import Request, train
+from shoal.study.watch.holder import HARVEST
 from shoal.tools.outcome import concluded, errors
 from shoal.tools.parse import open_study, run_options
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 # For slots that come and go, as BFTrainer has it.
 POLICY = 'elastic(horizon="learned", placement="spatial")'
-FOLDER = "harvest"  # within the study's
 SHORTEST = 2  # minutes that a pilot is worth its start
 # What a study's folder says itself, with the values of options that were not given.
 OF_A_NEW_STUDY: Mapping[str, Any] = {
@@ -270,7 +270,7 @@ def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
         HeadError: Ray is not installed, or does not start.
     """
     folder.make()
-    place = folder.path.resolve() / FOLDER
+    place = folder.path.resolve() / HARVEST
     own_folder(place)
     with _alone(folder, place), _told_to_end():
         site = Slurm(
