@@ -33,6 +33,7 @@ WRONG = (
     ValueError,
     RecursionError,
     OverflowError,
+    AttributeError,
 )
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
@@ -374,5 +375,16 @@ def check_schema(path: Path, line: bytes) -> None:
 
 
 def replay(lines: Iterator[Line] | list[Line]) -> State:
-    """The state that these entries lead to, from the beginning."""
-    return fold(State(), (line.entry for line in lines))
+    """The state that these entries lead to, from the beginning.
+
+    Raises:
+        JournalError: they do not fit each other.
+    """
+    try:
+        return fold(State(), (line.entry for line in lines))
+    except WRONG as error:
+        about = f"{type(error).__name__}: {str(error)[:300]}"
+        raise JournalError(
+            f"the journal's entries do not fit each other ({about}): take a copy that is as Shoal "
+            "wrote it"
+        ) from error

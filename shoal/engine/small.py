@@ -38,6 +38,48 @@ class SlotsFile(TypedDict):
     room: NotRequired[int | None]  # how many fit the nodes
 
 
+class RecipeHead(TypedDict, total=False):
+    """What a journal's head says of a recipe."""
+
+    name: str
+    command: str
+    sha256: str | None
+    parts: dict[str, dict[str, Any]]
+
+
+class DataHead(TypedDict, total=False):
+    """What a journal's head says of the data."""
+
+    fingerprint: str
+    recipes: dict[str, str]
+
+
+class StudyHead(TypedDict, total=False):
+    """What Shoal uses of a journal's head: see `study.head.head`."""
+
+    study: str | None
+    recipe: RecipeHead | None
+    data: DataHead
+    metric: str | None
+    mode: str | None
+    aims: dict[str, tuple[str | None, str | None]] | None
+    seed: int
+    options: dict[str, Any]
+    checkpoints: str | None
+    place: dict[str, Any]
+    versions: dict[str, Any]
+    loggers: list[str] | None
+    profile: str | None
+
+
+def check_head(head: object) -> None:
+    """Raise ValueError unless a journal's head has the form of those that Shoal writes."""
+    try:
+        msgspec.convert(head, StudyHead)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(str(error)[:200]) from error
+
+
 def decoded(content: bytes, kind: type[T]) -> T:
     """The value of this type that JSON holds; fields that the type lacks are left out.
 

@@ -12,6 +12,7 @@ from shoal.reporting.facts.format import (
     config,
     duration,
     number,
+    printable,
     score,
 )
 from shoal.reporting.facts.harvest import Yield
@@ -248,15 +249,18 @@ def table(
     if facts.metric:
         heads = [facts.metric, "best", *heads]
 
+    def cell(text: str) -> str:
+        return escape(printable(text))
+
     made = Table("#", "trial", header_style="bold", box=None, pad_edge=False)
     for head in heads:
-        made.add_column(escape(head), justify="right")
+        made.add_column(cell(head), justify="right")
     made.add_column("status")
     for place, row in enumerate(rows, 1):
         cells = [row.id, *_cells(row, names, bool(facts.metric))]
         colour = COLOURS.get(row.status, "default")
         status = f"[{colour}]{row.status}[/]"
-        made.add_row(str(place), *map(escape, cells), status)
+        made.add_row(str(place), *map(cell, cells), status)
     return made
 
 

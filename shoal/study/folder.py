@@ -13,7 +13,7 @@ from shoal.core.state import State
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
 from shoal.engine.own import make_folder
-from shoal.engine.small import SlotsFile, decoded
+from shoal.engine.small import SlotsFile, check_head, decoded
 
 
 class StudyError(RuntimeError):
@@ -114,12 +114,20 @@ class Folder:
         return None
 
     def head(self) -> Mapping[str, Any]:
-        """The head of the newest run, as `last_head`; quicker than to read all of the journal."""
+        """The head of the newest run, as `last_head`; quicker than to read all of the journal.
+
+        Raises:
+            StudyError: Shoal writes no such head.
+        """
         opened = None
         if self.journal.exists():
             opened = newest(self.journal, Opened)
         if opened is None:
             return {}
+        try:
+            check_head(opened.head)
+        except ValueError as error:
+            raise not_ours(error) from error
         return opened.head
 
     @contextmanager
@@ -140,6 +148,15 @@ class Folder:
                     f"wait for it, or end it{taken.remedy}"
                 ) from None
             yield
+
+
+def not_ours(error: Exception) -> StudyError:
+    """What to say of a head in the journal that cannot be used, for this reason."""
+    return StudyError(
+        "the journal says of its newest run what Shoal does not write "
+        f"({type(error).__name__}: {str(error)[:300]}): take a copy that is as Shoal wrote it, "
+        "or run the command again that began the study"
+    )
 
 
 def studies_in(path: Path) -> dict[str, Path]:

@@ -10,10 +10,10 @@ from shoal import policy as policies
 from shoal import search
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
-from shoal.engine.journal import plain
+from shoal.engine.journal import WRONG, plain
 from shoal.search.space import describe_space, rebuild_space
 from shoal.study.code.files import describe_recipe
-from shoal.study.folder import StudyError, timestamp, versions
+from shoal.study.folder import StudyError, not_ours, timestamp, versions
 from shoal.study.options import Options
 from shoal.study.parts import auto
 from shoal.study.parts.grown import refused
@@ -123,8 +123,15 @@ def rebuild(head: Head) -> Deciders:
     """Searcher, policy and options as a journal's head describes them.
 
     Raises:
-        StudyError: the searcher or the policy is the user's own.
+        StudyError: the searcher or the policy is the user's own, or Shoal writes no such head.
     """
+    try:
+        return _rebuilt(head)
+    except WRONG as error:
+        raise not_ours(error) from error
+
+
+def _rebuilt(head: Head) -> Deciders:
     own = [head[name]["own"] for name in ("searcher", "policy") if "own" in head[name]]
     if own:
         raise StudyError(
@@ -143,11 +150,18 @@ def rebuild(head: Head) -> Deciders:
 
 
 def space_in(head: Head) -> Mapping[str, Any] | None:
-    """The search space that the head describes."""
+    """The search space that the head describes.
+
+    Raises:
+        StudyError: Shoal writes no such head.
+    """
     described = head.get("space")
     if described is None:
         return None
-    return rebuild_space(described)
+    try:
+        return rebuild_space(described)
+    except WRONG as error:
+        raise not_ours(error) from error
 
 
 def _code_of(head: Head) -> str:

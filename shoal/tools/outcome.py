@@ -17,7 +17,7 @@ from shoal.engine.run import Stalled
 from shoal.harvest.head import HeadError
 from shoal.harvest.scheduler import SchedulerError
 from shoal.pool.folder import PoolError
-from shoal.reporting.facts.format import plural, score
+from shoal.reporting.facts.format import plural, printable, score
 from shoal.reporting.live.stream import into_nothing
 from shoal.study.code.files import function_in
 from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
@@ -44,13 +44,13 @@ def errors() -> Iterator[None]:
     """One clear line instead of a traceback, for what a user can mend."""
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
-        typer.echo(f"warning: {as_typed(str(message))}", err=True)
+        typer.echo(f"warning: {printable(as_typed(str(message)))}", err=True)
 
     warnings.showwarning = warn
     try:
         yield
     except MENDABLE as error:
-        typer.echo(f"error: {as_typed(str(error))}", err=True)
+        typer.echo(f"error: {printable(as_typed(str(error)))}", err=True)
         raise typer.Exit(2) from error
 
 
@@ -131,7 +131,7 @@ def show(
 def echo(text: str) -> None:
     """Print it; nothing if nobody reads any more, as after `| head -1`."""
     try:
-        typer.echo(text)
+        typer.echo(printable(text))
     except BrokenPipeError:
         into_nothing(sys.stdout)
 

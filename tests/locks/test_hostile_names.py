@@ -1,10 +1,21 @@
-"""Names that would lead out of a folder."""
+"""Names that would lead out of a folder, and texts that a terminal or a browser would act upon."""
+
+import io
+import re
+from pathlib import Path
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
-from shoal.core.event import Submitted
+from shoal import reporting
+from shoal.cli import app
+from shoal.core.event import Evaluated, Failed, Opened, Submitted
 from shoal.core.trial import Trial, TrialId
-from shoal.engine.journal import JournalError, decode, encode
+from shoal.engine.journal import Journal, JournalError, decode, encode, read
+from shoal.reporting.facts.format import printable
+from shoal.reporting.live.stream import write_line
+from shoal.train.recipe.unit import LONGEST_REASON, TrialError
 
 OUTSIDE = ["..", ".", "../../x", "a/../../x", "/etc/x", "a//b", "a/", "a\\b", "a\0b"]
 
@@ -24,3 +35,73 @@ def test_a_trial_of_such_a_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["t0001", "a/b", "..a", "a b", "<b>", "\u202eabc"])
 def test_other_names_are_taken(name: str) -> None:
     assert Trial(TrialId(name), 1.0).id == name
+
+
+# -- what a terminal or a browser would act upon ---------------------------------------------------
+
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\u202e\u2066<script>alert(1)</script>"
+ACTED_UPON = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A study whose names, values and errors hold such texts; one of them is 1 MB long."""
+    trial, other = TrialId("t" + ESCAPES.replace("/", "")), TrialId("long")
+    head = {"study": ESCAPES, "metric": "loss" + ESCAPES, "mode": "min"}
+    journal = Journal(tmp_path / "journal.jsonl")
+    for entry in (
+        Opened(1, {}, head),
+        Submitted(Trial(trial, 1.0, {"lr" + ESCAPES: ESCAPES})),
+        Submitted(Trial(other, 1.0, {"lr" + ESCAPES: "x" * 2**20})),
+        Evaluated(trial, 1.0, {"loss" + ESCAPES: 0.5}),
+        Failed(trial, f"ValueError: {ESCAPES}"),
+        Failed(other, "x" * 2**20),
+    ):
+        journal.append(0.0, entry)
+    journal.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_the_terminal_gets_nothing_to_act_upon(
+    hostile: Path, options: list[str]
+) -> None:
+    done = CliRunner().invoke(app, ["status", str(hostile), *options])
+    assert done.exit_code == 0, done.output
+    assert "failed" in done.output
+    assert not ACTED_UPON.search(done.output)
+
+
+def test_an_error_gives_the_terminal_nothing_to_act_upon() -> None:
+    done = CliRunner().invoke(app, ["status", f"/no/{ESCAPES}"])
+    assert done.exit_code == 2
+    assert "x1b[2J" in done.output
+    assert not ACTED_UPON.search(done.output)
+
+
+def test_the_table_and_the_lines_of_progress_have_nothing_to_act_upon(
+    hostile: Path,
+) -> None:
+    text = io.StringIO()
+    lines = list(read(hostile / "journal.jsonl"))
+    Console(file=text, width=200).print(reporting.table(lines))
+    write_line(text, ESCAPES)
+    assert "x1b[2J" in text.getvalue()
+    assert not ACTED_UPON.search(text.getvalue())
+
+
+def test_the_report_escapes_them(hostile: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(hostile)])
+    assert done.exit_code == 0, done.output
+    page = (hostile / "report.html").read_text()
+    assert "<script>alert" not in page
+
+
+def test_only_what_is_acted_upon_is_replaced() -> None:
+    assert printable("a\tb\nä…\x1b\u202e\udc80") == "a\tb\nä…\\x1b\\u202e\\udc80"
+
+
+def test_a_reason_of_1_mb_is_shortened() -> None:
+    why = TrialError("begin" + "." * 2**20 + "end").why
+    assert len(why) <= LONGEST_REASON
+    assert why.startswith("begin") and why.endswith("end")

@@ -8,6 +8,10 @@ from typing import Any
 from shoal.core.trial import Seconds
 
 DASH = "–"
+# What a terminal acts upon, and what turns the direction of writing; and halves of characters.
+UNSEEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 EXPONENT = re.compile(r"e([+-])0*")
 LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"))  # numbers of things
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -17,6 +21,14 @@ UNITS = (  # of time: seconds, name, the shortest axis that has it
     (3600.0, "hours", 4 * 3600),
     (60.0, "minutes", 240),
 )
+
+
+def printable(text: str) -> str:
+    """The text with escapes, as `\\x1b`, in place of what a terminal would act upon.
+
+    Lines and tabs stay. Names and errors come from recipes and journals, which may be anybody's.
+    """
+    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def number(value: float | None, digits: int = 4) -> str:

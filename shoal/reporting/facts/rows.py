@@ -188,7 +188,8 @@ def _space_names(head: Mapping[str, Any]) -> list[str]:
     dimensions = space.get("dimensions")
     if not isinstance(dimensions, (list, tuple)):
         return []
-    return [pair[0] for pair in dimensions]
+    pairs = [pair for pair in dimensions if isinstance(pair, (list, tuple)) and pair]
+    return [pair[0] for pair in pairs if isinstance(pair[0], str)]
 
 
 # -- runs and curves -------------------------------------------------------------------------------

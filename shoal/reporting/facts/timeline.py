@@ -60,7 +60,8 @@ class Timeline:
         self, slot: SlotId, trial: TrialId, now: Seconds, goes_on: bool
     ) -> None:
         """The trial leaves the slot; `goes_on`: it runs at others."""
-        span = self._cursor.pop((slot, trial)), now
+        # A forged journal may say that a trial stops where it did not begin.
+        span = self._cursor.pop((slot, trial), now), now
         if goes_on:
             self._freed.setdefault(trial, []).append((slot, span))
         else:

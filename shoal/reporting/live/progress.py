@@ -15,7 +15,7 @@ from shoal.core.event import Entry, Failed
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.reporting.facts.bars import natural
-from shoal.reporting.facts.format import DASH, config, duration, score
+from shoal.reporting.facts.format import DASH, config, duration, printable, score
 from shoal.reporting.live.notebook import NotebookDisplay, in_notebook
 from shoal.reporting.live.scores import Aim, Ends, Scores
 from shoal.reporting.live.stream import write_line
@@ -195,7 +195,7 @@ class Progress:
             return
         for entry in entries:
             if isinstance(entry, Failed):
-                line = f"{entry.trial} failed: {entry.why}"
+                line = printable(f"{entry.trial} failed: {entry.why}")
                 self._live.console.print(
                     line, markup=False, highlight=False, style="red"
                 )
@@ -235,7 +235,7 @@ class Progress:
         if best is not None:
             facts.add_row(Text("best", "dim"), self._best_text(state, *best))
         for name, what in self._slots(state):
-            doing = Text(what, no_wrap=True, overflow="ellipsis")
+            doing = Text(printable(what), no_wrap=True, overflow="ellipsis")
             facts.add_row(Text(name, "dim"), doing)
         return facts
 
@@ -245,7 +245,7 @@ class Progress:
 
         best = Text(f"{self._scores.metric} {score(reached)}", "bold green")
         values = config(state.known[trial].config, 70)
-        return Text.assemble(best, f"  {trial}  ", values)
+        return Text.assemble(best, printable(f"  {trial}  {values}"))
 
     def _slots(self, state: State) -> Iterator[tuple[str, str]]:
         """The names of the first slots, with what each does; then the others together."""

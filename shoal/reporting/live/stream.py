@@ -4,11 +4,13 @@ import os
 from contextlib import suppress
 from typing import TextIO
 
+from shoal.reporting.facts.format import printable
+
 
 def write_line(stream: TextIO, text: str) -> None:
     """Write the line; nothing once nobody reads any more."""
     try:
-        stream.write(text)
+        stream.write(printable(text))
         stream.flush()
     except BrokenPipeError:
         into_nothing(stream)

@@ -13,6 +13,8 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 TIMES = 10.0
 LEAST_KNOWN = 2.0
 LEAST_NEW = 40.0
+# Characters of the reason of a failure, which journal and page have; the traceback has all of it.
+LONGEST_REASON = 2000
 
 
 class Overdue(BaseException):
@@ -193,12 +195,19 @@ def named_apart(
     }
 
 
+def _shortened(why: str) -> str:
+    """The reason; of a long one the beginning and the end."""
+    if len(why) <= LONGEST_REASON:
+        return why
+    return f"{why[: LONGEST_REASON // 2]} … {why[-LONGEST_REASON // 4 :]}"
+
+
 class TrialError(Exception):
     """A trial cannot go on: its recipe raised, or its loss diverged. Other trials can."""
 
     def __init__(self, why: str, text: str = "", signature: str = "") -> None:
         super().__init__(why, text, signature)
-        self.why = why  # one line
+        self.why = _shortened(why)  # one line
         self.text = text  # the traceback
         self.signature = signature  # the trial's, where it is known
         # as of `Done`
