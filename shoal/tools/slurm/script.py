@@ -11,7 +11,10 @@ import typer
 from shoal.harvest.script import batch_script, check_time
 from shoal.study.folder import StudyError
 from shoal.tools.outcome import echo, errors
-from shoal.tools.parse import file_and_name
+from shoal.tools.parse import file_and_name, parse_space
+
+# Options of sbatch from which the backend follows, and what they are called here.
+OWN = {"nodes": "--nodes", "gpus-per-node": "--gpus-per-node"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,11 @@ class BatchRequest:
     sbatch: list[str] | None
 
     def directives(self) -> dict[str, str | None]:
-        """The options of sbatch; those that the user gave by --sbatch come last."""
+        """The options of sbatch; those that the user gave by --sbatch come last.
+
+        Raises:
+            StudyError: one of these is an option of ours, too.
+        """
         if self.time is not None:
             check_time(self.time)
         texts: dict[str, Any] = {
@@ -54,6 +61,11 @@ class BatchRequest:
             found |= {"requeue": None, "open-mode": "append"}
         for each in self.sbatch or ():
             name, equals, value = each.removeprefix("--").partition("=")
+            if name in OWN:
+                raise StudyError(
+                    f"--sbatch {each}: shoal slurm script has an option for that, and takes the "
+                    f"backend from it: {OWN[name]}"
+                )
             found[name] = value if equals else None
         return found
 
@@ -85,6 +97,7 @@ def _checked(
 
     Raises:
         StudyError: there is no such file, or the backend has one slot only.
+        ValueError: a dimension of --space is none.
         UsageError: `shoal run` has no such option.
     """
     root: Any = context.find_root()
@@ -93,6 +106,7 @@ def _checked(
     file = parsed.params["file"]
     if file is not None and not Path(file_and_name(file)[0]).is_file():
         raise StudyError(f"there is no file {file_and_name(file)[0]}")
+    parse_space(parsed.params["space"])
     several = asked.nodes > 1 or (asked.gpus_per_node or 1) > 1
     if not several or parsed.params["backend"] == "ray":
         return [*arguments]
