@@ -48,7 +48,7 @@ soak-all: $(VENV)/.dev  ## hours of killing and churn
 	$(BIN)/pytest -m soak --timeout 14400
 
 fuzz: $(VENV)/.dev  ## damaged and forged files for each reader and command, 10000 each (FUZZ=N for others)
-	$(BIN)/pytest -m soak tests/locks/test_fuzz.py tests/locks/test_fuzz_commands.py
+	$(BIN)/pytest -m soak tests/locks/test_fuzz.py tests/locks/test_fuzz_commands.py tests/ui/test_odd_requests.py
 
 audit: $(VENV)/.dev  ## known holes and licences of what Shoal needs; says so where no service can be reached
 	$(BIN)/python tools/audit.py

@@ -137,6 +137,10 @@ def _run(arguments: Sequence[str]) -> str:
     if any("\0" in argument for argument in arguments):
         raise Refused("no text may hold a NUL")
     try:
+        "".join(arguments).encode()
+    except UnicodeEncodeError as error:
+        raise Refused("a text holds half a character") from error
+    try:
         done = subprocess.run(
             [sys.executable, "-m", "shoal.cli", *arguments],
             capture_output=True,

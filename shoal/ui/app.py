@@ -180,7 +180,7 @@ class Pages:
         try:
             asked = json.loads(await _body(request))
             study = self.shelf.get(str(asked["study"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return JSONResponse({"error": "not a request"}, status_code=400)
         if study is None:
             return JSONResponse({"error": "there is no such study"}, status_code=404)
