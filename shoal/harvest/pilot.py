@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from shoal.backend.ends import UNTIL
+from shoal.backend.opening import check_reached
 from shoal.backend.ray.reaper import MARK
 from shoal.engine.process import cpus_here
 from shoal.harvest.head import (
@@ -149,11 +150,10 @@ def _ip_beside(head: str, node: str) -> str | None:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens at the address."""
-    host, _, port = address.rpartition(":")
+    """Whether somebody answers at the address. A head that was stopped takes connections only."""
     try:
-        socket.create_connection((host, int(port)), timeout=LOOK).close()
-    except OSError:
+        check_reached(address, LOOK)
+    except ConnectionError:
         return False
     return True
 

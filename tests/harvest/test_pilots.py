@@ -165,6 +165,29 @@ def test_nothing_is_left_of_a_head_whose_process_is_killed(shared: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_pilot_leaves_a_head_that_stands_still(shared: Path) -> None:
+    with RayHead(shared, IP):
+        own = [pid for pid, _ in processes() if b"gcs_server" in _command(pid, shared)]
+        n1 = pilot(shared, "n1")
+        with ended(n1):
+            until(
+                lambda: sum(b"/raylet/raylet" in each for each in left_of(shared)) == 2,
+                "the node is there",
+            )
+            for pid in own:
+                os.kill(pid, signal.SIGSTOP)
+            assert n1.wait(PATIENCE) == 1
+    until(lambda: not left_of(shared), "all processes end")
+
+
+def _command(pid: int, folder: Path) -> bytes:
+    """The process's command, if it was started for this folder."""
+    if f"{MARK}={folder}".encode() not in content(Path(f"/proc/{pid}/environ")):
+        return b""
+    return content(Path(f"/proc/{pid}/cmdline"))
+
+
+@pytest.mark.slow
 def test_nothing_is_left_of_a_pilot_that_is_killed(shared: Path) -> None:
     with RayHead(shared, IP):
         before = len(left_of(shared))
