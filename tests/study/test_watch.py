@@ -30,6 +30,7 @@ from shoal.search import ASHA, SuccessiveHalving
 from shoal.search.space import uniform
 from shoal.study.watch.notice import Idleness
 from shoal.study.watch.retention import Retention
+from shoal.train.lane.checkpoint import Checkpoints
 
 A, B = TrialId("a"), TrialId("b")
 
@@ -102,6 +103,22 @@ def test_also_after_a_restart():
     again = Retention(shelf, by_loss)
     again.restore(lines)
     assert shelf.held == {"a/2", "a/3"}
+
+
+def test_a_state_that_vanishes_at_once_is_no_end_but_a_place_that_is_gone_is(tmp_path):
+    vault = Checkpoints(tmp_path, run=1)
+    vault.mark()
+    retention = Retention(vault, by_loss)
+    begun = BEGUN[0]
+    state = fold(State(), begun)
+    retention(0.0, tuple(begun), state)
+    one = kept(A, 1)  # what somebody deleted as soon as it was written
+    retention(1.0, tuple(one), fold(state, one))
+    assert retention.sizes == {"a/1": 0}
+    (tmp_path / "RUN").unlink()
+    two = kept(A, 2)
+    with pytest.raises(FileNotFoundError, match="lacks the file RUN"):
+        retention(2.0, tuple(two), fold(state, [*one, *two]))
 
 
 def scored(name, visits, loss):

@@ -34,6 +34,8 @@ class Weights(Protocol):
 
     def delete(self, name: str) -> None: ...
 
+    def check_there(self) -> None: ...
+
 
 class Retention:
     """Keeps the last and the best durable state of each trial, within a limit for the whole study.
@@ -189,7 +191,12 @@ class Retention:
 
     def _measure(self, name: str) -> None:
         self._total -= self.sizes.get(name, 0)
-        self.sizes[name] = self.vault.size(name)
+        try:
+            self.sizes[name] = self.vault.size(name)
+        except FileNotFoundError:
+            # Whether one is sound is seen when a trial is to go on from it.
+            self.vault.check_there()
+            self.sizes[name] = 0
         self._total += self.sizes[name]
 
     def _delete(self, name: str) -> None:
