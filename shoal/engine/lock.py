@@ -37,7 +37,7 @@ _HERE: set[str] = set()
 
 
 class Taken(TimeoutError):  # noqa: N818 - a state of the thing
-    """Another process holds it. `who`: which, as JSON. `remedy`: what to do if it is gone."""
+    """Another process holds it. `who`: which, in words. `remedy`: what to do if it is gone."""
 
     def __init__(self, path: Path, who: str, remedy: str = "") -> None:
         super().__init__(f"{path} is held by {who}{remedy}")
@@ -144,8 +144,13 @@ def _about(holder: Path) -> dict[str, Any]:
 
 def _said(about: Mapping[str, Any]) -> str:
     """Who that is, for people."""
-    known = {key: about[key] for key in ("pid", "host", "since") if key in about}
-    return json.dumps(known) if known else UNKNOWN
+    if "pid" not in about:
+        return UNKNOWN
+    said = f"process {about['pid']}"
+    for word, key in (("on", "host"), ("since", "since")):
+        if key in about:
+            said += f" {word} {about[key]}"
+    return said
 
 
 class Heartbeat:

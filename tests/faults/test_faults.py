@@ -211,7 +211,7 @@ def test_a_study_that_is_open_in_another_process_says_where(tmp_path: Path) -> N
             code, said = second.end()
         assert code == 2
         assert (
-            f'"pid": {first.process.pid}' in said
+            f"held by process {first.process.pid} on" in said
             and "open already" in said
             and "Traceback" not in said
         )

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -76,8 +77,8 @@ def test_the_second_is_refused_and_told_who_has_it(
             held(tmp_path / "lock", tmp_path / "holder.json"),
         ):
             pass
-        assert json.loads(taken.value.who)["pid"] == first.pid
-        assert {"host", "since"} <= json.loads(taken.value.who).keys()
+        who = f"process {first.pid} on {platform.node()} since 2"
+        assert taken.value.who.startswith(who)
     finally:
         first.communicate("")
     with held(tmp_path / "lock", tmp_path / "holder.json"):  # it has let go
@@ -191,7 +192,7 @@ def test_a_study_trains_and_takes_notes_where_there_are_no_locks(
     assert is_held(study.folder) is False
     with study.folder.lock():
         assert is_held(study.folder)
-        with pytest.raises(shoal.StudyError, match=f'held by .*"pid": {os.getpid()}'):
+        with pytest.raises(shoal.StudyError, match=f"held by process {os.getpid()} on"):
             study.optimize(max_epochs=2, progress=False)
     with Inbox(tmp_path / "s").writing():
         pass
