@@ -26,6 +26,8 @@ def harvest(account: Account) -> Figure | None:
     if found is None:
         return None
     whole = found.whole
+    bins = found.bins
+    returned = any(each.returned is not None for each in bins)
     unit, name = time_unit(whole.end - whole.start)
     # A bin without slots has no efficiency, and the line a gap.
     shape = layout(
@@ -44,9 +46,9 @@ def harvest(account: Account) -> Figure | None:
             side="right",
             showgrid=False,
             rangemode="tozero",
+            visible=returned,
         ),
     )
-    bins = found.bins
     data = [
         _bars(bins, unit, "offered", OFFERED, lambda bin_: bin_.offered),
         _bars(bins, unit, "used", BASE[0], lambda bin_: bin_.used),
@@ -55,6 +57,7 @@ def harvest(account: Account) -> Figure | None:
     ]
     if whole.efficiency is not None:
         data.append(_line(bins, unit, "U", BASE[2], "y2", _percent))
+    if returned:
         data.append(_line(bins, unit, "return", GREY, "y3", lambda bin_: bin_.returned))
     return {"data": data, "layout": shape}
 

@@ -23,6 +23,7 @@ from shoal.core.event import (
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
+from shoal.reporting.charts.harvest import harvest as drawing
 from shoal.reporting.facts.harvest import Harvest, Yield
 from shoal.simulate.run import run_spec
 from shoal.simulate.spec import load_spec
@@ -190,6 +191,20 @@ def test_speeds_may_be_measured() -> None:
     measured = Measured(A, "s", {"rate": 10.0, "rate@2": 18.0})
     found = harvest((0.0, measured), *GROWS, given=False)
     assert found.whole.efficiency == pytest.approx(52.4 / 56)
+
+
+def test_the_return_is_drawn_if_there_is_one() -> None:
+    lost = (
+        *GROWS[:3],
+        (20.0, Left(frozenset({W[0]}), died=True)),
+        (30.0, made(B, 0.0)),
+    )
+    for told, wanted in ((GROWS, True), (lost, False)):
+        figure = drawing(reporting.account(journal(*told)))
+        assert figure is not None
+        names = {trace["name"] for trace in figure["data"]}
+        assert "U" in names and ("return" in names) is wanted
+        assert figure["layout"]["yaxis3"]["visible"] is wanted
 
 
 def test_a_long_study_has_bins_of_six_hours() -> None:
