@@ -282,7 +282,8 @@ def _remembered(draft: Draft, entry: Remembered) -> None:
 
 
 def _commanded(draft: Draft, entry: Commanded) -> None:
-    if entry.what == "stop":
+    stopped = draft.scalars.get("stopped", draft.base.stopped)
+    if entry.what == "stop" and stopped is None:  # what came first is the reason
         draft.scalars["stopped"] = entry.why
 
 

@@ -215,7 +215,11 @@ def test_extending_a_trial() -> None:
 def test_a_new_run_finds_nothing_at_work() -> None:
     state = fold(
         started(trial("a")),
-        [Planned((), (solo(A, W0, 0),)), Commanded("stop", "enough")],
+        [
+            Planned((), (solo(A, W0, 0),)),
+            Commanded("stop", "enough"),
+            Commanded("stop", "SIGINT"),  # its reason is not the first
+        ],
     )
     assert state.stopped == "enough" and state.turn == 1
     again = step(state, Opened(2, SHARDS))

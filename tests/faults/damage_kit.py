@@ -114,7 +114,7 @@ class Disturbed(Steady):
 
 
 class SlowDisk(Steady):
-    """Wherever it trains, each fsync takes three seconds."""
+    """Where it trains, each fsync takes three seconds, unless `os.slow` is set before."""
 
     def training_step(self, model: Any, batch: Any) -> Any:
         if not hasattr(os, "slow"):
