@@ -193,18 +193,21 @@ def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterato
     if warned:
         numbers.append(signal.Signals[WARNING])
     before = {number: signal.getsignal(number) for number in numbers}
-
-    def restore() -> None:
-        for number, former in before.items():
-            signal.signal(number, former)
+    second = dict(before)
+    if (
+        second[signal.SIGINT] == signal.SIG_IGN
+    ):  # as shells leave it to what ends with &
+        second[signal.SIGINT] = signal.default_int_handler
 
     def stop(number: int, _frame: Any) -> None:
         tell(Commanded("stop", signal.Signals(number).name))
-        restore()
+        for each, handler in second.items():
+            signal.signal(each, handler)
 
     for number in before:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        restore()
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -1,6 +1,7 @@
 """What people ask of a study while it runs: it comes through the inbox, and the journal says it."""
 
 import shutil
+import signal
 import threading
 import time
 import warnings
@@ -26,6 +27,22 @@ OPTIONS = {"max_epochs": 3, "checkpoint_every": 0, "progress": False}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "EVERY", 0.02)
+
+
+@pytest.mark.parametrize("former", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_second_interrupt_ends_a_run_in_a_shells_background_too(former: Any) -> None:
+    """There SIGINT is ignored from the start."""
+    told: list[Any] = []
+    outside = signal.signal(signal.SIGINT, former)
+    try:
+        with inbox.stopping(told.append):
+            signal.raise_signal(signal.SIGINT)
+            assert [each.why for each in told] == ["SIGINT"]
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == former
+    finally:
+        signal.signal(signal.SIGINT, outside)
 
 
 @contextmanager
