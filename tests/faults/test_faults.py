@@ -354,9 +354,12 @@ def test_a_failure_before_the_first_moment_closes_the_backend(
     def backend(*given: Any) -> wired.WiredBackend:
         found = made(*given)
         monkeypatch.setattr(Checkpoints, "names", broken)
-        return wired.WiredBackend(
-            found.backend, found.vault, lambda: closed.append(True)
-        )
+
+        def close() -> None:
+            found.close()
+            closed.append(True)
+
+        return wired.WiredBackend(found.backend, found.vault, close)
 
     monkeypatch.setattr(wired, "backend", backend)
     with pytest.raises(shoal.StudyPaused, match="PermissionError: checkpoints"):
