@@ -272,6 +272,14 @@ def test_a_head_must_be_as_shoal_writes_it(tmp_path: Path, head: Any) -> None:
             assert done.stderr.startswith("error: the journal says of its newest run")
 
 
+def test_a_trial_whose_shards_no_run_has_is_not_extended(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    lines = [copy.deepcopy(line) for line in SOUND[0] if line.get("e") != "Opened"]
+    (folder / "journal.jsonl").write_bytes(written(lines))
+    assert READ["shoal extend"](folder), "refused by one error"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", READ)

@@ -61,6 +61,12 @@ def _extended(
             f"trial {trial} is {how.rstrip('.')}, and only a trial that is finished or has work "
             f"left can be extended: {_instead(state, trial)}"
         )
+    for shard in known.shards:
+        if shard not in state.shards:
+            raise StudyError(
+                f"trial {trial} trains on shard {shard!r}, and no run in the journal has it: "
+                "take a copy of the journal that is as Shoal wrote it"
+            )
     size = sum(state.shards[shard] for shard in known.shards)
     samples = max_epochs * size
     if samples < known.samples and known.samples == UNLIMITED * size:
