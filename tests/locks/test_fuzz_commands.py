@@ -272,6 +272,20 @@ def test_a_head_must_be_as_shoal_writes_it(tmp_path: Path, head: Any) -> None:
             assert done.stderr.startswith("error: the journal says of its newest run")
 
 
+@pytest.mark.parametrize(
+    ("head", "refused"),
+    [
+        ({"metric": None, "aims": {"a": [{"x": 1}, "max"]}}, False),
+        ({"mode": "a" * 10_000}, True),
+    ],
+    ids=["aims", "mode"],
+)
+def test_status_reads_what_a_head_may_say(
+    tmp_path: Path, head: dict[str, Any], refused: bool
+) -> None:
+    assert READ["shoal status"](forge(tmp_path / "s", **head)) is refused
+
+
 def test_a_trial_whose_shards_no_run_has_is_not_extended(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     folder.mkdir()

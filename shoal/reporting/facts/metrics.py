@@ -260,7 +260,7 @@ class Accounting:
         metric = self._metric or _text(tally.head.get("metric"))
         mode = self._mode or _text(tally.head.get("mode")) or "min"
         if mode not in ("min", "max"):
-            raise ValueError(f'mode must be "min" or "max"; got {mode!r}')
+            raise ValueError(f'mode must be "min" or "max"; got {mode!r:.80}')
 
         rows = TrialRows(tally, state, metric, mode).all()
         made = self._made(metric, mode, rows, goes_on)
@@ -323,7 +323,16 @@ def _of_width(trial: TrialId, width: int) -> Gang:
 def _aims(head: Mapping[str, Any], metric: str | None) -> Mapping[str, Any]:
     """Metric and mode of each recipe, by its name; empty where the study has one metric."""
     found = head.get("aims")
-    return found if metric is None and isinstance(found, Mapping) else {}
+    if metric is not None or not isinstance(found, Mapping):
+        return {}
+    return {name: aim for name, aim in found.items() if _is_aim(aim)}
+
+
+def _is_aim(value: Any) -> bool:
+    """Whether that is a metric and a mode. A forged journal may have anything there."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        return False
+    return all(each is None or isinstance(each, str) for each in value)
 
 
 def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figures]]:

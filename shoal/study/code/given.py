@@ -130,5 +130,5 @@ def mode_of(mode: str | None, direction: str | None) -> str | None:
         )
     (chosen,) = found
     if chosen not in DIRECTIONS.values():
-        raise StudyError(f'mode must be "min" or "max"; got {chosen!r}')
+        raise StudyError(f'mode must be "min" or "max"; got {chosen!r:.80}')
     return chosen
