@@ -59,9 +59,8 @@ def save(
     if place.exists() and not place.is_file():  # as /dev/stdout
         write_private(place, text)
         return target
-    with replaced(
-        place
-    ) as beside:  # a full disk leaves the former report, and no part of one
+    # A full disk leaves the former report, and no part of a new one.
+    with replaced(place) as beside:
         beside.write_text(text, encoding="utf-8")
     return target
 

@@ -194,9 +194,8 @@ def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterato
         numbers.append(signal.Signals[WARNING])
     before = {number: signal.getsignal(number) for number in numbers}
     second = dict(before)
-    if (
-        second[signal.SIGINT] == signal.SIG_IGN
-    ):  # as shells leave it to what ends with &
+    # Shells have what they start in the background ignore SIGINT.
+    if second[signal.SIGINT] == signal.SIG_IGN:
         second[signal.SIGINT] = signal.default_int_handler
 
     def stop(number: int, _frame: Any) -> None:

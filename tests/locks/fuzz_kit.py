@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 MIB = 2**20
@@ -197,6 +198,17 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         hidden = error.__suppress_context__
         error = error.__cause__ or (None if hidden else error.__context__)
+
+
+def tries(examples: int, few: int) -> settings:
+    """So many examples. Up to `few` are the same ones in each run."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=examples <= few,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @contextmanager

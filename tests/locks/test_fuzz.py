@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fuzz_kit import Reader, Tally, damaged, damages, little_memory, try_on
-from hypothesis import HealthCheck, given, settings
+from fuzz_kit import Reader, Tally, damaged, damages, little_memory, tries, try_on
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="it reads Parquet and Arrow")
@@ -36,13 +36,7 @@ def fuzz(reader: Reader, folder: Path, examples: int) -> Tally:
         st.builds(damaged, st.sampled_from(list(reader.seeds)), damages()),
     )
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=examples <= QUICK,
-        suppress_health_check=list(HealthCheck),
-    )
+    @tries(examples, QUICK)
     @given(contents)
     def check(content: bytes) -> None:
         with little_memory(MORE):

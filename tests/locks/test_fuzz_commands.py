@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_kit import Tally, little_memory
-from hypothesis import HealthCheck, given, settings
+from fuzz_kit import Tally, little_memory, tries
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -196,13 +196,7 @@ READ: dict[str, Callable[[Path], bool]] = {
 def fuzz(name: str, folder: Path, examples: int) -> Tally:
     tally = Tally()
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=examples <= QUICK,
-        suppress_health_check=list(HealthCheck),
-    )
+    @tries(examples, QUICK)
     @given(st.sampled_from(SOUND), changes())
     def check(lines: list[Any], what: list[Change]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
