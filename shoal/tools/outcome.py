@@ -25,6 +25,7 @@ from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
 if TYPE_CHECKING:
     from shoal.study.study import Study
 
+LONGEST = 3000  # characters of an error
 MENDABLE = (
     StudyError,
     StudyPaused,
@@ -50,7 +51,10 @@ def errors() -> Iterator[None]:
     try:
         yield
     except MENDABLE as error:
-        typer.echo(f"error: {printable(as_typed(str(error)))}", err=True)
+        said = printable(as_typed(str(error)))
+        if len(said) > LONGEST:  # as of a forged journal, with a name of a megabyte
+            said = f"{said[:LONGEST]} …"
+        typer.echo(f"error: {said}", err=True)
         raise typer.Exit(2) from error
 
 

@@ -288,6 +288,15 @@ def test_a_trial_whose_shards_no_run_has_is_not_extended(tmp_path: Path) -> None
     assert READ["shoal extend"](folder), "refused by one error"
 
 
+def test_the_name_of_a_checkpoint_may_be_long(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    lines = copy.deepcopy(SOUND[0])
+    [line for line in lines if line.get("e") == "Kept"][-1]["d"]["name"] = "a" * 10_000
+    (folder / "journal.jsonl").write_bytes(written(lines))
+    assert READ["shoal repair"](folder), "refused by one short error"
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", READ)
