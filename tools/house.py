@@ -3,7 +3,8 @@
     python tools/house.py [--offenders 8]
 
 It prints a table: what is counted, how it stands, the target. Below it come the places that miss a
-target. The exit status is 1 if there are any. Only files that git knows are counted.
+target. Targets are for orientation; three are rules (`HARD`), and a run fails that breaks one of
+them. Only files that git knows are counted.
 
 How things are counted:
 
@@ -13,8 +14,7 @@ How things are counted:
 - Parameters are those with a name; `self` and `cls` are not counted. Options of the user's may be
   any number: parameters of the command line's commands, and those that are given by name only to
   what the package itself offers, methods that its classes inherit included.
-- The median of nodes a function and the nodes a line may be a tenth above their targets; `make
-  lint` fails beyond that. All other targets hold exactly.
+- The median of nodes a function and the nodes a line may be a tenth above their targets.
 - An import circle is a set of modules each of which imports, over others, itself. Imports under
   TYPE_CHECKING and inside functions count; those of a package's `__init__` do not.
 - A private name of another module is `from x import _y`, `module._y`, or `thing._y` where `thing`
@@ -46,6 +46,8 @@ NODES_IN_A_FUNCTION = 60
 NODES_IN_A_LINE = 6
 CONDITIONAL_EXPRESSIONS = 10  # per 1000 lines
 IMPORTS_INSIDE_FUNCTIONS = 40
+# Rules that a tool can hold without harm: only these fail a run. The other figures are orientation.
+HARD = ("import circles", "files with private parts of", "private names of other modules")
 SLOW = {
     "optuna",
     "pandas",
@@ -365,7 +367,7 @@ def main() -> None:
     sys.path.insert(0, str(root))
     rows = table(read_package(root, PACKAGE), public_names(PACKAGE))
     show(rows, args.offenders)
-    sys.exit(any(not row.holds for row in rows))
+    sys.exit(any(not row.holds for row in rows if row.what.startswith(HARD)))
 
 
 if __name__ == "__main__":
