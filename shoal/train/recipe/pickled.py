@@ -10,7 +10,9 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -45,6 +47,8 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
 }
 # Variables of the environment by which a recipe's modules are another thing.
 ENVIRONMENT = ("KERAS_BACKEND",)
+# The classes of what `torch.ops` holds; no pickle of torch's knows them.
+OPERATORS = "torch._ops"
 _found: list[str] = []  # folders that recipes of this process came from
 
 
@@ -64,36 +68,100 @@ def dumps(
     if isinstance(thing, tuple):
         parts = thing
     modules = list(modules_of((*parts, code_of)))
-    registered = cloudpickle.list_registry_pickle_by_value()
+    # The folder of a module with a text in memory need not hold what the text imports.
+    filed = [module for module in modules if text_of(module.__name__) is None]
+    folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_found])
+    carried = _Carried(tuple(folders), thing)
     own = {module for module in modules if _is_pickled(module)}
-    new = [module for module in own if module.__name__ not in registered]
+    try:
+        blob, buffers = _pickled(carried, own, aside is not None)
+    except Exception as error:  # whatever a class's own reduction raises
+        # A lock or an open file that the code names: where the module can be imported, it is named.
+        named = {module for module in own if root_of(module) is not None}
+        if not named or any(_bad_attribute(part) for part in parts):
+            raise
+        try:
+            blob, buffers = _pickled(carried, own - named, aside is not None)
+        except Exception:  # noqa: BLE001 - the first error is the one to mend
+            raise error from None
+    if aside is not None:
+        for buffer in buffers:
+            aside(buffer)
+    return blob
+
+
+def _pickled(
+    carried: Any, by_value: Iterable[ModuleType], aside: bool
+) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """The pickle, which holds the code of these modules; and arrays' contents, if `aside`."""
+    registered = cloudpickle.list_registry_pickle_by_value()
+    new = [module for module in by_value if module.__name__ not in registered]
     for module in new:
         cloudpickle.register_pickle_by_value(module)
     try:
-        # The folder of a module with a text in memory need not hold what the text imports.
-        filed = [module for module in modules if text_of(module.__name__) is None]
-        folders = dict.fromkeys([*filter(None, map(root_of, filed)), *_found])
-        carried = _Carried(tuple(folders), thing)
-        return bytes(cloudpickle.dumps(carried, protocol=5, buffer_callback=aside))
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        _Pickler(file, buffers.append if aside else None).dump(carried)
+        return file.getvalue(), buffers
     finally:
         for module in new:
             cloudpickle.unregister_pickle_by_value(module)
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Names what `import` finds, instead of taking it apart.
+
+    cloudpickle takes each word of a function for a submodule of what the function names: `.classes`
+    and `.ops` beside `torch` for `torch.classes` and `torch.ops`, which are no plain modules and
+    cannot be pickled.
+    """
+
+    def __init__(self, file: io.BytesIO, aside: Callable[[Any], Any] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=aside)
+        self._imported: dict[int, str] = {}
+        for name, module in list(sys.modules.items()):
+            self._imported.setdefault(id(module), name)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `pickle.Pickler.reducer_override`."""
+        name = self._imported.get(id(obj))
+        if obj is not None and name is not None and not _goes_by_value(name):
+            return import_module, (name,)
+        if type(obj).__module__ == OPERATORS:
+            name = getattr(obj, "__name__", "")
+            if not isinstance(obj, ModuleType):
+                name = f"torch.ops.{obj}"
+            return attrgetter(name.partition(".")[2]), (import_module("torch"),)
+        return super().reducer_override(obj)
+
+
+def _goes_by_value(name: str) -> bool:
+    """Whether the module's code goes into the pickle."""
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    parts = name.split(".")
+    above = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return name == MAIN or bool(above & by_value)
+
+
 def culprit(recipe: Any) -> str:
     """Which attribute of a recipe cannot be pickled, in words."""
-    attributes = dict(vars(recipe))
+    return _bad_attribute(recipe) or "something that its code refers to"
+
+
+def _bad_attribute(recipe: Any) -> str:
+    """Which attribute of a recipe or its classes cannot be pickled, in words; empty: none."""
+    attributes = dict(getattr(recipe, "__dict__", {}))
     for kind in type(recipe).__mro__:
-        if not kind.__module__.startswith("shoal."):
+        if not kind.__module__.startswith(("shoal.", "builtins")):
             attributes = {**vars(kind), **attributes}
     for name, value in attributes.items():
         if isinstance(value, FunctionType) or name.startswith("__"):
             continue
         try:
-            cloudpickle.dumps(value)
+            _pickled(value, (), aside=False)
         except Exception:  # noqa: BLE001 - whatever it is, this is the attribute
             return f"its attribute {name!r} ({type(value).__name__})"
-    return "something that its code refers to"
+    return ""
 
 
 def import_from(folder: str | Path) -> None:
@@ -138,7 +206,7 @@ class _Folders:
 
 def _import_from_all(folders: tuple[str, ...]) -> None:
     for folder in folders:
-        if Path(folder).is_dir():  # on another machine it may not be there
+        if Path(folder).exists():  # a zip file, too; on another machine it may lack
             import_from(folder)
 
 

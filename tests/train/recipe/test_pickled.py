@@ -1,7 +1,11 @@
 """Recipes that an earlier Shoal pickled. Whole studies of it: tests/test_stored.py."""
 
 import pickle
+import subprocess
+import sys
+import zipfile
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +28,83 @@ def test_what_is_not_there_any_more_is_named() -> None:
     named = pickle.GLOBAL + b"shoal.train.recipe\nNever\n" + pickle.STOP
     with pytest.raises(AttributeError, match="Never"):
         pickled.loads(named)
+
+
+# A user's modules: files by name. Each has `train`, which another process is to call.
+MODULES = {
+    # Words that are submodules of torch's, or of a package of the user's, beside that.
+    "words.py": """
+import torch, things
+class Set: classes, ops = [1], 2
+aten, add = torch.ops.aten, torch.ops.aten.add.Tensor
+def train(config):
+    found = len(Set.classes) + Set.ops + things.classes.value() + torch.ones(1).item()
+    return {"loss": found + add(aten.ones([1]), 1).item()}
+""",
+    "things/__init__.py": """
+from things import classes
+def train(config):
+    import things
+    return {"loss": things.classes.value()}
+""",
+    "things/classes.py": """
+import threading
+LOCK = threading.Lock()
+def value(): return 1.0
+""",
+    # What cannot be pickled, beside what is used.
+    "locked.py": """
+import threading
+LOCK = threading.Lock()
+def train(config):
+    with LOCK:
+        return {"loss": 1.0}
+""",
+    "zipped.py": """
+import beside_zipped
+def train(config):
+    return {"loss": beside_zipped.value()}
+""",
+    "beside_zipped.py": "def value(): return 3.0",
+}
+IN_ZIP = ("zipped.py", "beside_zipped.py")
+CALL = """
+import sys
+from pathlib import Path
+from shoal.train.recipe import pickled
+for file in sorted(Path(sys.argv[1]).glob("*.pkl")):
+    print(file.stem, pickled.loads(file.read_bytes())({})["loss"])
+"""
+
+
+def test_what_a_function_names_is_called_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in MODULES.items():
+        if name not in IN_ZIP:
+            (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "own" / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
+        for name in IN_ZIP:
+            packed.writestr(name, MODULES[name])
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path / "own"), str(tmp_path / "code.zip"), *sys.path]
+    )
+    called = ("locked", "things", "words", "zipped")
+    try:
+        for name in called:
+            blob = pickled.dumps(import_module(name).train)
+            (tmp_path / f"{name}.pkl").write_bytes(blob)
+    finally:
+        for name in MODULES:
+            sys.modules.pop(name.removesuffix(".py").split("/")[0], None)
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    found = dict(line.split() for line in done.stdout.splitlines())
+    wanted = {"locked": "1.0", "things": "1.0", "words": "7.0", "zipped": "3.0"}
+    assert found == wanted, done.stderr
