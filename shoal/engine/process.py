@@ -1,7 +1,65 @@
 """Processes of this machine."""
 
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+# What this process trains now, in words; at most one thing.
+_training: list[str] = []
+_entering = threading.Lock()
+
+
+class Training(RuntimeError):  # noqa: N818 - a state of the process
+    """This process trains something already."""
+
+
+@contextmanager
+def training(what: str) -> Iterator[None]:
+    """The process is this training's own: its random states, signal handlers and reports.
+
+    `what`: in words. To fork from within gives a process that trains nothing.
+
+    Raises:
+        Training: another one has not ended, in this thread or in another one.
+    """
+    with _entering:
+        if _training:
+            raise Training(
+                f"{what} cannot begin while this process trains {_training[0]}: reports, random "
+                "states and signal handlers are the process's, so it trains one thing at a time. "
+                "Wait for the other to end; or start this in a process of its own, with `shoal "
+                'run` or multiprocessing.get_context("spawn")'
+            )
+        _training.append(what)
+    try:
+        yield
+    finally:
+        _training.clear()
+
+
+def dedicate(what: str) -> None:
+    """The process trains this as long as it lives."""
+    _training[:] = [what]
+
+
+def in_forks(call: Callable[[], None]) -> None:
+    """Have this called first of all in each process that is forked from this one.
+
+    Such a process has a copy of all that was set here, and none of the threads that belong to it.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+
+
+def _trains_nothing() -> None:
+    global _entering  # noqa: PLW0603
+    _training.clear()
+    _entering = threading.Lock()  # another thread may have held it
+
+
+in_forks(_trains_nothing)
 
 
 def lives(pid: int) -> bool | None:

@@ -24,6 +24,7 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
+from shoal.engine.process import in_forks
 from shoal.engine.small import decoded, marked, unmarked
 
 Note = Mapping[str, Any]
@@ -38,6 +39,8 @@ WARNING = "SIGUSR1"
 EVERY: Seconds = 1.0
 # What the backend is told when there are notes; it is never journalled.
 LOOK = Commanded("look", "there are notes")
+# What the signals did before the run that takes them now.
+_former: dict[int, Any] = {}
 
 
 class Inbox:
@@ -193,6 +196,7 @@ def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterato
     if warned:
         numbers.append(signal.Signals[WARNING])
     before = {number: signal.getsignal(number) for number in numbers}
+    _former.update(before)
     second = dict(before)
     # Shells have what they start in the background ignore SIGINT.
     if second[signal.SIGINT] == signal.SIG_IGN:
@@ -208,5 +212,19 @@ def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterato
     try:
         yield
     finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+        _give_back()
+
+
+def _give_back() -> None:
+    """Let the signals do what they did before.
+
+    Forks of the process, too: their parent ends them by SIGTERM, as a `multiprocessing.Pool` does,
+    and waits for that.
+    """
+    for number, handler in _former.items():
+        if handler is not None:  # one that was not set from Python stays as it is
+            signal.signal(number, handler)
+    _former.clear()
+
+
+in_forks(_give_back)

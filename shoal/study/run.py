@@ -74,6 +74,7 @@ from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import (
     Setup,
     Space,
+    alone_in_process,
     check_recipe,
     data_of,
     each_recipe,
@@ -122,8 +123,11 @@ class _Ready:
 
 def train(setup: Setup, asked: Request) -> None:
     """Train what is asked for, until it is done or told to stop; see `Study.optimize`."""
-    setup.folder.make()
-    with pausing(setup.folder), setup.folder.lock(), ExitStack() as open_:
+    with ExitStack() as open_:
+        open_.enter_context(alone_in_process(setup.folder))
+        setup.folder.make()
+        open_.enter_context(pausing(setup.folder))
+        open_.enter_context(setup.folder.lock())
         place = place_of(asked.deciders.options, setup.folder.path)
         open_.callback(place.close)
         ready = _prepare(setup, asked, place)

@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.core.cluster import RECIPE
+from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search import Random
 from shoal.search.optuna.meant import instead
@@ -331,6 +332,21 @@ def unlike_configs(
         return sum(other.get(key) != config[key] for key in config)
 
     return sorted(unlike, key=differences, reverse=True)
+
+
+@contextmanager
+def alone_in_process(folder: Folder) -> Iterator[None]:
+    """Training of this study has the process for itself.
+
+    Raises:
+        StudyError: the process trains something already.
+    """
+    with ExitStack() as open_:
+        try:
+            open_.enter_context(training(f"the study in {folder.path}"))
+        except Training as error:
+            raise StudyError(str(error)) from None
+        yield
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from shoal.study.parts import result
 from shoal.study.parts.curves import curve_rows
 from shoal.study.parts.places import unlike_here
 from shoal.study.parts.result import TrialResult
-from shoal.study.setup import Setup
+from shoal.study.setup import Setup, alone_in_process
 
 if TYPE_CHECKING:
     from torch import nn
@@ -222,10 +222,11 @@ class StoredStudy:
         equal: in what the processor, the libraries or the threads are others than in the study).
 
         Raises:
-            StudyError: there is nothing durable of a trial.
+            StudyError: there is nothing durable of a trial, or this process trains already.
         """
         chosen = [TrialId(name) for name in trials or ()]
-        rows = results.replayed(self.setup, self.state, chosen)
+        with alone_in_process(self.folder):
+            rows = results.replayed(self.setup, self.state, chosen)
         unlike = unlike_here(self.lines())
         return [{**row, "elsewhere": [] if row["equal"] else unlike} for row in rows]
 

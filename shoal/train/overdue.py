@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from shoal.core.trial import Seconds
+from shoal.engine.process import in_forks
 from shoal.train.private import frame_of, raise_in
 from shoal.train.recipe.unit import CallLimits, Overdue
 
@@ -200,6 +201,7 @@ def _warn(call: _Call, frame: FrameType) -> None:
 
 
 _watches: list[_Watch] = []
+in_forks(_watches.clear)  # the thread that looks is not in a fork
 
 
 def watch_calls(limits: CallLimits) -> Callable[[], None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.core.trial import Trial
+from shoal.engine.process import in_forks
 
 Values = dict[str, float]
 
@@ -48,8 +49,36 @@ class Session(Protocol):
     def restore(self) -> Any: ...
 
 
+class _Elsewhere:
+    """The trial is at work in the process from which this one was forked."""
+
+    def report(self, values: Any, checkpoint: Any) -> None:
+        """See `report`.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(
+            "shoal.report() and restore() work in the process in which Shoal calls the function, "
+            "and not in one that the function starts: send the values there, and report them there"
+        )
+
+    def restore(self) -> Any:
+        """See `restore`."""
+        self.report(None, None)
+
+
 # The functions of a process take turns, so that one session at most is open.
 _open: list[Session] = []
+
+
+def _leave_to_parent() -> None:
+    """In a fork nobody would answer to a report."""
+    if _open:
+        _open[:] = [_Elsewhere()]
+
+
+in_forks(_leave_to_parent)
 
 
 @contextmanager

@@ -129,7 +129,18 @@ def _why(error: BaseException, line: str) -> str:
     """One line for people: the error's class and its first line."""
     if isinstance(error, Diverged | Overdue):
         return line
-    return f"{type(error).__name__}: {line}".removesuffix(": ")
+    said = f"{type(error).__name__}: {line}".removesuffix(": ")
+    if any(words in line for words in _OF_THREADS):
+        said += (
+            ". Shoal calls a trial's function, and on Ray all of a trial's code, in a thread that "
+            "is not the main one, where Python sets no signal handlers: do that in a process of "
+            "its own, as a trial of command= is (docs/functions.md)"
+        )
+    return said
+
+
+# In messages of what Python does in the main thread alone.
+_OF_THREADS = ("main thread", "no current event loop in thread")
 
 
 _NO_ROOM = (  # in messages of errors that have no type of their own

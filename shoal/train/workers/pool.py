@@ -159,12 +159,19 @@ class Workers:
         except OSError as error:
             self._give_up(f"no shared memory ({error})")
             return
+        except Exception as error:  # noqa: BLE001 - no trial fails for want of a worker
+            self._give_up(f"they cannot be sent the recipe ({error})")
+            return
         share = setup.memory_gb / (setup.count + 1)
         if overrides(self._recipe, "augment"):
             # What is varied in each pass is kept by the workers, else by the slot.
             self.starting(setup.count + 1)
         start = self._sent.starter(setup.seed, self._data.fingerprint, share)
-        self._workers = [Worker(start) for _ in range(setup.count)]
+        try:
+            for _ in range(setup.count):
+                self._workers.append(Worker(start))
+        except Exception as error:  # noqa: BLE001 - a daemonic process may have no children
+            self._give_up(f"no process can be started here ({error})")
 
     def _end(self) -> None:
         for worker in self._workers:
@@ -299,7 +306,10 @@ class Workers:
                 f"a worker process was killed twice (exit code {code}): if memory is short, use "
                 "fewer workers, or workers=0; then resume"
             )
-        worker.start()
+        try:
+            worker.start()
+        except Exception as error:  # noqa: BLE001 - as in `_start`
+            self._give_up(f"no process can be started any more ({error})")
 
 
 def home_of(asked: Asked, data: Data) -> Any:

@@ -546,3 +546,14 @@ def test_a_study_learns_the_same_with_workers(
 
 def bytes_of(model: Any) -> list[bytes]:
     return [each.numpy().tobytes() for each in model.state_dict().values()]
+
+
+def test_a_daemonic_process_makes_its_chunks_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have no children."""
+    monkeypatch.setitem(current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with workers(Slow(), numbers()) as of:
+        with pytest.warns(UserWarning, match="no process can be started here"):
+            of.made(1.0)
+        assert passes(Slow(), numbers(), of) == passes(Slow(), numbers(), None)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import secrets
+import signal
 from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from math import inf
@@ -21,6 +22,7 @@ from shoal.backend.ray.node.rounds import OnProgress, SlotRounds
 from shoal.backend.ray.node.setup import SlotSetup
 from shoal.core.cluster import GiB
 from shoal.core.trial import TrialId
+from shoal.engine.process import dedicate, in_forks
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
@@ -93,6 +95,9 @@ def open_slot(
             elsewhere=elsewhere_of(setup, data),
         )
     watch_calls(setup.station.calls)
+    dedicate(f"trials of the study with checkpoints in {setup.checkpoints}")
+    # Ray's handler of it has no meaning in what a trial forks, and would keep that alive.
+    in_forks(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     rounds = SlotRounds(station, void, on_progress)
     meeting = Meeting(cluster.address())
     if device == "cpu" and setup.slot_memory_gb is not None:

@@ -1,0 +1,184 @@
+"""What is the process's belongs to one run: reports, random states, signals; and what forks do."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+
+SPACE = {"k": shoal.grid([1.0, 2.0])}
+FORK = multiprocessing.get_context("fork")
+
+
+def ends_within(process: Any) -> bool:
+    """Whether SIGTERM ends the process, as `Pool` waits for."""
+    process.terminate()
+    process.join(20)
+    alive = process.is_alive()
+    process.kill()
+    process.join()
+    return not alive
+
+
+def function(call: Callable[[], Any], folder: Path) -> shoal.Study:
+    """A study of a function that makes the call in each of its trials."""
+
+    def train(config: Mapping[str, Any]) -> None:
+        call()
+        shoal.report({"loss": config["k"]})
+
+    return shoal.create_study(
+        train, storage=folder, metric="loss", mode="min", search_space=SPACE
+    )
+
+
+def recipe(call: Callable[[], Any], folder: Path, blobs: Any) -> shoal.Study:
+    """A study of a recipe that makes the call in its steps, which are in the main thread."""
+
+    class Calls(blobs):  # type: ignore[misc]
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            call()
+            return super().validation_step(model, batch)
+
+    space = {"width": shoal.grid([8]), "lr": shoal.grid([0.1])}
+    return shoal.create_study(
+        Calls(), storage=folder, search_space=space, metric="accuracy", mode="max"
+    )
+
+
+@pytest.mark.parametrize("first", ["function", "recipe"])
+@pytest.mark.parametrize("second", ["function", "recipe"])
+@pytest.mark.parametrize("nested", [True, False], ids=["in a trial", "in a thread"])
+def test_a_second_study_is_refused_before_anything_starts(
+    tmp_path: Path, blobs: Any, first: str, second: str, nested: bool
+) -> None:
+    said: list[str] = []
+
+    def begin() -> None:
+        try:
+            inner.optimize(progress=False, max_epochs=1)
+        except shoal.StudyError as error:
+            said.append(str(error))
+
+    def call() -> None:
+        if nested:
+            begin()
+        else:
+            thread = threading.Thread(target=begin)
+            thread.start()
+            thread.join()
+
+    def study(kind: str, name: str, call: Callable[[], Any]) -> shoal.Study:
+        if kind == "function":
+            return function(call, tmp_path / name)
+        return recipe(call, tmp_path / name, blobs)
+
+    inner = study(second, "second", lambda: None)
+    outer = study(first, "first", call)
+    outer.optimize(progress=False, max_epochs=1)
+    assert {trial.status for trial in outer.trials} == {"finished"}
+    assert said
+    for text in said:
+        assert f"while this process trains the study in {tmp_path / 'first'}" in text
+        assert "in a process of its own" in text
+    assert not (tmp_path / "second").exists()
+    begin()  # the first has ended
+    assert (tmp_path / "second" / "journal.jsonl").exists()
+
+
+def test_a_replay_is_refused_while_a_study_trains(tmp_path: Path, blobs: Any) -> None:
+    done = shoal.create_study(
+        blobs(),
+        storage=tmp_path / "done",
+        search_space={"width": shoal.grid([8]), "lr": shoal.grid([0.1])},
+    )
+    done.optimize(progress=False, max_epochs=1)
+
+    def call() -> None:
+        with pytest.raises(shoal.StudyError, match="cannot begin while this process"):
+            done.replay()
+
+    study = function(call, tmp_path / "other")
+    study.optimize(progress=False)
+    assert {trial.status for trial in study.trials} == {"finished"}
+
+
+@pytest.mark.parametrize("kind", ["function", "recipe"])
+def test_forks_of_a_trial_end_by_sigterm_and_train_nothing(
+    tmp_path: Path, blobs: Any, kind: str
+) -> None:
+    """`Pool` ends its workers so, and waits for them."""
+    ended: list[bool] = []
+    handlers: list[Any] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call() -> None:
+        own, theirs = FORK.Pipe()
+        process = FORK.Process(target=forked, args=(theirs,))
+        process.start()
+        handlers.append(own.recv())
+        ended.append(ends_within(process))
+
+    def forked(pipe: Any) -> None:
+        pipe.send(signal.getsignal(signal.SIGTERM) == before)
+        signal.pause()
+
+    study = (
+        function(call, tmp_path / "s")
+        if kind == "function"
+        else recipe(call, tmp_path / "s", blobs)
+    )
+    study.optimize(progress=False, max_epochs=1)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    assert ended and all(ended) and all(handlers)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_report_of_a_fork_is_refused_and_a_study_of_a_fork_trains(
+    tmp_path: Path,
+) -> None:
+    said: list[Any] = []
+
+    def call() -> None:
+        own, theirs = FORK.Pipe()
+        process = FORK.Process(target=forked, args=(theirs,))
+        process.start()
+        said.append(own.recv() if own.poll(60) else "it hangs")
+        process.kill()
+        process.join()
+
+    def forked(pipe: Any) -> None:
+        try:
+            shoal.report(1.0)
+        except RuntimeError as error:
+            inner = function(lambda: None, tmp_path / f"inner-{os.getpid()}")
+            inner.optimize(progress=False)
+            pipe.send((str(error), [trial.status for trial in inner.trials]))
+
+    function(call, tmp_path / "outer").optimize(progress=False)
+    assert len(said) == 2
+    for text, statuses in said:
+        assert "in the process in which Shoal calls the function" in text
+        assert statuses == ["finished", "finished"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL),
+        lambda: asyncio.new_event_loop().add_signal_handler(signal.SIGALRM, print),
+    ],
+    ids=["signal", "asyncio"],
+)
+def test_a_function_that_sets_a_signal_handler_is_told_why_it_cannot(
+    tmp_path: Path, call: Callable[[], Any]
+) -> None:
+    with pytest.raises(shoal.StudyError, match="in a thread that is not the main one"):
+        function(call, tmp_path / "s").optimize(progress=False)
