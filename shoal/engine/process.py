@@ -44,7 +44,7 @@ def dedicate(what: str) -> None:
     _training[:] = [what]
 
 
-def in_forks(call: Callable[[], None]) -> None:
+def in_forks(call: Callable[[], object]) -> None:
     """Have this called first of all in each process that is forked from this one.
 
     Such a process has a copy of all that was set here, and none of the threads that belong to it.

@@ -196,7 +196,7 @@ def stopping(tell: Callable[[Commanded], None], warned: bool = False) -> Iterato
     if warned:
         numbers.append(signal.Signals[WARNING])
     before = {number: signal.getsignal(number) for number in numbers}
-    _former.update(before)
+    _former.update(before.items())
     second = dict(before)
     # Shells have what they start in the background ignore SIGINT.
     if second[signal.SIGINT] == signal.SIG_IGN:
