@@ -8,6 +8,7 @@ from typing import Any
 from shoal.callbacks.callback import Callback
 from shoal.callbacks.csv_file import CsvFile
 from shoal.callbacks.logger import Logger, Sink
+from shoal.engine.files import whole
 
 # The module of each logger's library, and what to install for it.
 NEEDS = {
@@ -71,7 +72,7 @@ def _check_there(name: str) -> None:
 def _folder(place: str) -> Path | None:
     if not place:
         return None
-    return Path(place)
+    return whole(place)
 
 
 def _csv(place: str) -> tuple[Sink, Path | None]:

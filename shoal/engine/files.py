@@ -11,6 +11,19 @@ from shoal.engine.own import file_mode
 PARTIAL = ".part"  # ends the name of a file that is not whole yet
 
 
+def whole(path: str | os.PathLike[str]) -> Path:
+    """The path as it will mean the same wherever this process goes: absolute, without `~`.
+
+    Whatever a user names is made whole where it comes in.
+    """
+    return Path(os.path.expanduser(path)).absolute()
+
+
+def is_remote(place: str | os.PathLike[str]) -> bool:
+    """Whether fsspec must reach it. What names no scheme is a path here, also with `::` in it."""
+    return "://" in os.fspath(place)
+
+
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """Write the file beside `path`, where this says; at the end it takes the place of the old one.

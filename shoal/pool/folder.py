@@ -15,7 +15,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
-from shoal.engine.files import replaced
+from shoal.engine.files import replaced, whole
 from shoal.engine.own import make_folder
 from shoal.engine.process import lives
 from shoal.engine.small import decoded
@@ -80,7 +80,7 @@ class PoolFolder:
     """The files of a pool."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
+        self.path = whole(path)
         self.lock = self.path / "pool.lock"
         self.holder = self.path / "holder.json"
         self._opened = self.path / "pool.json"

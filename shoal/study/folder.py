@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal.core.event import Opened
 from shoal.core.state import State
+from shoal.engine.files import is_remote, whole
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
 from shoal.engine.own import make_folder
@@ -42,12 +43,12 @@ class Folder:
     """Where a study lives. `checkpoints`: another place for the weights, any fsspec URL."""
 
     def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
-        if "://" in str(path):
+        if is_remote(path):
             raise StudyError(
                 f"storage must be a folder that this process can append to; got {str(path)!r}: "
                 "give a folder, and checkpoints=URL for the weights"
             )
-        self.path = Path(path)
+        self.path = whole(path)
         self.journal = self.path / "journal.jsonl"
         self.report = self.path / "report.html"
         self.log = self.path / "log.txt"
@@ -75,7 +76,7 @@ class Folder:
             return
         # Heads of the first version named the place also if it was in the folder itself.
         parts = Path(place).parts[-2:]
-        inside = "://" not in place and parts == (head.get("study"), "checkpoints")
+        inside = not is_remote(place) and parts == (head.get("study"), "checkpoints")
         if not (inside and (self.path / "checkpoints").exists()):
             self.elsewhere = place
 
@@ -170,9 +171,9 @@ def studies_in(path: Path) -> dict[str, Path]:
 
 
 def _whole(place: str | Path) -> str:
-    if "://" in str(place):
+    if is_remote(place):
         return str(place)
-    return str(Path(place).expanduser().resolve())
+    return str(whole(place).resolve())
 
 
 def timestamp() -> str:

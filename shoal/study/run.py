@@ -15,6 +15,7 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
+from shoal.engine.files import whole
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.profile.given import Given, given_rows, tells_of_hops
@@ -296,7 +297,7 @@ def _head_of(asked: Request, given: Profile | Given | None) -> Head:
     """What the head says of given speeds, and of loggers by name."""
     file = None
     if isinstance(asked.profile, (str, Path)):
-        file = str(asked.profile)
+        file = str(whole(asked.profile))
     loggers = [each for each in listed(asked.loggers) if isinstance(each, str)]
     return {"profile": file, "given": given_rows(given), "loggers": loggers}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shoal import reporting
 from shoal.core.state import State
 from shoal.core.trial import TrialId
+from shoal.engine.files import whole
 from shoal.engine.journal import Line, replay
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
@@ -209,7 +210,7 @@ class StoredStudy:
 
         By default it goes into the study's folder.
         """
-        return reporting.write(self.folder.journal, Path(path or self.folder.report))
+        return reporting.write(self.folder.journal, whole(path or self.folder.report))
 
     def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.ports import Searcher
+from shoal.engine.files import whole
 from shoal.reporting.live.progress import Progress
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.search import nested
@@ -32,7 +33,7 @@ def optuna_log(
     if not wanted and not place.exists():
         return []
     if not isinstance(wanted, bool):
-        place = Path(wanted)
+        place = whole(wanted)
     name = setup.folder.path.name
     epochs = _epochs(searcher)
     return [OptunaLog(place, name, setup.space, setup.metric, setup.mode, epochs)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.cluster import ShardId
+from shoal.engine.files import whole
 from shoal.engine.small import gunzip
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
@@ -209,7 +210,7 @@ def from_idx(
                 "validation must be (images, labels), a fraction, or None; "
                 f"got {len(validation)} files"
             )
-        validation = _idx_pair(Path(validation[0]), Path(validation[1]))
+        validation = _idx_pair(whole(validation[0]), whole(validation[1]))
     return from_arrays(_idx_pair(images, labels), {}, validation, stratify, how)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.core.cluster import ShardId
+from shoal.engine.files import whole
 from shoal.train.data import columns as cols
 from shoal.train.data.arranged import Arranged, Arrangement
 from shoal.train.data.arrays import Arrays, from_arrays, from_idx
@@ -242,7 +242,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         Raises:
             DataError: no files, files of unlike arrays, nothing left to train or validate on.
         """
-        return Data(from_folder(Path(path), pattern, validation, seed))
+        return Data(from_folder(whole(path), pattern, validation, seed))
 
     @staticmethod
     def idx(
@@ -264,7 +264,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             DataError: not an IDX file, cut short, or as for `arrays`.
         """
         how = Division(seed, shards, shard_weights)
-        return Data(from_idx(Path(images), Path(labels), validation, stratify, how))
+        return Data(from_idx(whole(images), whole(labels), validation, stratify, how))
 
 
 def chunk_rows(row_bytes: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from shoal.engine.files import whole
 from shoal.train.data.columns import DataError
 from shoal.train.data.parts import Division, Parts, reader
 
@@ -200,7 +201,7 @@ class FromFiles:
         """
         images = reader("read.images", "Data.images", "pillow")
         how = Division(seed, shards)
-        made = images.from_images(Path(root), size, validation, how, stratify)
+        made = images.from_images(whole(root), size, validation, how, stratify)
         return cls(made)
 
     @classmethod

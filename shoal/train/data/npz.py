@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.cluster import ShardId
+from shoal.engine.files import whole
 from shoal.train.data.columns import Columns, DataError
 from shoal.train.data.mapped import MappedArray
 from shoal.train.data.parts import Index, Parts, is_fraction, part_names
@@ -125,7 +126,7 @@ def from_folder(path: Path, pattern: str, validation: Any, seed: int) -> Parts:
     if is_fraction(validation):
         train, test = _set_aside(train, float(validation), seed)
     elif validation is not None:
-        test = _listed(Path(validation), pattern)
+        test = _listed(whole(validation), pattern)
     return of_files(train, test)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import OF_RECIPE, ShardId
+from shoal.engine.files import whole
 from shoal.train.data.columns import DataError
 
 LOCAL = "local"  # the node of the local backend
@@ -166,7 +167,7 @@ def catalogue_of(train: Any, valid: Any = None) -> Catalogue:
             "a catalogue's file says where validation parts lie: leave valid= out, and give them "
             "in the file as [valid.ID]"
         )
-    return read_catalogue(Path(train))
+    return read_catalogue(whole(train))
 
 
 def read_catalogue(file: Path) -> Catalogue:
@@ -219,9 +220,10 @@ def _path(part: str, path: Any, folder: Path | None) -> str:
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise DataError(f"{part}: a place is a path or a URL; got {path!r}")
     text = as_path(str(os.fspath(path)))
-    if is_url(text) or Path(text).is_absolute():
+    if is_url(text):
         return text
-    return str((folder or Path.cwd()) / text)
+    text = os.path.expanduser(text)
+    return str(whole((folder or Path()) / text))
 
 
 def _staged(parts: Parts) -> Parts:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.parts import (
     Division,
@@ -275,8 +276,8 @@ def _schema(file: Path) -> Any:
 
 def _listed(source: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list."""
-    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
-        files = [file for kind in KINDS for file in sorted(Path(source).glob(kind))]
+    if isinstance(source, str | os.PathLike) and whole(source).is_dir():
+        files = [file for kind in KINDS for file in sorted(whole(source).glob(kind))]
         if not files:
             raise DataError(f"{source} has no files {', '.join(KINDS)}")
         return files

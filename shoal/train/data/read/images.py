@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.engine.files import whole
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.parts import Division, Index, Parts, is_fraction
 from shoal.train.data.read.pictures import SUFFIXES, Size, check_size, picture, stacked
@@ -54,7 +55,7 @@ def from_images(
     table = _pictures(root, names, size)
     about = table.about
     if validation is not None and not is_fraction(validation):
-        other = Path(validation)
+        other = whole(validation)
         if _classes(other) != names:
             raise DataError(
                 f"both folders must have the same classes; {root} has {', '.join(names)}, "

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.engine.files import whole
 from shoal.train.data.columns import DataError
 from shoal.train.data.parts import is_fraction
 
@@ -23,9 +24,9 @@ def listed(paths: Any, pattern: str) -> list[Path]:
         DataError: there are none, or one is missing.
     """
     if isinstance(paths, str | os.PathLike):
-        files = _found(Path(paths), pattern)
+        files = _found(whole(paths), pattern)
     elif isinstance(paths, Iterable):
-        files = [Path(path) for path in paths]
+        files = [whole(path) for path in paths]
     else:
         raise DataError(
             f"files must be a path, a folder, a pattern, or a list of paths; got {paths!r}"

@@ -13,7 +13,7 @@ from typing import IO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from shoal.engine.files import sync_folder
+from shoal.engine.files import is_remote, sync_folder, whole
 from shoal.engine.own import make_folder, private
 
 
@@ -21,7 +21,10 @@ class CheckpointFolder:
     """A folder at an fsspec URL. Files are named by their path within it."""
 
     def __init__(self, url: str) -> None:
-        self._files, self._root = fsspec.core.url_to_fs(url)
+        if is_remote(url):
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        else:
+            self._files, self._root = LocalFileSystem(), whole(url).as_posix()
         self._local = isinstance(self._files, LocalFileSystem)
         self._made = False  # the folder itself was made, or was there
 
