@@ -19,6 +19,14 @@ def whole(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path)).absolute()
 
 
+def current_folder() -> str:
+    """The folder that this process is in; empty if that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def is_remote(place: str | os.PathLike[str]) -> bool:
     """Whether fsspec must reach it. What names no scheme is a path here, also with `::` in it."""
     return "://" in os.fspath(place)

@@ -42,7 +42,7 @@ class Resizable(Protocol):
         ...
 
 
-def whole(address: str) -> str:
+def whole_address(address: str) -> str:
     """The address, good in whatever folder a later run of the study begins."""
     pool = pool_of(address)
     if pool is None:

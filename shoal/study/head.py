@@ -10,6 +10,7 @@ from shoal import policy as policies
 from shoal import search
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
+from shoal.engine.files import current_folder
 from shoal.engine.journal import WRONG, plain
 from shoal.search.space import describe_space, rebuild_space
 from shoal.study.code.files import describe_recipe
@@ -69,6 +70,7 @@ def head(
         "versions": versions(),
         "place": place(deciders.options.device),
         "host": platform.node(),
+        "cwd": current_folder(),
         "started": timestamp(),
     }
     as_it_will_be_read: dict[str, Any] = plain(said)

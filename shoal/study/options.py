@@ -11,8 +11,9 @@ from shoal.backend.opening import MOST_EACH
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.visits import ValidateEvery
+from shoal.engine.files import whole
 from shoal.engine.process import cpus_here
-from shoal.pool.member import whole
+from shoal.pool.member import whole_address
 from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
 from shoal.profile.table import Table
@@ -178,7 +179,7 @@ class Options:
                 f"unknown option {', '.join(wrong)}{hints}; known: {', '.join(known)}"
             )
         if isinstance(given.get("address"), str):
-            given["address"] = whole(given["address"])
+            given["address"] = whole_address(given["address"])
         return cls(**given)
 
     def __post_init__(self) -> None:
@@ -371,7 +372,7 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
         ValueError, OSError: the file is none, or cannot be read.
     """
     if isinstance(profile, (str, Path)):
-        return load(profile)
+        return load(whole(profile))
     if profile is not None and not hasattr(profile, "curve"):
         raise StudyError(
             f"profile= takes the path of a TOML file, or a Table; got {profile!r}"

@@ -4,11 +4,13 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shoal
@@ -182,3 +184,84 @@ def test_a_function_that_sets_a_signal_handler_is_told_why_it_cannot(
 ) -> None:
     with pytest.raises(shoal.StudyError, match="in a thread that is not the main one"):
         function(call, tmp_path / "s").optimize(progress=False)
+
+
+class Moves:
+    """A callback that changes the folder of the process."""
+
+    def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:
+        os.chdir(tempfile.mkdtemp(dir=Path(study.folder.path).parent))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["runs/s", "~/s", "odd::name/s", "~nosuchuser/s"],
+    ids=["plain", "~", "::", "~x"],
+)
+@pytest.mark.parametrize("kind", ["function", "recipe"])
+def test_a_study_stays_in_one_folder_wherever_the_process_goes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    blobs: Any,
+    kind: str,
+    name: str,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name.replace("~/", "home/")
+    seen: list[str] = []
+
+    def call() -> None:
+        seen.append(os.getcwd())
+        os.chdir(tempfile.mkdtemp(dir=tmp_path))
+        if kind == "function":
+            shoal.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    if kind == "function":
+        study = function(call, Path(name))
+        study.optimize(progress=False)
+        assert seen == [str(tmp_path)] * 2  # each trial begins where the study did
+    else:
+        study = recipe(lambda: None, Path(name), blobs)
+        study.optimize(progress=False, callbacks=[Moves()], max_epochs=3)
+    assert {trial.status for trial in study.trials} == {"finished"}
+    assert {"journal.jsonl", "checkpoints"} <= {each.name for each in folder.iterdir()}
+    assert shoal.load_study(folder).trials[0].status == "finished"
+
+
+def test_two_studies_whose_folders_share_an_ending_keep_their_weights(
+    tmp_path: Path, blobs: Any
+) -> None:
+    """fsspec takes what stands behind `::` for another place."""
+    for name in ("a::x", "b::x"):
+        study = recipe(lambda: None, tmp_path / name / "s", blobs)
+        study.optimize(progress=False, max_epochs=1)
+    for name in ("a::x", "b::x"):
+        shoal.load_study(tmp_path / name / "s").best_model()
+
+
+def test_data_of_another_folder_is_said_to_be_where_the_study_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blobs: Any
+) -> None:
+    began, other = tmp_path / "began", tmp_path / "other"
+    for folder in (began, other):
+        folder.mkdir()
+    np.save(began / "y.npy", np.arange(120) % 3)
+
+    class Relative(blobs):  # type: ignore[misc]
+        def data(self) -> Any:
+            y = np.load("y.npy")
+            x = np.ones((len(y), 5), "float32")
+            return shoal.Data.arrays(x, y, shards=2, validation=0.25)
+
+    monkeypatch.chdir(began)
+    space = {"width": 8, "lr": shoal.grid([0.1])}
+    shoal.create_study(Relative(), storage="s", search_space=space).optimize(
+        progress=False, max_epochs=1
+    )
+    monkeypatch.chdir(other)
+    study = shoal.load_study(began / "s")
+    with pytest.raises(shoal.StudyError, match=f"begun in {began}, and this process"):
+        study.resume(progress=False)
+    monkeypatch.chdir(began)
+    study.resume(progress=False)

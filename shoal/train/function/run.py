@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Semaphore, Thread
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from shoal.core.trial import Seconds
+from shoal.engine.files import current_folder
 from shoal.train.function.keep import packed, unpacked
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.talk import (
@@ -75,6 +78,7 @@ class FunctionRun:
         self._rng = Rng(context.seed, device)
         self._folders: list[str] = []  # of checkpoints that were paths
         self._news: Report | End | BaseException = End()
+        self._folder = ""  # the one that it works in, once it has begun
         self._stopping = False
         self._go = Semaphore(0)
         self._came = Semaphore(0)
@@ -89,7 +93,7 @@ class FunctionRun:
         Raises:
             BaseException: what the function raised.
         """
-        with self._rng, talking(self):
+        with self._rng, talking(self), self._in_its_folder():
             self._wake()
             self._came.acquire()
         news = self._news
@@ -101,6 +105,20 @@ class FunctionRun:
             raise news
         return news
 
+    @contextmanager
+    def _in_its_folder(self) -> Iterator[None]:
+        """The process is where the function has left it; afterwards, where it was before."""
+        outside = current_folder()
+        if self._folder:
+            with suppress(OSError):  # it may be gone
+                os.chdir(self._folder)
+        try:
+            yield
+        finally:
+            self._folder = current_folder()
+            if outside and self._folder != outside:
+                os.chdir(outside)
+
     def rng_state(self) -> dict[str, Any]:
         """The trial's random states as they are at its report."""
         return self._rng.state()
@@ -111,7 +129,7 @@ class FunctionRun:
             return
         self._stopping = True
         if self._thread.is_alive():
-            with self._rng, talking(self):
+            with self._rng, talking(self), self._in_its_folder():
                 self._wake()
                 ended = self._came.acquire(timeout=GRACE)
             if not ended:
