@@ -218,10 +218,59 @@ def test_who_reads_only_the_first_line_stops_nothing(
     assert json.loads(shoal("status", folder, "--json"))["best"]["epochs"] == 4
 
 
+@pytest.mark.parametrize("name", ["address", "copies", "widths", "feeders"])
+def test_what_the_backend_does_not_use_is_refused(tmp_path: Path, name: str) -> None:
+    given = {"widths": ["1", "2"], "address": ["auto"]}.get(name, ["2"])
+    out = shoal(
+        "run", DIGITS, "--storage", str(tmp_path / "s"), f"--{name}", *given, code=2
+    )
+    assert "Traceback" not in out and ("of the ray backend" in out or "one slot" in out)
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(("ends", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("", 3)])
+def test_a_run_that_is_stopped_says_so_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, code: int
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, shoal\n"
+        "def train(config):\n"
+        f"    name = {ends!r}\n"
+        "    if name and config['k'] == 1:\n"
+        "        os.kill(os.getpid(), getattr(signal, name))\n"
+        "    for _ in range(9):\n"
+        "        shoal.report({'loss': 1.0})\n"
+    )
+    words = [f"{tmp_path / 'slow.py'}:train", "--space", "k=grid([1,2])"]
+    words += ["--metric", "loss", "--storage", str(tmp_path / "s")]
+    if not ends:
+        words += ["--timeout", "0"]
+    shoal("run", *words, code=code)
+    shoal("run", *words[: -2 if not ends else None], code=0 if not ends else code)
+
+
+def test_stop_says_what_is_true(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("def train(config):\n    return 1.0\n")
+    words = ["--space", "k=grid([1])", "--storage", str(tmp_path / "s")]
+    shoal("run", f"{tmp_path / 'one.py'}:train", *words)
+    out = shoal("stop", str(tmp_path / "s"), "t000")
+    assert out == "t000 is finished already: there is nothing to stop\n"
+    found = json.loads(shoal("stop", str(tmp_path / "s"), "t000", "--json"))
+    assert found == {"stopped": None, "outcome": "finished"}
+
+
 def test_resume_of_a_stopped_study(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     shoal(
-        "run", DIGITS, "--storage", str(folder), "--timeout", "0.7", "--max-epochs", "3"
+        "run",
+        DIGITS,
+        "--storage",
+        str(folder),
+        "--timeout",
+        "0.7",
+        "--max-epochs",
+        "3",
+        code=3,
     )
     left = json.loads(shoal("status", str(folder), "--json"))
     assert left["trials"]["finished"] < 16
@@ -258,7 +307,7 @@ def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
         str(folder),
         "--widths",
         "1",
-        "2",
+        "1",
         "--priority",
         "4",
         "--policy",
@@ -266,7 +315,7 @@ def test_widths_and_priority_of_a_search(tmp_path: Path) -> None:
         *space,
     )
     (row,) = reporting.account(read(folder / "journal.jsonl")).trials
-    assert (row.widths, row.priority, row.status) == ((1, 2), 4.0, "finished")
+    assert (row.widths, row.priority, row.status) == ((1, 1), 4.0, "finished")
 
 
 def test_values_of_a_configuration() -> None:

@@ -93,6 +93,21 @@ OF_OTHER_STUDIES = {
     "policy": "optimize(policy=)",
     "backend": "optimize(backend=)",
 }
+# Options that one backend alone uses, and what to write with the other one.
+_ON_RAY = 'leave it out, or give backend="ray"'
+USED_BY = {
+    "local": {
+        "workers": "use feeders=",
+        "device": "leave it out; a slot has a GPU where the cluster has any",
+    },
+    "ray": {
+        "address": _ON_RAY,
+        "copies": _ON_RAY,
+        "feeders": "use workers=",
+        "stream_memory_gb": _ON_RAY,
+        "stream_samples": _ON_RAY,
+    },
+}
 LEAST = {
     "threads": 1,
     "copies": 1,
@@ -192,16 +207,6 @@ class Options:
             )
         self._check_number("feeders")
         self._check_number("workers")
-        if self.backend == "ray" and self.workers != "auto":
-            raise StudyError(
-                f"workers are of the local backend; got workers={self.workers} with ray: "
-                "use feeders="
-            )
-        if self.backend == "local" and self.feeders not in ("auto", 0):
-            raise StudyError(
-                f"feeders are of the ray backend; got feeders={self.feeders} with local: "
-                "use workers="
-            )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value < least:
@@ -291,6 +296,28 @@ def check_names(others: Mapping[str, Any]) -> None:
         if meant:
             hint = f": did you mean {meant}?"
         raise StudyError(f"create_study has no argument {name}={hint}")
+
+
+def check_used(options: Options, widths: tuple[int, int] | None) -> None:
+    """Raise StudyError if an option has a value that the backend does not use.
+
+    `widths`: those that were asked for beside the options.
+    """
+    if options.backend == "local" and widths is not None and widths[1] > 1:
+        raise StudyError(
+            f"the local backend has one slot; got widths={widths!r}: leave it out, or give "
+            'backend="ray"'
+        )
+    for backend, names in USED_BY.items():
+        for field in fields(options):
+            value = getattr(options, field.name)
+            unused = backend != options.backend and field.name in names
+            # To ask for no feeders is to ask for what the local backend has.
+            if unused and value not in (field.default, 0):
+                raise StudyError(
+                    f"{field.name} is of the {backend} backend; got {field.name}={value!r} with "
+                    f"backend={options.backend!r}, which has no use for it: {names[field.name]}"
+                )
 
 
 def check_widths(widths: tuple[int, int] | None, options: Options) -> None:

@@ -15,7 +15,13 @@ from shoal.study.head import Deciders, rebuild, space_in
 from shoal.study.loop.loop import OwnLoop
 from shoal.study.loop.trial import AskedTrial
 from shoal.study.notes.beside import BesideSearcher
-from shoal.study.options import Options, check_names, check_timeout, check_widths
+from shoal.study.options import (
+    Options,
+    check_names,
+    check_timeout,
+    check_used,
+    check_widths,
+)
 from shoal.study.own import check_ask
 from shoal.study.parts.asked import Wishes, either, searcher_of, widths_of
 from shoal.study.parts.planned import of_study
@@ -109,6 +115,7 @@ class Study(BesideSearcher):
         asked = widths_of(search)
         check_widths(asked, chosen)
         check_one_slot(self.recipe, asked)
+        check_used(chosen, widths)
         deciders = Deciders(search, rule, chosen)
         request = Request(
             deciders,

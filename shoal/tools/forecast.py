@@ -25,7 +25,7 @@ from shoal.engine.run import run
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.profile.widths import AT, WIDER
 from shoal.study.head import Deciders, Head, head
-from shoal.study.options import Options, believer, check_widths, profile_of
+from shoal.study.options import Options, believer, check_used, check_widths, profile_of
 from shoal.study.parts.asked import (
     Wishes,
     about_every,
@@ -76,6 +76,7 @@ def forecast(
     chosen = Options.of(**with_own(study.recipe, options))
     data = data_of(study.recipe)
     check_widths(widths, chosen)
+    check_used(replace(chosen, device="auto"), widths)  # the probe's device counts
     wishes = Wishes(
         num_samples=num_samples,
         max_epochs=epochs_of(study.recipe, max_epochs),

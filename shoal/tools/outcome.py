@@ -25,6 +25,9 @@ from shoal.study.folder import StudyError, StudyPaused, TrialsFailed
 if TYPE_CHECKING:
     from shoal.study.study import Study
 
+# Exit codes: of what a signal stopped, and of a run that ended before its work was done otherwise.
+BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
+WORK_LEFT = 3
 LONGEST = 3000  # characters of an error
 MENDABLE = (
     StudyError,
@@ -42,7 +45,11 @@ MENDABLE = (
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """One clear line instead of a traceback, for what a user can mend."""
+    """One clear line instead of a traceback, for what a user can mend.
+
+    Raises:
+        Exit: with 2 after such a line; with 130 or 143 after an interrupt.
+    """
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
         typer.echo(f"warning: {printable(as_typed(str(message)))}", err=True)
@@ -56,6 +63,16 @@ def errors() -> Iterator[None]:
             said = f"{said[:LONGEST]} …"
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(2) from error
+    except (
+        KeyboardInterrupt
+    ) as interrupt:  # also of a second Ctrl-C, which ends a run at once
+        typer.echo("interrupted", err=True)
+        ended = isinstance(interrupt, Terminated)
+        raise typer.Exit(BY_SIGNAL["SIGTERM" if ended else "SIGINT"]) from None
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where it ends a command as Ctrl-C does."""
 
 
 # Arguments in Python that are options here, with the hyphens of the command line.
@@ -149,7 +166,8 @@ def concluded(
     `again`: the command that goes on with it; None: `shoal resume`.
 
     Raises:
-        Exit: with 1 when there are trials and all of them failed.
+        Exit: with 1 when there are trials and all of them failed; else, of a run that was stopped,
+            with 130 or 143 by a signal, and with 3 by a time limit or as asked.
     """
     with suppress(TrialsFailed):
         yield
@@ -162,6 +180,11 @@ def concluded(
             echo(line)
     if len(failed) == len(trials) > 0:
         raise typer.Exit(1)
+    why = found["stopped"]
+    if (
+        why is not None
+    ):  # nobody has asked the searcher since whether there is more to do
+        raise typer.Exit(BY_SIGNAL.get(why, WORK_LEFT))
 
 
 def _report_of(study: "Study") -> str | None:

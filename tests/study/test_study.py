@@ -319,7 +319,13 @@ class Silent:
         ({"feeders": -1}, 'feeders must be "auto", or'),
         ({"workers": -1}, 'workers must be "auto", or'),
         ({"workers": 1, "backend": "ray"}, "of the local backend.*use feeders="),
+        ({"device": "cpu", "backend": "ray"}, "of the local backend.*leave it out"),
         ({"feeders": 1}, "of the ray backend.*use workers="),
+        ({"address": "auto"}, "address is of the ray backend; got address='auto'"),
+        ({"copies": 2}, "copies is of the ray backend.*give backend="),
+        ({"stream_memory_gb": 2.0}, "stream_memory_gb is of the ray backend"),
+        ({"stream_samples": 7}, "stream_samples is of the ray backend"),
+        ({"widths": (1, 2)}, "one slot; got widths=\\(1, 2\\)"),
         ({"stream_samples": -1}, "stream_samples must be >= 0"),
         ({"speed": 3}, "unknown option speed"),
         ({"metric": "loss"}, "metric: give it to create_study, not to optimize"),
@@ -352,7 +358,8 @@ def test_bad_arguments_give_one_clear_error(
 
 def test_widths_are_on_record_and_resume_keeps_them(tmp_path: Path, blobs: Any) -> None:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
-    study.optimize(progress=False, widths=(1, 2), timeout=0.0)
+    search = shoal.Random(blobs.search_space, 2, 1, widths=(1, 2))
+    study.optimize(search, progress=False, timeout=0.0)
     head = next(
         line.entry.head for line in study.lines() if isinstance(line.entry, Opened)
     )

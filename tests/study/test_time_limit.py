@@ -152,7 +152,7 @@ def test_a_run_stops_before_the_end_and_its_job_starts_again(
     (tmp_path / "slow.py").write_text(SLOW.format(visit=1.5))
     job(25)
     first = typed(tmp_path, "--stop-before", "12", "--requeue")
-    assert first.returncode == 0, first.stderr
+    assert first.returncode == 3, first.stderr  # work is left
     study = shoal.load_study(tmp_path / "study")
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
     assert study.state.trials and study.state.kept
@@ -179,7 +179,7 @@ def test_visits_that_take_too_long_are_given_up(job: Lab, tmp_path: Path) -> Non
     (tmp_path / "slow.py").write_text(SLOW.format(visit=300))
     job(25)
     done = typed(tmp_path, "--stop-before", "10")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     study = shoal.load_study(tmp_path / "study")
     assert study.state.stopped.startswith("Slurm job 7 ends at ")
 

@@ -133,7 +133,7 @@ def test_a_running_study_is_watched_and_steered(page: Any, running: Path) -> Non
 
         page.click(f'{_row("t003")} [data-do="stop"]')
         page.wait_for_selector(f"{_row('t003')} .chip.retired")
-        _said(page, "stopped: t003")
+        _said(page, "asked: t003 ends after its unit under way")
 
         page.click(f'{_row("t000")} [data-do="open"]')
         page.fill('dialog [data-value="lr"]', "0.5")

@@ -102,9 +102,20 @@ def extend(setup: Setup, trial: TrialId, max_epochs: float) -> None:
     _ask(setup, lambda names: {"extend": trial, "max_epochs": max_epochs})
 
 
-def stop(setup: Setup, trial: str | None) -> None:
-    """Take a trial out before its end, or end the run; see `Study.stop`."""
+def stop(setup: Setup, trial: str | None) -> str:
+    """Take a trial out before its end, or end the run; see `Study.stop`.
+
+    Returns what came of it: "asked" of the run that is under way, "stopped", or how the trial had
+    ended before: "finished", "failed" or "retired".
+    """
+    name = TrialId(str(trial))
+    before = setup.folder.live or replay(setup.folder.lines())
     _ask(setup, lambda names: {"stop": trial})
+    if trial is not None and name in before.ended:
+        return before.ended[name].partition(": ")[0]
+    if trial is None or name not in replay(setup.folder.lines()).ended:
+        return "asked"
+    return "stopped"
 
 
 def slots(setup: Setup, add: int | None, remove: int | None, count: int | None) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import shoal
 from shoal.study.folder import StudyError
+from shoal.study.notes import control
 from shoal.tools.outcome import errors, show
 from shoal.tools.parse import parse_config
 
@@ -85,8 +86,17 @@ def extend(directory: Path, trial: str, max_epochs: int, as_json: bool) -> None:
 @errors()
 def stop(directory: Path, trial: str | None, as_json: bool) -> None:
     """Take a trial out before its end; without a trial, end the run."""
-    shoal.load_study(directory).stop(trial)
-    show({"stopped": trial}, as_json, lambda _: [f"stopped: {trial or directory}"])
+    outcome = control.stop(shoal.load_study(directory).setup, trial)
+    name, found = trial or directory, {"stopped": trial, "outcome": outcome}
+    text = {
+        "stopped": f"stopped: {name}",
+        "asked": f"asked: {name} ends after its unit under way",
+    }.get(outcome, f"{name} is {outcome} already: there is nothing to stop")
+    if trial is None:
+        text = f"asked: the run in {name} ends after the units under way"
+    elif outcome not in ("stopped", "asked"):
+        found["stopped"] = None
+    show(found, as_json, lambda _: [text])
 
 
 @errors()

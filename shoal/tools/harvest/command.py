@@ -31,7 +31,7 @@ from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
 from shoal.study.run import Request, train
 from shoal.study.watch.holder import HARVEST
-from shoal.tools.outcome import concluded, errors
+from shoal.tools.outcome import Terminated, concluded, errors
 from shoal.tools.parse import open_study, run_options
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _told_to_end() -> Iterator[None]:
     """SIGTERM ends this process as Ctrl-C does: in good order. A run has its own ways."""
 
     def end(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -19,12 +19,25 @@ def going_on(study: "Study", asked: bool) -> Iterator[None]:
 
     Raises:
         StudyError: this is no batch job, the runs make no progress, or Slurm refuses.
+        Exit: as of the run; the job is submitted again before.
     """
     if not asked:
         yield
         return
     check_requeue()
-    yield
+    left: typer.Exit | None = None
+    try:
+        yield
+    except typer.Exit as ending:
+        if ending.exit_code == 1:  # all trials failed
+            raise
+        left = ending
+    _submit_unless_done(study)
+    if left is not None:
+        raise left
+
+
+def _submit_unless_done(study: "Study") -> None:
     why = why_not_again(study.lines())
     if why is not None:
         typer.echo(f"the job is not submitted again: {why}", err=True)
