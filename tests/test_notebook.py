@@ -50,6 +50,9 @@ def test_the_notebook_runs_and_its_study_is_opened_in_another_one(
     shown = texts(executed(book, tmp_path))
     displays = [text for text in shown if "8 of 8 done" in text]
     assert len(displays) == 2, "each run has one display, which shows its end"
+    assert [text for text in shown if " of 8 done" in text] == displays, (
+        "no other frame"
+    )
     assert all("100 %" in text and "best" in text for text in displays)
     assert any("config.width" in text for text in shown), "the table"
     assert any("of all images are recognised" in text for text in shown)

@@ -1,11 +1,14 @@
 """The user's door: create a study, optimize, look at what came out."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
+from shoal.engine.journal import JournalError
+from shoal.reporting.facts.format import plural, printable
 from shoal.study.code.files import code_name
 from shoal.study.code.given import as_recipe, metric_of, mode_of, usual_mode
 from shoal.study.code.loading import load
@@ -53,6 +56,25 @@ class Study(BesideSearcher):
         super().__init__(setup)
         self._searcher = searcher
         self._own: OwnLoop | None = None
+
+    def __repr__(self) -> str:
+        """Where the study lies, and how its trials stand; it loads no recipe."""
+        folder = self.folder.path
+        try:
+            state = self.state
+        except (ValueError, OSError, JournalError) as error:
+            return f"<Study in {folder}: {printable(str(error))}>"
+        ended = Counter(how.partition(": ")[0] for how in state.ended.values())
+        counts = [f"{count} {how}" for how, count in sorted(ended.items())]
+        stands = ", ".join([plural(len(state.known), "trial"), *counts])
+        if not self.folder.journal.exists():
+            stands = "not begun"
+        aim = (
+            ""
+            if self.setup.metric is None
+            else f", {self.setup.mode} {self.setup.metric}"
+        )
+        return f"<Study in {folder}: {stands}{printable(aim)}>"
 
     def optimize(
         self,

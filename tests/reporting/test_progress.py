@@ -1,7 +1,11 @@
 """What is shown while a study runs."""
 
 import io
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -122,6 +126,70 @@ def test_without_a_metric_there_is_no_best(hopping: list[Line]) -> None:
         moments(hopping, progress)
     assert "best" not in stream.getvalue()
     assert "[       5 s] x finished\n" in stream.getvalue()
+
+
+def on_screen(written: str, columns: int) -> list[str]:
+    """The lines that a terminal shows after all this."""
+    screen: dict[int, list[str]] = {}
+    row = column = 0
+    for piece in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|.", written, re.DOTALL):
+        if piece == "\r":
+            column = 0
+        elif piece == "\n":
+            row, column = row + 1, 0
+        elif piece == "\x1b[2K":
+            screen.pop(row, None)
+        elif piece.endswith("A") and piece.startswith("\x1b["):
+            row -= int(piece[2:-1] or 1)
+        elif not piece.startswith("\x1b"):
+            if column == columns:
+                row, column = row + 1, 0
+            line = screen.setdefault(row, [])
+            line[column:] = [*" " * max(0, column - len(line)), piece]
+            column += 1
+    return ["".join(screen.get(number, "")).rstrip() for number in range(row + 1)]
+
+
+@pytest.mark.parametrize("presses", [0, 1, 2])
+def test_ctrl_c_leaves_no_stale_frame(
+    hopping: list[Line], monkeypatch: pytest.MonkeyPatch, presses: int
+) -> None:
+    """The terminal writes "^C" at the cursor, here at the end of a line that is full."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "30")
+    stream = Terminal()
+    progress = Progress("accuracy", "max", stream, frames=1e9)
+    moments([line for line in hopping if line.time <= 4.0], progress)
+    stream.write("^C" * presses)
+    progress.close()
+    shown = on_screen(stream.getvalue(), 30)
+    assert sum(" %" in line for line in shown) == 1, shown
+    assert not any(" on d" in line or "^C" in line for line in shown), shown
+
+
+def test_in_a_kernel_frames_replace_each_other(
+    hopping: list[Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, rich alone would show an output for each."""
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, data: Mapping[str, str], raw: bool) -> None:
+            shown[-1] = data["text/plain"]
+
+    def display(*data: Any, **_: Any) -> Handle:
+        shown.append(str(data))
+        return Handle()
+
+    module = SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *_: shown.append("by rich"))
+    monkeypatch.setattr("shoal.reporting.live.progress.in_notebook", lambda: True)
+    progress = Progress("accuracy", "max", frames=1e9)
+    moments(hopping, progress)
+    progress.close()
+    assert len(shown) == 1 and "2 of 2 done" in shown[0]
 
 
 def test_a_terminal_gets_a_display_that_is_closed(

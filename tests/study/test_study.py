@@ -701,3 +701,18 @@ def test_policies_of_the_papers_drive_real_slots(
     }
     assert len(used) == 2
     assert all(row["equal"] for row in study.replay())
+
+
+def test_what_a_study_looks_like(tmp_path: Path, blobs: Any) -> None:
+    """It loads no recipe, and a damaged journal is no error there."""
+    study = shoal.create_study(blobs(fail=4), storage=tmp_path / "s")
+    assert repr(study) == f"<Study in {tmp_path / 's'}: not begun, max accuracy>"
+    study.optimize(progress=False, max_epochs=1)
+    said = f"<Study in {tmp_path / 's'}: 4 trials, 2 failed, 2 finished, max accuracy>"
+    assert repr(study) == said
+    shutil.rmtree(tmp_path / "s" / "recipe")
+    assert repr(shoal.load_study(tmp_path / "s")) == said
+    journal = tmp_path / "s" / "journal.jsonl"
+    first, *others = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([first, b"!", *others]))
+    assert repr(study).startswith(f"<Study in {tmp_path / 's'}: ")

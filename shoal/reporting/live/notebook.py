@@ -28,7 +28,8 @@ class NotebookDisplay:
         from rich.console import Console
 
         text = StringIO()
-        Console(file=text, width=COLUMNS).print(picture)
+        # In a kernel rich shows an output of its own for each frame, whatever the file is.
+        Console(file=text, width=COLUMNS, force_jupyter=False).print(picture)
         data = {"text/plain": text.getvalue()}
         if self._handle is None:
             display = sys.modules["IPython.display"].display

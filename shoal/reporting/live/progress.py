@@ -184,7 +184,7 @@ class Progress:
             self._notebook.show(picture)
             return
         if self._live is None:
-            console = Console(file=self.stream)
+            console = Console(file=self.stream, force_jupyter=False)
             self._live = Live(picture, console=console, auto_refresh=False)
             self._live.start()
         self._live.update(picture, refresh=True)
@@ -204,7 +204,10 @@ class Progress:
         """The display as a rich renderable."""
         from rich.console import Group
 
-        return Group(self._bar(now, state), self._facts(state))
+        # A terminal shows "^C" where the cursor is. At the end of a full line that begins another
+        # line, of which the next frame would not know.
+        below = [] if self._over else [""]
+        return Group(self._bar(now, state), self._facts(state), *below)
 
     def _bar(self, now: Seconds, state: State) -> "Table":
         """How much of the work is done, and how long it took and will take."""
@@ -234,7 +237,8 @@ class Progress:
         best = self.best(state)
         if best is not None:
             facts.add_row(Text("best", "dim"), self._best_text(state, *best))
-        for name, what in self._slots(state):
+        # When the run is over, no slot is at work, whatever it was at when it was interrupted.
+        for name, what in () if self._over else self._slots(state):
             doing = Text(printable(what), no_wrap=True, overflow="ellipsis")
             facts.add_row(Text(name, "dim"), doing)
         return facts
