@@ -65,6 +65,10 @@ def test_one_slot_needs_no_ray(recipe: str) -> None:
     [
         (["--polic", "fifo"], "No such option: --polic"),
         (["--nodes", "2", "--backend", "local"], "the local backend uses one node"),
+        (["--nodes", "2", "--device", "cuda"], "is of the local backend"),
+        (["--gpus-per-node", "2", "--workers", "3"], "is of the local backend"),
+        (["--copies", "2"], "is of the ray backend"),
+        (["--widths", "1", "2"], "the local backend has one slot"),
         (["--time", "soon"], "--time takes minutes"),
         (["--sbatch", "a b=1"], "NAME or NAME=VALUE"),
         (["--sbatch", "nodes=5"], "an option for that"),

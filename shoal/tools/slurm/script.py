@@ -1,7 +1,7 @@
 """What `shoal slurm script` does."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,26 @@ def _checked(
         raise StudyError(f"there is no file {file_and_name(file)[0]}")
     parse_space(parsed.params["space"])
     several = asked.nodes > 1 or (asked.gpus_per_node or 1) > 1
-    if not several or parsed.params["backend"] == "ray":
-        return [*arguments]
-    if parsed.get_parameter_source("backend").name == "COMMANDLINE":
+    is_ray = parsed.params["backend"] == "ray"
+    typed = parsed.get_parameter_source("backend").name == "COMMANDLINE"
+    if several and typed and not is_ray:
         raise StudyError(
             "the local backend uses one node, and one GPU of it: leave --backend out, or ask for "
             "one node and one GPU"
         )
+    _check_used("ray" if several or is_ray else "local", parsed.params)
+    if not several or is_ray:
+        return [*arguments]
     return [*arguments, "--backend", "ray"]
+
+
+def _check_used(backend: str, typed: Mapping[str, Any]) -> None:
+    """Raise StudyError if the run would refuse an option, as one that its backend does not use."""
+    from shoal.study.options import USED_BY, Options, check_used
+
+    given: dict[str, Any] = {}
+    for name in {name for names in USED_BY.values() for name in names} & typed.keys():
+        value = typed[name]
+        is_number = isinstance(value, str) and value.isdecimal()
+        given[name] = int(value) if is_number else value
+    check_used(Options.of(backend=backend, **given), typed["widths"])
