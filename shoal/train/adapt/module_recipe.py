@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields
 from typing import Any
+from weakref import ref
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -132,6 +134,7 @@ class LightningRecipe(Adapted):
         module = self._built(config)
         check_hooks(type(module))
         self._check_way(module)
+        self._check_clipping(type(module), config)
         size = config.get("batch_size", self.batch_size)
         accumulate = config.get("accumulate_grad_batches", self.accumulate_grad_batches)
         seat = ModuleSeat(module, self.terms, size, int(accumulate))
@@ -165,6 +168,18 @@ class LightningRecipe(Adapted):
             raise ValueError(
                 f"{type(module).__name__} has automatic_optimization = False, which its class "
                 "does not show: give shoal.lightning(…, automatic_optimization=False)"
+            )
+
+    def _check_clipping(self, kind: type, config: Mapping[str, Any]) -> None:
+        """Raise ValueError if both the module and the recipe clip gradients."""
+        limit = config.get("gradient_clip_val", self.gradient_clip_val)
+        if limit is None:
+            limit = self.clip_by_value
+        if limit is not None and running.overrides(kind, "configure_gradient_clipping"):
+            raise ValueError(
+                f"{kind.__name__}.configure_gradient_clipping clips gradients itself, and "
+                f"gradient_clip_val={limit} is given: leave that out, and give the number to "
+                "self.clip_gradients in the hook"
             )
 
     def obstacle(self, model: nn.Module) -> str | None:
@@ -218,7 +233,9 @@ class LightningRecipe(Adapted):
 
     def begin_pass(self, model: Any) -> None:
         """Call `on_train_epoch_start` if an epoch begins with the pass."""
-        if seat_of(model).progress.batches == 0:
+        seat = seat_of(model)
+        seat.after_batch = False
+        if seat.progress.batches == 0:
             running.call(model, "on_train_epoch_start")
 
     def after_backward(self, model: Any) -> None:
@@ -227,18 +244,18 @@ class LightningRecipe(Adapted):
 
     def before_step(self, model: Any, optimizer: Optimizer) -> None:
         """Call the hooks before a step, and clip in the module's way."""
+        seat_of(model).after_batch = True  # the batch is counted
         running.call(model, "on_before_optimizer_step", optimizer)
-        running.call(
-            model, "configure_gradient_clipping", optimizer, self.clip_by_value, "value"
-        )
+        running.call(model, "configure_gradient_clipping", optimizer, None, None)
         clip(optimizer, self.clip_by_value, "value")
 
     def after_batch(self, model: Any) -> None:
         """Call `on_train_batch_end`."""
         seat = seat_of(model)
-        if seat.last:
-            running.call(model, "on_train_batch_end", *seat.last)
-            seat.last = ()
+        seat.after_batch = True
+        # the step of a group that the epoch's end cuts short comes before the hook
+        if seat.last and not seat.awaits_step:
+            running.end_batch(model)
 
     def begin_validation(self, model: Any) -> None:
         """Call the hooks at the start, and keep what validation must not change."""
@@ -246,8 +263,10 @@ class LightningRecipe(Adapted):
         seat.before = copied(seat.kept.changed(model))
         seat.validation_batches = 0
         seat.validation_log = ValidationLog()
-        running.call(model, "on_validation_start")
-        running.call(model, "on_validation_epoch_start")
+        seat.after_batch = seat.is_validating = True
+        with torch.no_grad():
+            running.call(model, "on_validation_start")
+            running.call(model, "on_validation_epoch_start")
 
     def end_validation(self, model: Any) -> Mapping[str, float]:
         """The scores that were collected."""
@@ -260,6 +279,7 @@ class LightningRecipe(Adapted):
         """Undo what validation did to the module's attributes; a warning names them, once."""
         seat = seat_of(model)
         seat.validation_log = None
+        seat.is_validating = False
         before = seat.before["attributes"]
         after = seat.kept.changed(model)["attributes"]
         running.warn_of_validation(own_class(model), before, after, same)
@@ -335,6 +355,7 @@ class ManualLightningRecipe(LightningRecipe):
         """The module's optimizers, whose steps are counted."""
         made = super().configure_optimizers(model, config)
         for optimizer in seat_of(model).optimizers:
+            optimizer.register_step_pre_hook(_before_own_step(ref(model)))
             optimizer.register_step_post_hook(seat_of(model).count_step)
         return made
 
@@ -348,6 +369,17 @@ class ManualLightningRecipe(LightningRecipe):
     def obstacle(self, model: nn.Module) -> str | None:
         """Its steps are its own."""
         return "the module steps its optimizers by itself"
+
+
+def _before_own_step(model: ref[Any]) -> Callable[..., None]:
+    """What an optimizer that the module steps calls before a step."""
+
+    def before_step(optimizer: Optimizer, *_: Any) -> None:
+        module = model()
+        if module is not None:
+            running.call(module, "on_before_optimizer_step", optimizer)
+
+    return before_step
 
 
 def _nothing(_: Any) -> None:

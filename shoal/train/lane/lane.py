@@ -258,6 +258,7 @@ class TrainingLane(TrialModel):
         """Take the step of a group of batches that the end of the pass cut short."""
         if self.batches:
             self._apply()
+            self.adapter.after_batch()
         self.hooks.carried.restart()
 
     def step(self, batch: Any, count: int) -> int:

@@ -11,6 +11,10 @@ from torch.optim import Optimizer
 from shoal.train.recipe.recipe import Recipe
 
 
+class NotOfferedError(AttributeError):
+    """The code asks for something of its library that Shoal does not offer."""
+
+
 class TrialProgress(Protocol):
     """How far a trial is, at any moment."""
 
@@ -27,6 +31,16 @@ class TrialProgress(Protocol):
     @property
     def batches(self) -> int:
         """Batches trained so far in this epoch."""
+        ...
+
+    @property
+    def newest_epoch(self) -> int:
+        """The number, from 0, of the epoch that the newest batch belongs to."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """Batches whose gradient waits for its optimizer's step."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil
 from typing import Any, Protocol
 
 import torch
@@ -29,8 +30,9 @@ class ToldOf(Protocol):
     epoch_samples: float
     size: int
     passed: float
-    # in the gradient so far
+    # in the gradient so far: batches, and their samples
     batches: int
+    grouped: int
 
     @property
     def epochs_made(self) -> int:
@@ -65,6 +67,18 @@ class LaneProgress:
         lane = self._of_lane()
         samples, _, batches = self._in_visits()
         return batches + self._batches(lane.passed - samples) + lane.batches
+
+    @property
+    def newest_epoch(self) -> int:
+        """The number, from 0, of the epoch that the newest batch belongs to."""
+        lane = self._of_lane()
+        trained = lane.passed + lane.grouped
+        return max(ceil(trained / lane.epoch_samples) - 1, 0)
+
+    @property
+    def group(self) -> int:
+        """Batches whose gradient waits for its optimizer's step."""
+        return self._of_lane().batches
 
     def _of_lane(self) -> ToldOf:
         return alive(self._lane)

@@ -26,7 +26,7 @@ from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
 from shoal.train.lane.scoring import scoring
 from shoal.train.private import delay_compiler
-from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.adapted import Adapted, NotOfferedError
 from shoal.train.recipe.hooks import scores_whole, validates
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import (
@@ -239,6 +239,8 @@ class _Rehearsal:
                 found = scores.scores()
                 with lane.rng:
                     return {**found, **lane.end_epoch(found.get(metric or ""))}
+            except NotOfferedError:
+                raise
             except RAISED:
                 if scores_whole(self._recipe) or isinstance(self._recipe, Adapted):
                     return None

@@ -14,6 +14,9 @@ REFUSED = {
     "optimizer_zero_grad": "leave it out: gradients are set to None",
     "backward": "call it in training_step, with self.automatic_optimization = False",
     "lr_scheduler_step": "make the scheduler one of torch's, which step() steps",
+    "on_validation_model_eval": "set modes in on_validation_start",
+    "on_validation_model_train": "set modes in on_train_epoch_start",
+    "on_validation_model_zero_grad": "leave it out: gradients are set to None",
     "configure_sharded_model": "build the model in __init__ or configure_model",
 }
 # hooks that are not called
@@ -24,9 +27,6 @@ IGNORED = (
     "configure_callbacks",
     "on_save_checkpoint",
     "on_load_checkpoint",
-    "on_validation_model_eval",
-    "on_validation_model_train",
-    "on_validation_model_zero_grad",
 )
 # hooks that run for each batch of one model
 OF_STEPS = (

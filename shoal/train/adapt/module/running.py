@@ -59,9 +59,11 @@ def train(
     """
     seat = seat_of(module)
     kind: Any = type(module)
-    if seat.last:
-        call(module, "on_train_batch_end", *seat.last)
-        seat.last = ()
+    end_batch(module)
+    if module.automatic_optimization == seat.steps_itself:
+        raise ValueError(
+            f"{kind.__name__} changes automatic_optimization in training: set it in __init__"
+        )
     with seat.in_training(is_fused(module)) as log:
         batch = moved(module, batch, terms)
         number = seat.batch_number()
@@ -74,9 +76,29 @@ def train(
         before_backward(outcome)
         values = log.taken()
     if overrides(kind, "on_train_batch_end"):
-        seat.last = (outcome, batch, number)
+        seat.last = (outputs_of(outcome, seat), batch, number)
     values.pop("loss", None)
     return outcome, values
+
+
+def end_batch(module: Any) -> None:
+    """Call `on_train_batch_end` for the newest training step, if that was not done."""
+    seat = seat_of(module)
+    if seat.last:
+        seat.after_batch = True
+        call(module, "on_train_batch_end", *seat.last)
+        seat.last = ()
+
+
+def outputs_of(outcome: Any, seat: Any) -> dict[str, Any]:
+    """What a training step returned, as Lightning hands it to on_train_batch_end."""
+    outputs = dict(outcome) if isinstance(outcome, Mapping) else {}
+    if isinstance(outcome, Tensor):
+        outputs["loss"] = outcome
+    if isinstance(outputs.get("loss"), Tensor):
+        share = 1 if seat.steps_itself else seat.accumulate
+        outputs["loss"] = outputs["loss"].detach() / share
+    return outputs
 
 
 def is_fused(module: nn.Module) -> bool:
@@ -149,7 +171,7 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
         )
     batch = moved(module, batch, terms)
     number = seat.validation_batches
-    with seat.in_validation(samples_in(batch)) as returned:
+    with seat.in_validation(samples_in(batch), is_fused(module)) as returned:
         call(module, "on_validation_batch_start", batch, number)
         step = module.validation_step
         outcome = step(*(batch, number)[: _count(kind, "validation_step")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class NotBegun:
     epochs: int = 0
     steps: int = 0
     batches: int = 0
+    newest_epoch: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,9 @@ class ModuleSeat:
         self.batch_size = batch_size
         self.accumulate = accumulate
         self.trainer = TrainerStandIn(self)
+        # whether the newest batch was trained on, and the next has not begun: until then Lightning
+        # counts the epoch of that batch
+        self.after_batch = False
         # whether a step runs for several models at once
         self.together = False
         self.told: TrialProgress = NotBegun()
@@ -97,6 +103,7 @@ class ModuleSeat:
         self.step_log: StepLog | None = None
         self.validation_log: ValidationLog | None = None
         self.validation_batches = 0
+        self.is_validating = False
         # the values that a validation step is to return, and the samples of its batch
         self._returned: dict[str, Any] | None = None
         self._samples = 0
@@ -120,9 +127,24 @@ class ModuleSeat:
         return self.own_steps if self.steps_itself else self.progress.steps
 
     @property
-    def is_validating(self) -> bool:
-        """Whether the module is validated."""
-        return self.validation_log is not None or self._returned is not None
+    def epoch(self) -> int:
+        """The epoch at hand, from 0; after its last batch up to the start of the next one, too."""
+        if self.after_batch:
+            return self.progress.newest_epoch
+        return self.progress.epochs
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the epoch ends with the batch at hand; within an epoch's end: it does."""
+        done = self.progress.batches
+        if self.after_batch:
+            return done == 0 or done >= self.trainer.num_training_batches
+        return done + 1 >= self.trainer.num_training_batches
+
+    @property
+    def awaits_step(self) -> bool:
+        """Whether the step of the epoch's last batches is due, which they do not make up alone."""
+        return self.progress.group > 0 and self.is_last_batch
 
     @property
     def counts(self) -> dict[str, Callable[[], int]]:
@@ -153,6 +175,13 @@ class ModuleSeat:
                 self._log_in_validation(name, value, how, batch_size)
         elif self.validation_log is not None:
             self.validation_log.add(name, value, 1.0, how)
+        elif name not in _unkept:
+            _unkept.add(name)
+            warnings.warn(
+                f"self.log({name!r}, …) is not kept: Shoal keeps what training_step, "
+                "on_train_batch_start, on_before_backward, validation and on_train_epoch_end log",
+                stacklevel=3,
+            )
 
     def _log_in_validation(
         self, name: str, value: Any, how: str, batch_size: int | None
@@ -176,6 +205,7 @@ class ModuleSeat:
         `together`: the step runs for several models at once.
         """
         self.step_log = StepLog()
+        self.after_batch = False
         self.together = together
         try:
             yield self.step_log
@@ -188,26 +218,39 @@ class ModuleSeat:
         return Unknown() if self.together else self.told.batches
 
     @contextmanager
-    def in_validation(self, samples: int) -> Iterator[dict[str, Any]]:
-        """Within it, what is logged is of a validation step on so many samples."""
+    def in_validation(
+        self, samples: int, together: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Within it, what is logged is of a validation step on so many samples.
+
+        `together`: the step runs for several models at once.
+        """
+        before = self.after_batch, self.is_validating
+        self.after_batch = self.is_validating = True
         self._returned = {}
         self._samples = samples
+        self.together = together
         try:
             yield self._returned
         finally:
             self._returned = None
+            self.together = False
+            self.after_batch, self.is_validating = before
 
     @contextmanager
     def at_epoch_end(self) -> Iterator[ValidationLog]:
         """Within it, what is logged is of the whole epoch."""
         before = self.validation_log
         self.validation_log = ValidationLog()
+        self.after_batch = True
         try:
             yield self.validation_log
         finally:
             self.validation_log = before
 
 
+# names whose values were not kept, and a warning said so
+_unkept: set[str] = set()
 _seats: weakref.WeakKeyDictionary[nn.Module, ModuleSeat] = weakref.WeakKeyDictionary()
 _classes: dict[type, type] = {}
 
@@ -295,8 +338,8 @@ class Attached:
 
     @property
     def current_epoch(self) -> int:
-        """Whole epochs trained so far."""
-        return seat_of(self).progress.epochs
+        """The epoch at hand, from 0; in validation and at its end, the one that was trained."""
+        return seat_of(self).epoch
 
     @property
     def global_step(self) -> int:
@@ -348,9 +391,15 @@ class Attached:
             return None
         return own[0] if len(own) == 1 else own
 
+    # the module's own hooks
+    on_before_backward: Callable[[Any], None]
+    on_after_backward: Callable[[], None]
+
     def manual_backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
-        """The loss's gradient is added."""
+        """The loss's gradient is added, between the hooks around it."""
+        self.on_before_backward(loss)
         loss.backward(*args, **kwargs)
+        self.on_after_backward()
 
     def clip_gradients(
         self,

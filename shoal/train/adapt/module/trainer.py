@@ -6,12 +6,19 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from shoal.train.recipe.adapted import NotOfferedError
+
+# what modules set on their trainer, and what to do instead
+ASSIGNED = {
+    "should_stop": 'stop trials by a searcher, as "patience(epochs=3)"',
+}
+
 
 class TrainerStandIn:
     """Answers what a module may ask of its trainer.
 
     Raises:
-        AttributeError: it is asked for something that it does not have.
+        NotOfferedError: it is asked for something that it does not have, or something is assigned.
     """
 
     is_global_zero = True
@@ -22,21 +29,31 @@ class TrainerStandIn:
     logger = progress_bar_callback = checkpoint_callback = None
 
     def __init__(self, seat: Any) -> None:
-        self._seat = seat  # the module's `ModuleSeat`
-        self.loggers: list[Any] = []
-        self.callbacks: list[Any] = []
+        own = {
+            "_seat": seat,
+            "loggers": [],
+            "callbacks": [],
+        }  # the module's `ModuleSeat`
+        vars(self).update(own)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        remedy = ASSIGNED.get(name, "leave the assignment out")
+        raise NotOfferedError(
+            f"self.trainer.{name} = {value!r:.40}: a LightningModule in Shoal has no Trainer that "
+            f"would follow it; {remedy}"
+        )
 
     def __getattr__(self, name: str) -> Any:
         known = [each for each in dir(type(self)) if not each.startswith("_")]
-        raise AttributeError(
+        raise NotOfferedError(
             f"self.trainer.{name}: a LightningModule in Shoal has no Trainer, and what stands in "
             f"for it offers {', '.join(known)}"
         )
 
     @property
     def current_epoch(self) -> int:
-        """Whole epochs trained so far."""
-        return int(self._seat.progress.epochs)
+        """The epoch at hand, from 0; in validation and at its end, the one that was trained."""
+        return int(self._seat.epoch)
 
     @property
     def global_step(self) -> int:
@@ -82,7 +99,7 @@ class TrainerStandIn:
     @property
     def is_last_batch(self) -> bool:
         """Whether the epoch ends with this batch."""
-        return bool(self._seat.progress.batches + 1 >= self.num_training_batches)
+        return bool(self._seat.is_last_batch)
 
     @property
     def optimizers(self) -> list[Optimizer]:
