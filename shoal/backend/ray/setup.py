@@ -51,6 +51,7 @@ class RaySetup:
     whole: bool = False
     since: Seconds = 0.0  # the time of the study at which this run begins
     metric: str | None = None  # the study's
+    mode: str | None = None  # the metric's
     checkpoint_every: Seconds = 30.0  # of a trial's training
     data_memory_gb: GiB = 2.0  # for prepared chunks, per slot
     # Per slot, for models at rest there (None: a quarter of the memory). The object store may take
@@ -149,6 +150,7 @@ class RaySetup:
             run=self.run,
             threads=self.threads,
             metric=self.metric,
+            mode=self.mode,
             checkpoint_every=self._durable_every(),
             data_memory_gb=self.data_memory_gb,
             state_memory_gb=resting,

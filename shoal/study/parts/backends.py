@@ -146,6 +146,7 @@ def _local(
         slot_memory_gb=limit,
         pace=pace_of(start.given),
         metric=setup.metric,
+        mode=setup.mode,
     )
     limits = CallLimits(options.hang_after, options.stuck_after)
     chunks, node = options.data_memory_gb, platform.node() or "here"
@@ -347,6 +348,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         whole=start.whole,
         since=start.since,
         metric=setup.metric,
+        mode=setup.mode,
         checkpoint_every=options.checkpoint_every,
         data_memory_gb=options.data_memory_gb,
         state_memory_gb=options.state_memory_gb,

@@ -71,8 +71,10 @@ class Schedule:
         """Whether the learning rate depends on the study's metric."""
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
-    def check_metric(self, metric: str | None) -> None:
+    def check_metric(self, metric: str | None, mode: str | None = None) -> None:
         """Whether the study's metric is what ReduceLROnPlateau is to follow.
+
+        `mode`: whether its least or its largest value is the best; None: nobody said.
 
         Raises:
             ValueError: no.
@@ -87,6 +89,13 @@ class Schedule:
             raise ValueError(
                 f"ReduceLROnPlateau follows the study's metric, {metric!r}; "
                 f"got monitor={self.monitor!r}: leave it out"
+            )
+        own = getattr(self.scheduler, "mode", None)
+        if mode not in (None, own):
+            raise ValueError(
+                f"ReduceLROnPlateau(mode={own!r}) follows the study's metric, {metric!r}, whose "
+                f"mode is {mode!r}: the rate would fall while the metric gets better. Give the "
+                f"scheduler mode={mode!r}, or the study mode={own!r}"
             )
 
     def before_step(self, samples: float, epoch: float) -> None:

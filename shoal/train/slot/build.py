@@ -53,7 +53,10 @@ class LaneBuilder:
             begin = perf_counter()
             lane = self._make(self._shards(trial), config)
             lane.found = found
-            lane.optimizing.check_metric(at.setup.metric or recipe.metric)
+            aim = at.setup.metric, at.setup.mode
+            if aim[0] is None:
+                aim = recipe.metric, recipe.mode
+            lane.optimizing.check_metric(*aim)
             signature = lane.signature  # a shard recipe's code says what is in it
 
         self._meter.record(signature, "build", perf_counter() - begin)

@@ -32,6 +32,8 @@ class StationSetup:
     threads: int = 1
     # the study's metric, which ReduceLROnPlateau follows
     metric: str | None = None
+    # "min" or "max": its best values; None: that is not checked
+    mode: str | None = None
     # seconds of training between durable states; 0: after every unit
     checkpoint_every: Seconds = 30.0
     # for prepared chunks

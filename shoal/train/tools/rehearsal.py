@@ -69,6 +69,7 @@ def rehearse(
     seed: int,
     device: str,
     metric: str | None,
+    mode: str | None = None,
 ) -> None:
     """Train a new model of this configuration on one batch, validate it, and throw it away.
 
@@ -87,7 +88,7 @@ def rehearse(
     delay_compiler()
     place = torch.device(device)
     rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
-    rehearsal.run(metric)
+    rehearsal.run(metric, mode)
 
 
 def _own_copy(recipe: Recipe) -> Recipe:
@@ -122,7 +123,7 @@ class _Rehearsal:
         self._device = device
         self._chunk: Columns | None = None  # that a step got last
 
-    def run(self, metric: str | None) -> None:
+    def run(self, metric: str | None, mode: str | None) -> None:
         """Train, validate, and look at what came out.
 
         That memory ran out is no mistake: the trial will say so.
@@ -132,7 +133,7 @@ class _Rehearsal:
         """
         try:
             with Rng(seed_of(self._config, self._seed), self._device):
-                self._run(metric)
+                self._run(metric, mode)
         except Mistake:
             raise
         except NotInSpaceError as error:
@@ -141,7 +142,7 @@ class _Rehearsal:
             if not no_room(error):
                 raise Mistake(said(error, self._described())) from error
 
-    def _run(self, metric: str | None) -> None:
+    def _run(self, metric: str | None, mode: str | None) -> None:
         key = data_key(self._recipe, self._config)
         few = self._few(key)
         lane = TrainingLane(
@@ -151,7 +152,7 @@ class _Rehearsal:
             device=self._device,
             epoch=float(self._data.samples),
         )
-        lane.optimizing.check_metric(metric)
+        lane.optimizing.check_metric(metric, mode)
         if few is None or hasattr(lane.model, "_orig_mod"):  # to compile takes long
             return
         stream = Stream(

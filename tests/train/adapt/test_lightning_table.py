@@ -320,6 +320,16 @@ class ReadsMetrics(Net):
         self.seen = self.trainer.callback_metrics["val_loss"]
 
 
+class Rising(Net):
+    """Follows the study's metric the wrong way round."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        schedule = ReduceLROnPlateau(optimizer, mode="max")
+        options = {"scheduler": schedule, "monitor": "val_loss"}
+        return {"optimizer": optimizer, "lr_scheduler": options}
+
+
 class Switches(Net):
     def on_train_epoch_start(self) -> None:
         self.automatic_optimization = False
@@ -334,6 +344,7 @@ class ClipsTwice(Clips):
     [
         (Stops, {}, "self.trainer.should_stop = True.*patience"),
         (ReadsMetrics, {}, "self.trainer.callback_metrics.*offers accumulate"),
+        (Rising, {}, r"ReduceLROnPlateau\(mode='max'\) follows .*'val_loss'.*'min'"),
         (
             ClipsTwice,
             {"gradient_clip_val": 0.5},

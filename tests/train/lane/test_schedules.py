@@ -1,5 +1,6 @@
 """What configure_optimizers may return, and when a scheduler is stepped."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from torch.optim.lr_scheduler import (
 )
 from train_kit import Linear, blobs, go, planned, station, trial
 
+import shoal
+from shoal.study.folder import StudyError
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import LRSchedule
 from shoal.train.recipe.unit import TrialError
@@ -221,6 +224,45 @@ def test_a_plateau_follows_the_studys_metric() -> None:
         lane("val_loss").schedule.check_metric("accuracy")
     with pytest.raises(ValueError, match="none is set: give metric="):
         lane("accuracy").schedule.check_metric(None)
+
+
+class Follows(Linear):
+    def data(self) -> Any:
+        return blobs()
+
+    def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+        optimizer = SGD(model.parameters(), lr=0.1)
+        return optimizer, ReduceLROnPlateau(optimizer, mode=config["plateau"])
+
+
+@pytest.mark.parametrize(
+    ("plateau", "mode", "refused"),
+    [("min", "max", True), ("max", "min", True), ("max", "max", False)],
+)
+def test_a_plateau_has_the_metrics_mode(
+    plateau: str, mode: str, refused: bool, tmp_path: Path
+) -> None:
+    space = {"plateau": shoal.grid([plateau])}
+    study = shoal.create_study(
+        Follows(), storage=tmp_path, metric="accuracy", mode=mode, search_space=space
+    )
+    if refused:
+        rule = (
+            rf"mode='{plateau}'\) follows the study's metric, 'accuracy', whose mode is"
+        )
+        with pytest.raises(StudyError, match=rule):
+            study.optimize(max_epochs=1, progress=False)
+        assert not study.folder.journal.exists()
+    else:
+        study.optimize(max_epochs=1, progress=False)
+        assert study.trials[0].status == "finished"
+
+
+def test_a_slot_refuses_a_plateau_of_another_mode() -> None:
+    """Not each configuration is rehearsed."""
+    what = trial(plateau="min")
+    with pytest.raises(TrialError, match="whose mode is 'max'"):
+        go(station(Follows(), blobs(), mode="max"), what, planned(blobs(), 1))
 
 
 def test_with_a_batch_per_slot_a_scheduler_may_not_count_steps() -> None:

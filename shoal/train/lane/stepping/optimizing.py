@@ -75,10 +75,10 @@ class Optimizing:
         """Whether an epoch's end changes anything."""
         return any(schedule.by_epoch for schedule in self.schedules)
 
-    def check_metric(self, metric: str | None) -> None:
-        """Raise ValueError if a scheduler is to follow another metric than the study's."""
+    def check_metric(self, metric: str | None, mode: str | None = None) -> None:
+        """Raise ValueError if a scheduler is to follow another metric, or it in another mode."""
         for schedule in self.schedules:
-            schedule.check_metric(metric)
+            schedule.check_metric(metric, mode)
 
     def before_step(self, samples: float, epoch: float) -> None:
         """Set the rates for the step that is due; see `Schedule.before_step`."""
