@@ -11,16 +11,17 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from operator import eq, is_
 from threading import RLock
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +169,15 @@ def has_step_hooks(optimizer: Optimizer) -> bool:
     return any(getattr(optimizer, name, None) for name in hooks)
 
 
+# attributes of optimizers by which torch notes that they stepped, to warn of wrong use
+OF_STEPS = (
+    "_opt_called",
+    "_step_count",
+    "_warned_capturable_if_run_uncaptured",
+    "_need_device_dtype_check_for_fused",
+)
+
+
 def call_stepped(optimizer: Any) -> None:
     """Tell torch that the optimizer steps, though its `step` is not called.
 
@@ -206,6 +216,68 @@ def has_hooks(of: nn.Module | Tensor) -> bool:
     else:
         names = [name for name in vars(of) if name.endswith("_hooks")]
     return any(getattr(of, name, None) for name in names if "state_dict" not in name)
+
+
+class ModuleParts(NamedTuple):
+    """A module's own parameters, buffers and modules, by name."""
+
+    parameters: dict[str, Any]
+    buffers: dict[str, Any]
+    modules: dict[str, Any]
+
+    def same(self, other: ModuleParts) -> bool:
+        """Whether they are the very same objects by the same names."""
+        return all(
+            len(mine) == len(theirs)
+            and all(map(eq, mine, theirs))
+            and all(map(is_, mine.values(), theirs.values()))
+            for mine, theirs in zip(self, other, strict=True)
+        )
+
+
+def parts_of_module(module: nn.Module) -> ModuleParts:
+    """The module's own parts, in copies; public calls leave out those that are None."""
+    return ModuleParts(
+        dict(module._parameters), dict(module._buffers), dict(module._modules)
+    )
+
+
+def unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The module's own buffers that are not part of its state dict."""
+    names = module._non_persistent_buffers_set
+    if not names:
+        return {}
+    found = module._buffers.items()
+    return {n: each for n, each in found if n in names and each is not None}
+
+
+def hook_boxes(of: nn.Module | Optimizer) -> list[Mapping[int, Any]]:
+    """Where the hooks of a module's, or an optimizer's, calls are registered."""
+    return [box for name, box in vars(of).items() if name.endswith("_hooks")]
+
+
+def hooks_in(boxes: Sequence[Mapping[int, Any]]) -> list[int]:
+    """The hooks that a user registered there: their ids."""
+    return [hook for box in boxes if box for hook in _users(box)]
+
+
+def own_hooks_of(tensor: Tensor) -> list[int]:
+    """The hooks that a user registered for this tensor's gradient: their ids."""
+    found: list[int] = []
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(tensor, name, None)
+        if hooks:
+            found += _users(hooks)
+    return found
+
+
+def _users(hooks: Mapping[int, Any]) -> list[int]:
+    """The ids of those hooks that are not Shoal's own."""
+    return [
+        id(hook)
+        for hook in hooks.values()
+        if not str(getattr(hook, "__module__", "")).startswith("shoal.")
+    ]
 
 
 # -- groups of processes ---------------------------------------------------------------------------

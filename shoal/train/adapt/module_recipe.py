@@ -20,10 +20,8 @@ from shoal.train.adapt.module.forms import recipe_form, scheduler_of
 from shoal.train.adapt.module.hooks import check_hooks, unfusable
 from shoal.train.adapt.module.kept import (
     KeptAttributes,
-    copied,
     leave_out_of_graph,
     metrics_in_training,
-    same,
 )
 from shoal.train.adapt.module.logged import ValidationLog
 from shoal.train.adapt.module.names import functions_of, names_in_steps, names_of
@@ -38,6 +36,7 @@ from shoal.train.adapt.module.seat import (
 )
 from shoal.train.adapt.terms import GivenData, Terms
 from shoal.train.data.data import Data
+from shoal.train.lane.model_changes import copied, same
 from shoal.train.recipe.adapted import Adapted, TrialProgress
 from shoal.train.recipe.bring import adopt
 from shoal.train.recipe.settings import Settings

@@ -17,6 +17,7 @@ from shoal.profile.pace import FORM
 from shoal.train.data.columns import Columns
 from shoal.train.lane import optimizers, tree
 from shoal.train.lane.device import kind_of
+from shoal.train.lane.model_changes import ModelChanges
 from shoal.train.lane.noted import Noted, named, named_values
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
@@ -70,6 +71,17 @@ class TrialModel:
         self.noted = Noted(self.settings.nan_patience)
         # hears what a lane does, where the recipe was made out of another library's code
         self.adapter = NoAdapter()
+        self.changes = self._changes()
+
+    def _changes(self) -> ModelChanges:
+        """What training changes from now on beside state dicts."""
+        optimizing = self.optimizing
+        return ModelChanges(
+            self.model,
+            optimizing.optimizers,
+            optimizing.schedules,
+            self.adapter.listens,
+        )
 
     def _check_schedule(self) -> None:
         if self.schedule.by_step and self.settings.batch_per_slot:
@@ -131,6 +143,7 @@ class TrialModel:
             "found": self.found,
             **tree.to_numpy(self.adapter.state()),
             **self.hooks.carried.saved(tree.to_numpy),
+            **self.changes.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -152,6 +165,7 @@ class TrialModel:
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
         self.hooks.carried.load(state, tree.to_torch, self.device)
+        self.changes.load(state, self.device)
 
     @property
     def bytes(self) -> int:
@@ -195,6 +209,7 @@ class TrainingLane(TrialModel):
         self.unreported = 0
         self._steps_itself = self.hooks.steps_itself
         self.adapter = adapter_of(self)
+        self.changes = self._changes()  # since the hooks at the start of training
 
     # -- training ----------------------------------------------------------------------------------
 
@@ -376,7 +391,9 @@ class TrainingLane(TrialModel):
 
         Raises:
             Diverged: too many steps in a row had a loss that is not finite.
+            ChangeError: training changed what no state of the trial can hold.
         """
+        self.changes.check()
         sums = self.noted.sums()
         samples = self.unreported
         self.unreported = 0

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from shoal.train.lane.tensors import bytes_of, from_parts, is_sparse, parts_of
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_MARK = "~"
+MARK = "~"
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -56,7 +56,7 @@ def to_torch(tree: Any, copy: bool = True) -> Any:
 
 def _mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """The tree with what the function makes of its leaves."""
-    if isinstance(tree, Mapping) and _MARK not in tree:
+    if isinstance(tree, Mapping) and MARK not in tree:
         items = {key: _mapped(value, leaf) for key, value in tree.items()}
         if isinstance(tree, Counter):
             return Counter(items)
@@ -88,7 +88,7 @@ def _exported(value: Any) -> Any:
 
 def _exported_tensor(tensor: Tensor) -> Any:
     if is_sparse(tensor):
-        marked: dict[str, Any] = {_MARK: _name(tensor.layout)}
+        marked: dict[str, Any] = {MARK: _name(tensor.layout)}
         marked["shape"] = list(tensor.shape)
         for name, part in parts_of(tensor.detach()).items():
             marked[name] = _exported(part)
@@ -98,7 +98,7 @@ def _exported_tensor(tensor: Tensor) -> Any:
     dtype = _name(tensor.dtype)
     if array.dtype.name == dtype:
         return array
-    return {_MARK: dtype, "bits": array}
+    return {MARK: dtype, "bits": array}
 
 
 def _name(kind: torch.dtype | torch.layout) -> str:
@@ -127,12 +127,12 @@ def _unmarked(marked: Mapping[str, Any], leaf: Callable[[Any], Any]) -> Tensor:
     """The tensor that a marked dict stands for."""
     if "bits" in marked:
         bits: Tensor = leaf(marked["bits"])
-        return bits.view(getattr(torch, marked[_MARK]))
+        return bits.view(getattr(torch, marked[MARK]))
     parts = {}
     for name, part in marked.items():
-        if name not in (_MARK, "shape"):
+        if name not in (MARK, "shape"):
             parts[name] = leaf(part)
-    return from_parts(marked[_MARK], parts, marked["shape"])
+    return from_parts(marked[MARK], parts, marked["shape"])
 
 
 def fits(tensor: Tensor, value: Any) -> bool:
@@ -141,9 +141,9 @@ def fits(tensor: Tensor, value: Any) -> bool:
         name = getattr(getattr(value, "dtype", None), "name", None)
         return _name(tensor.dtype) == name and bool(tensor.shape == value.shape)
     if "bits" in value:
-        same = _name(tensor.dtype) == value[_MARK]
+        same = _name(tensor.dtype) == value[MARK]
         return same and bool(tensor.shape == value["bits"].shape)
-    same = _name(tensor.layout) == value[_MARK]
+    same = _name(tensor.layout) == value[MARK]
     return same and bool(tensor.shape == tuple(value["shape"]))
 
 

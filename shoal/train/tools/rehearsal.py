@@ -205,6 +205,7 @@ class _Rehearsal:
                     deque(lane.feed(chunk), maxlen=0)
         with lane.rng:
             deque(lane.flush(), maxlen=0)
+        lane.changes.check()
         return {name: float(items[-1][1]) for name, items in lane.noted.take().items()}
 
     def _check_trained(self, lane: TrainingLane, loss: float) -> None:

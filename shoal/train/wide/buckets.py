@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class Buckets:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
+        self._all = [*dict.fromkeys(parameters)]
+        self.parameters = [p for p in self._all if p.requires_grad]
         self._buckets = [_Bucket(some) for some in _parted(self.parameters[::-1])]
         self._group: Group | None = None  # while sums may begin
         self._tell: Tell | None = None
@@ -50,6 +52,12 @@ class Buckets:
         self._lost = None
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
+
+    @property
+    def fit(self) -> bool:
+        """Whether just these parameters need a gradient now."""
+        now = [p for p in self._all if p.requires_grad]
+        return len(now) == len(self.parameters) and all(map(is_, now, self.parameters))
 
     def flush(self) -> None:
         """The backward pass is over, or there was none: begin the sums that have not begun."""

@@ -171,6 +171,7 @@ def light(lane: TrainingLane) -> Mapping[str, Any]:
         "groups": tree.to_numpy(groups),
         "scheduler": lane.schedule.state(),
         "rng": tree.to_numpy(lane.rng.state()),
+        **lane.changes.state(),
     }
 
 
@@ -207,3 +208,4 @@ def _take_light(lane: TrainingLane, given: Mapping[str, Any]) -> None:
                 group[key] = value
     lane.schedule.load(given["scheduler"])
     lane.rng.load(given["rng"])
+    lane.changes.load(given, lane.device)

@@ -182,6 +182,7 @@ class Wide:
         self._pass.fit(lane, width)
         with blaming():
             lane.begin(self._reader.samples, at=self.position)
+        self._step.refit()
         self._reader.seek(self.position)
 
     def _connect(self, seat: Seat) -> None:

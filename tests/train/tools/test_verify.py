@@ -2,6 +2,7 @@
 
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -135,8 +136,9 @@ def test_a_recipe_that_holds_state_is_found_out() -> None:
 def test_a_recipe_whose_model_hides_state_is_found_out() -> None:
     class Hiding(Small):
         def training_step(self, model: Any, batch: Any) -> Any:
-            model.calls = getattr(model, "calls", 0) + 1
-            return super().training_step(model, batch) * model.calls
+            calls = vars(model).setdefault("_calls", SimpleNamespace(number=0))
+            calls.number += 1
+            return super().training_step(model, batch) * calls.number
 
     assert failing(Hiding(batch_size=4)) == {"same after a move"}
 

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from shoal.train.adapt.kinds import is_metric
+from shoal.train.lane.model_changes import copied, same
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 # attributes that torch, Lightning and Shoal set
 THEIRS = set(vars(nn.Module())) | {"shoal_seat", "shoal_read"}
-WARNED: set[tuple[type, str]] = set()
 
 
 class KeptAttributes:
     """The plain attributes of a module, and what has become of them since `configure_model`.
 
-    Numbers, texts, tensors, arrays, and lists, tuples and dicts of them are kept. Of other objects
-    only that they were replaced can be told, and a warning says so.
+    Numbers, texts, tensors, arrays, and lists, tuples and dicts of them are kept. Other objects
+    that change are refused: see `lane.model_changes`, which also keeps what belongs to the modules
+    within.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._begun = _plain_attributes(module)
-        self._objects = {name: id(value) for name, value in _objects(module)}
 
     def changed(self, module: nn.Module) -> dict[str, Any]:
         """The attributes that are new or have other values, and the metrics that were updated."""
-        self._warn_of_objects(module)
         attributes = {
             name: value
             for name, value in _attributes(module)
@@ -51,20 +48,6 @@ class KeptAttributes:
             vars(module).pop(name, None)
         _restore_metrics(module, kept["metrics"])
 
-    def _warn_of_objects(self, module: nn.Module) -> None:
-        """Say once which attributes hold new objects that cannot be kept."""
-        kind = type(module)
-        for name, value in _objects(module):
-            if self._objects.get(name) == id(value) or (kind, name) in WARNED:
-                continue
-            WARNED.add((kind, name))
-            warnings.warn(
-                f"{kind.__name__} sets self.{name} in training to a {type(value).__name__}, which "
-                "is not part of the trial's state: it is lost when the trial moves to another "
-                "slot or is resumed. Keep numbers, tensors, or lists and dicts of them",
-                stacklevel=2,
-            )
-
 
 def _plain_attributes(module: nn.Module) -> dict[str, Any]:
     """Copies of the plain attributes."""
@@ -78,13 +61,6 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _objects(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The module's own attributes that are not plain; Lightning's own ones are left out."""
-    for name, value in vars(module).items():
-        if name not in THEIRS and not name.startswith("_") and not is_plain(value):
-            yield name, value
-
-
 def is_plain(value: Any) -> bool:
     """Whether the value can be part of a trial's state."""
     if isinstance(value, Mapping):
@@ -95,36 +71,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return type(value) in (list, tuple) and all(map(is_plain, value))
     return type(value) in PLAIN or isinstance(value, Tensor | np.ndarray | np.generic)
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are equal to the last bit."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one.detach(), other.detach())
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and bool(np.array_equal(one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(
-            same(value, other[key]) for key, value in one.items()
-        )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
-
-
-def copied(value: Any) -> Any:
-    """A copy of a plain value that shares no memory with it, and no gradient."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        return {key: copied(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(copied, value))
-    return value
 
 
 def metrics_in_training(module: nn.Module, names: frozenset[str] | None) -> list[str]:

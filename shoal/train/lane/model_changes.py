@@ -1,0 +1,637 @@
+"""What training changes of a model and its optimizers that no `state_dict()` holds.
+
+Kept with the trial's state: `requires_grad`, training flags, plain attributes (numbers, texts,
+tensors, arrays, lists, tuples, dicts), and buffers that are not persistent. Whatever else changes
+is refused (`ChangeError`): a trial that is resumed, or moved to another slot, would go on without.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import is_
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from shoal.train import private
+from shoal.train.lane import tree
+from shoal.train.lane.schedules import Schedule
+from shoal.train.lane.tensors import is_sparse
+from shoal.train.recipe.shard import ShardModel
+
+PLAIN = (bool, int, float, str, type(None))
+ARRAY = "~array"  # marks an array of NumPy's among the tensors of a state
+KIND = "kind"
+DEEP = 5  # levels of an object that are looked at
+# attributes of every optimizer, which torch keeps or Shoal looks at by themselves
+OF_OPTIMIZERS = frozenset({"state", "param_groups", "step", *private.OF_STEPS})
+# the attribute of modules whose attributes an adapter keeps: see `adapt.module.kept`
+SEAT = "shoal_seat"
+BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
+
+
+class ChangeError(ValueError):
+    """Training changed something that is not part of a trial's state."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(
+            f"training changed {what}, which no state of the trial can hold: resumed, or moved to "
+            f"another slot, the trial would go on without that; {remedy}"
+        )
+
+
+class ModelChanges:
+    """What has become of a model and its optimizers since they were configured."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        schedules: Sequence[Schedule],
+        adapted: bool,
+    ) -> None:
+        own = _Tensors(model)
+        self._modules: list[_Module] = []
+        # what is in a shard recipe's model is its own affair, and so is its state
+        own_modules = () if isinstance(model, ShardModel) else model.named_modules()
+        for name, module in own_modules:
+            if adapted and _is_metric(module):
+                continue  # the adapter keeps its state
+            kept = adapted and module is model and SEAT in vars(module)
+            self._modules.append(_Module(name, module, own, kept))
+        self._parameters = dict(model.named_parameters())
+        self._trained = [p.requires_grad for p in self._parameters.values()]
+        self._optimizers = [_Optimizer(each, own) for each in optimizers]
+        self._schedules = [_Scheduler(each, own) for each in schedules]
+
+    def check(self) -> None:
+        """Look whether all changes can be kept.
+
+        Raises:
+            ChangeError: one cannot; the first one is named.
+        """
+        for module in self._modules:
+            module.check()
+        for optimizer in self._optimizers:
+            optimizer.check()
+        for schedule in self._schedules:
+            schedule.check()
+
+    def state(self) -> dict[str, Any]:
+        """The changes as part of a trial's state; {} where there are none.
+
+        Raises:
+            ChangeError: as `check`.
+        """
+        self.check()
+        saved: dict[str, Any] = {}
+        trained = {
+            name: parameter.requires_grad
+            for (name, parameter), was in zip(
+                self._parameters.items(), self._trained, strict=True
+            )
+            if parameter.requires_grad != was
+        }
+        if trained:
+            saved["requires_grad"] = trained
+        modules = {each.name: each.state() for each in self._modules}
+        modules = {name: state for name, state in modules.items() if state}
+        if modules:
+            saved["modules"] = modules
+        optimizers = [each.attributes.state() for each in self._optimizers]
+        if any(optimizers):
+            saved["optimizers"] = optimizers
+        return {"changes": tree.to_numpy(saved)} if saved else {}
+
+    def load(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Make all what it was when `state` gave this; earlier versions kept nothing of it."""
+        saved = tree.to_torch(state.get("changes", {}))
+        trained = saved.get("requires_grad", {})
+        for (name, parameter), was in zip(
+            self._parameters.items(), self._trained, strict=True
+        ):
+            parameter.requires_grad_(trained.get(name, was))
+        modules = saved.get("modules", {})
+        for module in self._modules:
+            module.load(modules.get(module.name, {}), device)
+        optimizers = saved.get("optimizers", [{}] * len(self._optimizers))
+        for optimizer, own in zip(self._optimizers, optimizers, strict=False):
+            optimizer.attributes.load(own, device)
+
+
+class _Tensors:
+    """The model's own parameters and buffers, and the memory that they lie in."""
+
+    def __init__(self, model: nn.Module) -> None:
+        tensors = [*model.parameters(), *model.buffers()]
+        self._keep = tensors  # so that no id is used twice
+        self._ids = {id(tensor) for tensor in tensors}
+        self._memory = {_memory(tensor) for tensor in tensors} - {0}
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        own = isinstance(tensor, nn.Parameter) or id(tensor) in self._ids
+        return own or _memory(tensor) in self._memory
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where the tensor's memory begins; 0: it has none, or none of one piece."""
+    if type(tensor) not in (Tensor, nn.Parameter) or is_sparse(tensor):
+        return 0
+    return tensor.untyped_storage().data_ptr()
+
+
+class _Attributes:
+    """The attributes of a module or an optimizer, and what they were at first.
+
+    `skip`: names that are looked at elsewhere.
+    """
+
+    def __init__(
+        self, of: Any, what: str, own: _Tensors, skip: frozenset[str], kept: bool
+    ) -> None:
+        self._of = of
+        self._what = what
+        self._own = own
+        self._skip = skip
+        # whether an adapter keeps the plain ones, but for the training flag
+        self._kept = kept
+        now = vars(of)
+        self._first = list(now.values())
+        self._plain: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {}
+        # attributes that can change while they stay the same object
+        self._deep: list[str] = []
+        for name, value in now.items():
+            if name in skip:
+                continue
+            if self._is_plain(value):
+                self._plain[name] = copied(value)
+                if not isinstance(value, PLAIN):
+                    self._deep.append(name)
+            elif not name.startswith("_"):
+                self._objects[name] = self._digest(value)
+                if not isinstance(value, (nn.Module, *FIXED)):
+                    self._deep.append(name)
+        self._originals = {name: now[name] for name in self._plain}
+
+    @property
+    def _same(self) -> bool:
+        """Whether certainly nothing has changed; the usual case, and cheap."""
+        now = vars(self._of)
+        return (
+            not self._deep
+            and len(now) == len(self._first)
+            and all(map(is_, now.values(), self._first))
+        )
+
+    def check(self) -> None:
+        """Raise ChangeError if an object that is not plain is new, gone or another one."""
+        if self._same:
+            return
+        objects = {
+            name: value
+            for name, value in vars(self._of).items()
+            if not name.startswith("_")
+            and name not in self._skip
+            and not self._is_plain(value)
+        }
+        for name, value in objects.items():
+            before = self._objects.get(name, self)
+            if before is self or self._digest(value) != before:
+                raise ChangeError(
+                    f"the attribute {name!r} of {self._what} (now a {type(value).__name__})",
+                    "keep such things as numbers, texts, tensors, lists or dicts; an object that "
+                    "no later step reads may have a name that begins with an underscore",
+                )
+        for name in self._objects:
+            if name not in objects and name not in vars(self._of):
+                raise ChangeError(
+                    f"{self._what}: the attribute {name!r} is gone", BUILD
+                )
+
+    def state(self) -> dict[str, Any]:
+        """The plain attributes that are new or changed, and the names of those that are gone."""
+        if self._same:
+            return {}
+        changed: dict[str, Any] = {}
+        there: list[str] = []  # names of those that lie on a device
+        now = vars(self._of)
+        for name, value in now.items():
+            if name in self._skip or not self._is_plain(value) or self._is_kept(name):
+                continue
+            if name in self._plain and same(value, self._plain[name]):
+                continue
+            changed[name] = _encoded(value)
+            if any(tensor.device.type != "cpu" for tensor in _tensors_in(value)):
+                there.append(name)
+        gone = [n for n in self._plain if n not in now and not self._is_kept(n)]
+        saved: dict[str, Any] = {}
+        if changed:
+            saved["attributes"] = changed
+        if there:
+            saved["on_device"] = there
+        if gone:
+            saved["gone"] = gone
+        return saved
+
+    def load(self, saved: Mapping[str, Any], device: torch.device) -> None:
+        """Make the plain attributes what they were when `state` gave this."""
+        if not saved and self._same:
+            return
+        now = vars(self._of)
+        for name in [n for n in now if n not in self._skip and not self._is_kept(n)]:
+            if name not in self._plain and self._is_plain(now[name]):
+                del now[name]
+        for name, first in self._plain.items():
+            if not self._is_kept(name):
+                now[name] = self._renewed(name, first)
+        for name, value in saved.get("attributes", {}).items():
+            place = device if name in saved.get("on_device", ()) else None
+            now[name] = self._renewed(name, _decoded(value, place))
+        for name in saved.get("gone", ()):
+            now.pop(name, None)
+
+    def _renewed(self, name: str, value: Any) -> Any:
+        """The value; a tensor in its first one's memory, which an optimizer may step."""
+        first = self._originals.get(name)
+        if isinstance(first, Tensor) and isinstance(value, Tensor):
+            alike = first.shape == value.shape and first.dtype == value.dtype
+            if alike and not is_sparse(first) and not is_sparse(value):
+                with torch.no_grad():
+                    first.copy_(value)
+                return first
+        return copied(value)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether an adapter keeps this one."""
+        return self._kept and name != "training"
+
+    def _is_plain(self, value: Any) -> bool:
+        """Whether the value can be part of a trial's state by itself."""
+        if type(value) in PLAIN:
+            return True
+        if isinstance(value, Tensor):
+            return type(value) is Tensor and value not in self._own
+        if type(value) is dict:
+            texts = all(type(key) in (str, int) and key != tree.MARK for key in value)
+            return texts and all(map(self._is_plain, value.values()))
+        if type(value) in (list, tuple):
+            return all(map(self._is_plain, value))
+        if isinstance(value, np.ndarray):
+            return value.dtype.kind in "biuf"
+        return isinstance(value, np.generic) and value.dtype.kind in "biuf"
+
+    def _digest(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind
+        """Equal as long as the object is the same, as far as it can be looked into."""
+        deeper = partial(self._digest, depth=depth + 1)
+        if type(value) in PLAIN or isinstance(value, (bytes, complex)):
+            return value
+        if depth > DEEP or isinstance(value, (nn.Module, Optimizer, *FIXED)):
+            return id(value)
+        state = _random_state(value)
+        if state is not None:
+            return state
+        if isinstance(value, Tensor):
+            return (
+                id(value) if value in self._own else (id(value), private.writes(value))
+            )
+        if isinstance(value, (np.ndarray, np.generic)):
+            return value.tobytes()
+        if isinstance(value, Mapping):
+            keys = tuple(map(repr, value))
+            return type(value), keys, tuple(map(deeper, value.values()))
+        if isinstance(value, (set, frozenset)):
+            return frozenset(map(repr, value))
+        if isinstance(value, Sequence) or hasattr(type(value), "popleft"):
+            return type(value), tuple(map(deeper, value))
+        if isinstance(value, MethodType):
+            return value.__func__, id(value.__self__)
+        if isinstance(value, FunctionType):
+            cells = [_content(cell) for cell in value.__closure__ or ()]
+            values = (*(value.__defaults__ or ()), *cells)
+            return value.__code__, tuple(map(deeper, values))
+        if not _is_users(type(value)):
+            return id(value)
+        try:
+            inner = vars(value)
+        except Exception:  # noqa: BLE001 - what such a class raises is its own affair
+            return id(value)
+        parts = {n: each for n, each in inner.items() if not n.startswith("_")}
+        return type(value), deeper(parts)
+
+
+# what is looked at by its identity alone
+FIXED = (ModuleType, BuiltinFunctionType, type, torch.dtype, torch.device)
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a user wrote the class: objects of libraries note things that change nothing."""
+    if kind is SimpleNamespace:
+        return True
+    file = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+    root = kind.__module__.partition(".")[0]
+    installed = any(part in file for part in ("site-packages", "dist-packages"))
+    return root not in sys.stdlib_module_names and not installed
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is not filled yet
+        return None
+
+
+def _random_state(value: Any) -> Any:
+    """The state of a random generator; None of other objects."""
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state(legacy=False))
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    return None
+
+
+class _Module:
+    """One module of the model: its attributes, parameters, buffers, modules and hooks."""
+
+    def __init__(self, name: str, module: nn.Module, own: _Tensors, kept: bool) -> None:
+        self.name = name
+        self._module = module
+        self._what = f"the model's {name}" if name else "the model"
+        inner = frozenset(vars(nn.Module())) - {"training"}
+        skip = inner | {SEAT, "shoal_read", "outside_graph"}
+        self._attributes = _Attributes(module, self._what, own, skip, kept)
+        self._class = type(module)
+        self._parts = private.parts_of_module(module)
+        self._forms = _forms(self._parts)
+        self._boxes = private.hook_boxes(module)
+        self._hooks = private.hooks_in(self._boxes)
+        self._unsaved = {
+            name: buffer.detach().clone()
+            for name, buffer in private.unsaved_buffers(module).items()
+        }
+
+    def check(self) -> None:
+        """Raise ChangeError for what cannot be kept."""
+        module = self._module
+        self._attributes.check()
+        if type(module) is not self._class:
+            raise ChangeError(
+                f"the class of {self._what} from {self._class.__name__} to "
+                f"{type(module).__name__} (a parametrization?)",
+                BUILD,
+            )
+        parts = private.parts_of_module(module)
+        if not parts.same(self._parts) or _forms(parts) != self._forms:
+            self._refuse_parts(parts)
+        if private.unsaved_buffers(module).keys() != self._unsaved.keys():
+            raise ChangeError(f"which buffers of {self._what} are persistent", BUILD)
+        if private.hooks_in(self._boxes) != self._hooks:
+            raise ChangeError(
+                f"the hooks of {self._what}",
+                "register them in configure_model, or remove them in the step that adds them",
+            )
+
+    def _refuse_parts(self, parts: private.ModuleParts) -> None:
+        """Raise ChangeError if a parameter, buffer or module came, went, or became another."""
+        forms = _forms(parts)
+        for kind, before, now in zip(parts._fields, self._parts, parts, strict=True):
+            for name in {**before, **now}:
+                place = (kind, name)
+                was, is_now = self._forms.get(place), forms.get(place)
+                replaced = kind != "buffers" and before.get(name) is not now.get(name)
+                if was == is_now and not replaced:
+                    continue
+                done = "is another one"
+                if was is None or is_now is None:
+                    done = "is new" if was is None else "is gone"
+                elif was != is_now:
+                    done = f"was {_described(was)}, and is {_described(is_now)}"
+                raise ChangeError(
+                    f"{self._what}: the {kind[:-1]} {name!r} {done}",
+                    "build it in configure_model, as it is to be in the whole training; what is "
+                    "to be trained later can wait with requires_grad_(False)",
+                )
+        self._parts = parts  # with other buffers of the same form
+
+    def state(self) -> dict[str, Any]:
+        """What of it is to be kept."""
+        saved = self._attributes.state()
+        buffers = {
+            name: buffer
+            for name, buffer in private.unsaved_buffers(self._module).items()
+            if not same(buffer, self._unsaved[name])
+        }
+        return {**saved, "buffers": buffers} if buffers else saved
+
+    def load(self, saved: Mapping[str, Any], device: torch.device) -> None:
+        """Make it what it was when `state` gave this."""
+        self._attributes.load(saved, device)
+        values = {**self._unsaved, **saved.get("buffers", {})}
+        for name, buffer in private.unsaved_buffers(self._module).items():
+            with torch.no_grad():
+                buffer.copy_(values[name])
+
+
+def _forms(parts: private.ModuleParts) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """The forms of a module's own parts, by kind and name; those that are None have none."""
+    return {
+        (kind, name): _form(part)
+        for kind, some in zip(parts._fields, parts, strict=True)
+        for name, part in some.items()
+        if part is not None
+    }
+
+
+def _form(part: Any) -> tuple[Any, ...]:
+    """A tensor's form, and its hooks; a module's class."""
+    if not isinstance(part, Tensor):
+        return (type(part),)
+    return (part.dtype, part.shape, part.device, *private.own_hooks_of(part))
+
+
+def _described(form: tuple[Any, ...]) -> str:
+    """A form in words."""
+    if len(form) == 1:
+        return str(form[0].__name__)
+    dtype, shape, device, *hooks = form
+    more = f" with {len(hooks)} hooks" if hooks else ""
+    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)} on {device}{more}"
+
+
+class _Optimizer:
+    """One optimizer: its groups, its hooks, and its attributes."""
+
+    def __init__(self, optimizer: Optimizer, own: _Tensors) -> None:
+        self._optimizer = optimizer
+        self._what = f"the optimizer {type(optimizer).__name__}"
+        skip = OF_OPTIMIZERS | {
+            name
+            for name, value in vars(optimizer).items()
+            if isinstance(value, Optimizer) or name.endswith("_hooks")
+        }
+        self.attributes = _Attributes(optimizer, self._what, own, skip, kept=False)
+        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        self._keys = [set(group) for group in optimizer.param_groups]
+        self._boxes = private.hook_boxes(optimizer)
+        self._hooks = private.hooks_in(self._boxes)
+
+    def check(self) -> None:
+        """Raise ChangeError for what cannot be kept."""
+        optimizer = self._optimizer
+        self.attributes.check()
+        groups = optimizer.param_groups
+        if len(groups) != len(self._groups):
+            raise ChangeError(
+                f"{self._what}: it had {len(self._groups)} parameter groups, and has {len(groups)}",
+                "give it all groups in configure_optimizers; parameters that wait have "
+                "requires_grad False, or their group lr 0, until their time comes",
+            )
+        for number, (group, before) in enumerate(
+            zip(groups, self._groups, strict=True)
+        ):
+            now = group["params"]
+            if len(now) != len(before) or not all(map(is_, now, before)):
+                raise ChangeError(
+                    f"{self._what}: the parameters of its group {number}",
+                    "give each parameter its group in configure_optimizers; parameters that wait "
+                    "have requires_grad False until their time comes",
+                )
+            gone = self._keys[number] - set(group)
+            if gone:
+                raise ChangeError(
+                    f"{self._what}: its group {number} has lost {', '.join(sorted(gone))}",
+                    BUILD,
+                )
+        if private.hooks_in(self._boxes) != self._hooks:
+            raise ChangeError(
+                f"the hooks of {self._what}", "register them in configure_optimizers"
+            )
+
+
+class _Scheduler:
+    """One schedule: the functions that its rates come from, which no state has."""
+
+    def __init__(self, schedule: Schedule, own: _Tensors) -> None:
+        self._schedule = schedule
+        self._first = schedule.scheduler
+        self._functions = _functions(self._first)
+
+    def check(self) -> None:
+        """Raise ChangeError if one is another."""
+        now = _functions(self._schedule.scheduler)
+        alike = len(now) == len(self._functions) and all(map(is_, now, self._functions))
+        if self._schedule.scheduler is not self._first or not alike:
+            raise ChangeError(
+                f"the functions of the scheduler {type(self._first).__name__}",
+                "let one function give the rates of the whole training",
+            )
+
+
+def _functions(scheduler: Any) -> list[Any]:
+    """The functions and schedulers that a torch scheduler holds; its numbers are in its state."""
+    if not isinstance(scheduler, LRScheduler):
+        return []
+    found: list[Any] = [scheduler, scheduler.optimizer]
+    for name, value in vars(scheduler).items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, LRScheduler):
+                found += _functions(each)
+            elif callable(each) and name != "step" and not name.startswith("_"):
+                # bound methods are made anew at each look
+                found.append(getattr(each, "__func__", each))
+    return found
+
+
+def _is_metric(module: nn.Module) -> bool:
+    """Whether it is one of torchmetrics' objects."""
+    return hasattr(module, "metric_state")
+
+
+# -- plain values ----------------------------------------------------------------------------------
+
+
+def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
+    """Whether two values are equal to the last bit; values that are not plain: the same object."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        forms = one.dtype == other.dtype and one.device == other.device
+        return forms and torch.equal(one.detach(), other.detach())
+    if isinstance(one, np.ndarray | np.generic):
+        alike = one.dtype == other.dtype and one.shape == other.shape
+        return bool(alike and one.tobytes() == other.tobytes())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            same(value, other[key]) for key, value in one.items()
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if not isinstance(one, PLAIN):
+        return one is other
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def copied(value: Any) -> Any:
+    """A copy of a plain value that shares no memory with it, and no gradient."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(copied, value))
+    return value
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a plain value."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(each)
+
+
+def _encoded(value: Any) -> Any:
+    """The value with marked tensors for its arrays, which would come back as tensors."""
+    if isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        return {ARRAY: np.array(value), KIND: kind}
+    if isinstance(value, dict):
+        return {key: _encoded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encoded, value))
+    return value
+
+
+def _decoded(value: Any, device: torch.device | None) -> Any:
+    """The value before `_encoded`, its tensors on the device."""
+    if isinstance(value, Tensor):
+        return value if device is None else value.to(device)
+    if isinstance(value, dict):
+        if ARRAY in value:
+            array = tree.view_of(value[ARRAY]).copy()
+            return array if value[KIND] == "array" else array[()]
+        return {key: _decoded(each, device) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_decoded(each, device) for each in value)
+    return value

@@ -1,0 +1,353 @@
+"""What training changes outside state dicts: a trial that is resumed or moved keeps it, or fails.
+
+Each case is trained for three epochs at one slot, and with its state carried to a new slot after
+each visit, as text of a pickle: the states at the end are equal to the bit, or the first unit that
+makes the change ends the trial.
+"""
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+from torch.utils.data import DataLoader, TensorDataset
+from train_kit import blobs, drive, planned, station, trial
+
+import shoal
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.unit import TrialError, Unit
+from shoal.train.tools.verify import compare
+
+DATA = blobs(shards=1)
+ROWS = DATA.read(DATA.shards[0])
+Change = Callable[[Any, Any], Any]  # of a model, and its optimizer
+
+
+class Net(nn.Module):
+    """With something of every kind that a step can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.2)
+        self.unused = nn.Linear(1, 1)
+        self.last = nn.Linear(8, 3)
+        self.register_buffer("scale", torch.ones(8))
+        self.register_buffer("hidden", torch.ones(8), persistent=False)
+        self.temperature = 1.0
+        self.history = [1.0]
+        self.average = torch.zeros(8)
+        self.array = np.ones(8, dtype="f4")
+        self.number = np.float32(1.0)
+        self.act = torch.tanh
+        self.helper = SimpleNamespace(factor=1.0)
+        self.recent = deque([1.0], maxlen=2)
+        self.draws = np.random.default_rng(0)
+
+    def forward(self, x: Any) -> Any:
+        x = self.drop(self.norm(self.first(x)))
+        x = self.act(x) * self.scale * self.hidden * self.helper.factor
+        x = x + self.average * sum(self.history) + torch.from_numpy(self.array)
+        return self.last(x) / (self.temperature * float(self.number) * sum(self.recent))
+
+
+def _set(path: str, value: Callable[[Any], Any]) -> Change:
+    """Give an attribute the value that comes of the one before."""
+
+    def change(model: Any, _: Any) -> None:
+        *owners, name = path.split(".")
+        for owner in owners:
+            model = getattr(model, owner)
+        setattr(model, name, value(getattr(model, name)))
+
+    return change
+
+
+def _group(model: Any, optimizer: Any) -> None:
+    """Move a parameter to a group of its own."""
+    last = optimizer.param_groups[0]["params"].pop()
+    optimizer.add_param_group({"params": [last], "lr": 0.5})
+
+
+def _extra(_: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["lr"] *= 0.5 * optimizer.param_groups[0].get("extra", 1.0)
+    optimizer.param_groups[0]["extra"] = 0.9
+
+
+def _average(model: Any, _: Any) -> None:
+    model.average = 0.5 * model.average + model.first.weight.detach().mean(1)
+
+
+def _non_persistent(model: Any, _: Any) -> None:
+    model.hidden.mul_(0.9)
+
+
+KEPT: dict[str, Change] = {
+    "frozen": lambda model, _: model.first.requires_grad_(False),
+    "thawed": lambda model, _: model.last.requires_grad_(True),
+    "frozen norm": lambda model, _: model.norm.eval(),
+    "no dropout": lambda model, _: model.drop.eval(),
+    "dropout p": _set("drop.p", lambda p: p * 0.7),
+    "momentum": _set("norm.momentum", lambda momentum: momentum * 0.5),
+    "temperature": _set("temperature", lambda t: t * 1.1),
+    "new attribute": lambda model, _: setattr(
+        model, "temperature", 1 + setdefault(model, "calls")
+    ),
+    "history": lambda model, _: model.history.append(0.1),
+    "average": _average,
+    "array": _set("array", lambda array: array * np.float32(1.1)),
+    "array in place": lambda model, _: model.array.__imul__(np.float32(1.1)),
+    "NumPy number": _set("number", lambda number: number * np.float32(1.1)),
+    "buffer": _set("scale", lambda scale: scale * 0.9),
+    "non-persistent buffer": _non_persistent,
+    "other non-persistent buffer": _set("hidden", lambda hidden: hidden * 0.9),
+    "group's numbers": _extra,
+    "optimizer's attribute": lambda model, optimizer: setattr(
+        model, "temperature", 1 + setdefault(optimizer, "calls")
+    ),
+}
+REFUSED: dict[str, tuple[Change, str]] = {
+    "function": (_set("act", lambda _: torch.relu), "attribute 'act' of the model"),
+    "helper": (lambda model, _: vars(model.helper).update(factor=2.0), "'helper'"),
+    "deque": (lambda model, _: model.recent.append(2.0), "'recent'"),
+    "generator": (lambda model, _: model.draws.random(), "'draws'"),
+    "new object": (lambda model, _: setattr(model, "more", object()), "'more'"),
+    "new parameter": (
+        lambda model, _: setattr(model, "bias", nn.Parameter(torch.ones(1))),
+        "the parameter 'bias' is new",
+    ),
+    "other parameter": (
+        _set("last.weight", lambda weight: nn.Parameter(weight.detach().clone())),
+        "last: the parameter 'weight' is another one",
+    ),
+    "new module": (
+        lambda model, _: model.add_module("more", nn.ReLU()),
+        "the module 'more' is new",
+    ),
+    "other module": (
+        _set("last", lambda _: nn.Linear(8, 3)),
+        "the module 'last' is another one",
+    ),
+    "no module": (_set("norm", lambda _: nn.Identity()), "the module 'norm'"),
+    "new buffer": (
+        lambda model, _: model.register_buffer("more", torch.ones(1)),
+        "the buffer 'more' is new",
+    ),
+    "other buffer": (
+        _set("scale", lambda _: torch.ones(1)),
+        r"'scale' was float32 \(8,\) on cpu, and is float32 \(1,\)",
+    ),
+    "dtype": (lambda model, _: model.unused.double(), "'weight' was"),
+    "hook": (
+        lambda model, _: model.last.register_forward_hook(lambda *_: None),
+        "the hooks of the model.*last",
+    ),
+    "parameter's hook": (
+        lambda model, _: model.last.weight.register_hook(lambda grad: grad * 2),
+        "last: the parameter 'weight' was float32.* with 1 hooks",
+    ),
+    "parametrization": (
+        lambda model, _: parametrizations.weight_norm(model.last),
+        "the model.*last",
+    ),
+    "pruning": (
+        lambda model, _: prune.l1_unstructured(model.last, "weight", 0.5),
+        "the model.*last",
+    ),
+    "new group": (_group, "had 1 parameter groups, and has 2"),
+    "shorter group": (
+        lambda _, optimizer: optimizer.param_groups[0]["params"].pop(),
+        "the parameters of its group 0",
+    ),
+    "group's key": (
+        lambda _, optimizer: optimizer.param_groups[0].pop("initial_lr"),
+        "its group 0 has lost initial_lr",
+    ),
+    "optimizer's hook": (
+        lambda _, optimizer: optimizer.register_step_pre_hook(lambda *_: None),
+        "the hooks of the optimizer SGD",
+    ),
+}
+
+
+def setdefault(of: Any, name: str) -> int:
+    """Count the calls on the object itself."""
+    vars(of)[name] = vars(of).get(name, 0) + 1
+    return int(vars(of)[name])
+
+
+class Changing(Recipe):
+    """Makes the change at the first step after each epoch."""
+
+    batch_size = 16
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return Net()
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        if config.get("thawed"):
+            model.last.requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer.param_groups[0]["initial_lr"] = 0.1
+        model._optimizer = (optimizer,)
+        return optimizer
+
+    def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
+        if epoch >= 1:
+            self.change(model, model._optimizer[0])
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+def lightning(change: Change) -> Recipe:
+    """The same as a LightningModule, whose net is within it."""
+    package = pytest.importorskip("lightning")
+
+    class Module(package.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self, thawed: bool = False) -> None:
+            super().__init__()
+            self.net = Net()
+            if thawed:
+                self.net.last.requires_grad_(False)
+
+        def on_train_batch_start(self, batch: Any, number: int) -> None:
+            if self.current_epoch >= 1:
+                change(self.net, self.optimizers())
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            score = (self.net(batch[0]).argmax(1) == batch[1]).float().mean()
+            self.log("accuracy", score)
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            optimizer.param_groups[0]["initial_lr"] = 0.1
+            return optimizer
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(TensorDataset(*map(torch.from_numpy, ROWS)), 16)
+
+        val_dataloader = train_dataloader
+
+    return shoal.lightning(Module)
+
+
+def trained(recipe: Recipe, hops: bool, **config: Any) -> Any:
+    """The state after three epochs at one slot, or at a new one for each visit."""
+    data = DATA if isinstance(recipe, Changing) else recipe.data()
+    one = station(recipe, data)
+    made: tuple[Any, ...] = ()
+    state = None
+    for visit in planned(data, 3):
+        if hops:
+            one = station(recipe, data)
+        source = state if hops else None
+        unit = Unit(
+            trial(**config), made, visit, source=source, evaluate=True, carry=True
+        )
+        _, done = drive(one.train(unit))
+        made = (*made, done.visit)
+        state = pickle.loads(pickle.dumps(done.state))
+    return state
+
+
+@pytest.mark.parametrize("form", [Changing, lightning])
+@pytest.mark.parametrize("case", KEPT)
+def test_what_can_be_kept_travels_with_the_trial(case: str, form: Any) -> None:
+    config = {"thawed": True} if case == "thawed" else {}
+    ends = [trained(form(KEPT[case]), hops, **config) for hops in (False, True)]
+    assert compare(*ends).equal
+    plain = trained(form(lambda *_: None), False, **config)
+    assert not compare(ends[0], plain).equal, "the change matters"
+
+
+@pytest.mark.parametrize("form", [Changing, lightning])
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_kept_ends_the_trial_that_changes_it(
+    case: str, form: Any
+) -> None:
+    change, what = REFUSED[case]
+    once = []
+
+    def first(model: Any, optimizer: Any) -> None:
+        if not once:
+            once.append(True)
+            change(model, optimizer)
+
+    error = f"(?s)training changed.*{what}.*no state of the trial can hold.*resumed"
+    with pytest.raises(TrialError, match=error):
+        trained(form(first), False)
+
+
+def test_schedules_cannot_get_other_functions() -> None:
+    class Scheduled(Changing):
+        def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+            optimizer = super().configure_optimizers(model, config)
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+            model._optimizer = (schedule,)
+            return optimizer, schedule
+
+    def change(_: Any, schedule: Any) -> None:
+        schedule.lr_lambdas = [lambda _: 0.5]
+
+    with pytest.raises(TrialError, match="the functions of the scheduler LambdaLR"):
+        trained(Scheduled(change), False)
+
+
+@pytest.mark.parametrize("kind", ["recipe", "LightningModule"])
+def test_a_study_that_is_grown_and_killed_equals_one_that_was_not(
+    tmp_path: Path, kind: str
+) -> None:
+    dies: list[int] = []
+
+    def change(model: Any, optimizer: Any) -> None:
+        if dies and model.temperature > 2.0:
+            os._exit(9)
+        KEPT["temperature"](model, optimizer)
+        KEPT["frozen"](model, optimizer)
+        KEPT["no dropout"](model, optimizer)
+
+    recipe = lightning(change) if kind != "recipe" else Changing(change)
+    if kind == "recipe":
+        recipe.data = partial(blobs, shards=1)  # type: ignore[method-assign]
+
+    def study(name: str, epochs: int) -> Any:
+        made = shoal.create_study(
+            recipe,
+            storage=tmp_path / name,
+            metric="accuracy",
+            mode="max",
+            search_space={"seed": shoal.grid([1])},
+            load_if_exists=True,
+        )
+        made.optimize(
+            max_epochs=epochs, progress=False, workers=0, checkpoint_every=0.0
+        )
+        return made.load_model("t000").state_dict()
+
+    whole = study("whole", 4)
+    study("grown", 1)
+    child = os.fork()
+    if not child:
+        dies.append(1)
+        study("grown", 4)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert all(torch.equal(a, whole[name]) for name, a in study("grown", 4).items())
