@@ -6,15 +6,18 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from shoal.callbacks.logger import apart
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder
 
 FIRST = ("trial", "epoch")
+CONFIG = "config."
 
 
 class CsvFile:
     """The file `scores.csv`: trial, epoch, config.<name> and each metric.
 
+    A metric of the name of another column is called metric.<name>.
     A column that comes later makes the file anew.
     """
 
@@ -41,8 +44,8 @@ class CsvFile:
 
     def write(self, trial: Any, epoch: float, values: Any) -> None:
         row: dict[str, Any] = {"trial": trial.id, "epoch": epoch}
-        row |= {f"config.{name}": value for name, value in trial.config.items()}
-        row |= values
+        row |= {f"{CONFIG}{name}": value for name, value in trial.config.items()}
+        row |= apart(values, FIRST, CONFIG)
         more = [name for name in row if name not in self._columns]
         if more:
             rows = _whole_rows(self._path) if self._columns else []

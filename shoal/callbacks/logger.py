@@ -1,6 +1,6 @@
 """What loggers have in common: each score of each trial is logged once, however a study goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from shoal.callbacks.callback import Callback
 
 Values = Mapping[str, float]
+METRIC = "metric."  # before a score's name that would be that of something else
 
 
 class Sink(Protocol):
@@ -74,6 +75,19 @@ class Logger(Callback):
             self.sink.write(trial, epoch, values)
             self._logged[trial.id] = epoch
         return bool(new)
+
+
+def apart(values: Values, own: Collection[str], prefix: str = METRIC) -> Values:
+    """The scores, none of which has the name of one of the logger's own columns.
+
+    A score of such a name, or of one that begins with a prefix, is called metric.<name>.
+    """
+    return {
+        f"{METRIC}{name}"
+        if name in own or name.startswith((METRIC, prefix))
+        else name: value
+        for name, value in values.items()
+    }
 
 
 def step_of(trial: Any, epoch: float) -> int:

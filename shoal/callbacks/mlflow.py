@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from mlflow.entities import Metric, Param, RunStatus
 from mlflow.tracking import MlflowClient
@@ -69,7 +70,10 @@ class MLflow:
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
         step = step_of(trial, epoch)
-        scores = [Metric(_name(key), value, now, step) for key, value in values.items()]
+        scores = [
+            Metric(name, value, now, step)
+            for name, value in zip(_names(values), values.values(), strict=True)
+        ]
         self._client.log_batch(self._run(trial), metrics=scores)
 
     def _run(self, trial: Any) -> str:
@@ -81,8 +85,10 @@ class MLflow:
             run = str(made.info.run_id)
             self._runs[trial.id] = run
             given = [
-                Param(_name(key), str(value)[:LETTERS])
-                for key, value in trial.config.items()
+                Param(name, str(value)[:LETTERS])
+                for name, value in zip(
+                    _names(trial.config), trial.config.values(), strict=True
+                )
             ]
             for start in range(0, len(given), PARAMETERS):
                 self._client.log_batch(run, params=given[start : start + PARAMETERS])
@@ -98,6 +104,17 @@ class MLflow:
 
     def close(self) -> None:
         """Nothing is to be done: each value is written at once."""
+
+
+def _names(keys: Collection[str]) -> list[str]:
+    """The keys with letters that MLflow takes; of two that would be equal, one gets a number."""
+    names: list[str] = []
+    for key in keys:
+        name = _name(key)
+        if name != key and (name in keys or name in names):
+            name = f"{name}_{crc32(key.encode()):08x}"
+        names.append(name)
+    return names
 
 
 def _name(name: str) -> str:

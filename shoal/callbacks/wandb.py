@@ -7,7 +7,11 @@ from typing import Any, Literal
 
 import wandb
 
+from shoal.callbacks.logger import apart
 from shoal.engine.own import make_folder, write_private
+
+# what a run's history and summary hold beside its scores
+OWN = ("epoch", "status", "_step", "_runtime", "_timestamp", "_wandb")
 
 
 class WeightsAndBiases:
@@ -36,7 +40,7 @@ class WeightsAndBiases:
         return float(note.read_text() or -inf)
 
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
-        self._run(trial).log({**values, "epoch": epoch})
+        self._run(trial).log({**apart(values, OWN), "epoch": epoch})
         write_private(self._notes / trial.id, repr(epoch))
 
     def _run(self, trial: Any) -> Any:

@@ -6,12 +6,14 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import shoal
 from shoal.callbacks.logger import Logger
+from shoal.callbacks.named import loggers_of
 
 SPACE = {"width": 4, "lr": shoal.grid([1e-2, 1e-3])}
 Logged = dict[str, list[tuple[float, float]]]
@@ -181,8 +183,6 @@ def test_a_place_of_ones_own_and_an_object(tmp_path: Path, blobs: Any) -> None:
 
 
 def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
     from shoal.callbacks.csv_file import CsvFile
 
     sink = CsvFile()
@@ -197,6 +197,92 @@ def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["accuracy"] for row in rows] == ["", "1.0"]
     assert {row["config.text"] for row in rows} == {'a, "b"\nc'}
+
+
+CLASHES = {"epoch": 7.0, "trial": 8.0, "config.lr": 9.0, "status": 3.0, "a:b": 5.0}
+CLASHES |= {"a_b": 6.0, "metric.epoch": 4.0, "accuracy": 0.5, "_step": 2.0}
+
+
+class Clashing:
+    """A study and a trial whose scores have the names of a logger's own columns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = SimpleNamespace(path=folder)
+        self.id = "t000"
+        self.status = "finished"
+        self.config = {"lr": 0.1, "epoch": 40, "a:b": 1, "a_b": 2}
+        self.scores = [(1.0, CLASHES), (2.0, CLASHES)]
+
+
+def logged(name: str, folder: Path) -> None:
+    """Log both scores."""
+    (logger,) = loggers_of(name)
+    sink: Any = vars(logger)["sink"]
+    clashing = Clashing(folder)
+    sink.open(clashing, folder / name)
+    for epoch, values in clashing.scores:
+        sink.write(clashing, epoch, values)
+    sink.end(clashing)
+    sink.close()
+
+
+def test_scores_never_take_the_place_of_csv_columns(tmp_path: Path) -> None:
+    logged("csv", tmp_path)
+    with (tmp_path / "csv" / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1.0", "2.0"]
+    for row in rows:
+        assert (row["trial"], row["config.lr"], row["config.epoch"]) == (
+            "t000",
+            "0.1",
+            "40",
+        )
+        found = {name: float(row[name]) for name in ("status", "a:b", "a_b", "_step")}
+        assert found == {name: CLASHES[name] for name in found}
+        for name in ("epoch", "trial", "config.lr", "metric.epoch"):
+            assert float(row[f"metric.{name}"]) == CLASHES[name]
+
+
+def test_scores_never_take_each_others_place_in_mlflow(tmp_path: Path) -> None:
+    tracking = pytest.importorskip("mlflow.tracking", reason="mlflow is not installed")
+    logged("mlflow", tmp_path)
+    client = tracking.MlflowClient(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(tmp_path.name)
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert sorted(run.data.metrics.values()) == sorted(CLASHES.values())
+    assert run.data.metrics["a_b"] == CLASHES["a_b"]
+    assert sorted(run.data.params.values()) == ["0.1", "1", "2", "40"]
+
+
+def test_scores_never_take_the_place_of_the_epoch_in_wandb(tmp_path: Path) -> None:
+    pb = pytest.importorskip(
+        "wandb.proto.wandb_internal_pb2", reason="wandb is not installed"
+    )
+    logged("wandb", tmp_path)
+    (path,) = glob.glob(f"{tmp_path}/wandb/wandb/offline-run-*/*.wandb")
+    rows = []
+    for data in wandb_records(path):
+        record = pb.Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            names = [each.key or each.nested_key[0] for each in items]
+            values = [each.value_json for each in items]
+            rows.append(dict(zip(names, values, strict=True)))
+    assert [float(row["epoch"]) for row in rows] == [1.0, 2.0]
+    for name in ("epoch", "status", "_step", "metric.epoch"):
+        assert float(rows[0][f"metric.{name}"]) == CLASHES[name]
+
+
+def test_scores_of_any_name_are_in_tensorboard(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
+    )
+    logged("tensorboard", tmp_path)
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard" / "t000"))
+    events.Reload()
+    found = {name: events.Scalars(name)[-1].value for name in CLASHES}
+    assert found == CLASHES
 
 
 @pytest.mark.parametrize(
