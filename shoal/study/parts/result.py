@@ -126,12 +126,40 @@ def ranked(setup: Setup, state: State) -> list[TrialResult]:
         raise StudyError(
             "the study has no metric to rank by: create it with metric= (and mode=)"
         )
-    scored = _best_first(results_of(setup, state), setup.mode)
+    trials = results_of(setup, state)
+    scored = _best_first(trials, setup.mode)
     if not scored:
-        raise StudyError(
-            f"no trial has a score {setup.metric!r} yet; {len(state.known)} trials are known"
-        )
+        raise StudyError(_why_none(trials, setup.metric))
     return scored
+
+
+def _why_none(trials: Sequence[TrialResult], metric: str) -> str:
+    """Why none of the trials is the best."""
+    known = f"{len(trials)} trials are known"
+    values = [
+        found[metric]
+        for trial in trials
+        for _, found in trial.scores
+        if metric in found
+    ]
+    if not values:
+        return f"no trial has a score {metric!r} yet; {known}"
+    finite = sum(map(isfinite, values))
+    unfit = {
+        trial.id: trial.value
+        for trial in trials
+        if trial.scores
+        and not isfinite(trial.value)
+        and not trial.status.startswith("failed")
+    }
+    why = "all trials that have some failed"
+    if unfit:
+        some = ", ".join(f"{name} {value}" for name, value in list(unfit.items())[:4])
+        why = f"the last one, which counts, is not finite in any trial that did not fail ({some})"
+    return (
+        f"no trial is the best: there are {len(values)} scores {metric!r}, {finite} of them "
+        f"finite, but {why}; {known}. study.trials has each trial's scores and its best_value"
+    )
 
 
 def best_by_recipe(setup: Setup, state: State) -> dict[str, TrialResult]:

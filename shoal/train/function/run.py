@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import isfinite, nan
 from pathlib import Path
 from threading import Semaphore, Thread
 from typing import Any
@@ -68,6 +69,8 @@ class FunctionRun:
     ) -> None:
         self.context = context
         self.reports = 0
+        # whether a score of the metric was finite, as far as is known
+        self.scored = kept is not None
         self.over = False
         self._recipe = recipe
         self._threads = threads
@@ -97,6 +100,9 @@ class FunctionRun:
             self._wake()
             self._came.acquire()
         news = self._news
+        if isinstance(news, Report | End):
+            value = news.values.get(self.context.metric, 0.0 if news.values else nan)
+            self.scored = self.scored or isfinite(value)
         if isinstance(news, Report):
             self.reports += 1
         else:

@@ -92,7 +92,7 @@ class FunctionStation:
         """What came of the unit.
 
         Raises:
-            TrialError: the function raised.
+            TrialError: the function raised, or is over without a score.
         """
         trial = unit.trial.id
         if unit.carry:
@@ -106,6 +106,8 @@ class FunctionStation:
         run = self._ready(unit)
         opened = perf_counter()
         news = self._advanced(run)
+        if isinstance(news, End) and not news.pruned:
+            _check_scored(run, news)
         spent = {"switch": opened - begin, "train": perf_counter() - opened}
         done = self._done(unit, run, news, spent)
         if isinstance(news, End):
@@ -284,3 +286,19 @@ class FunctionStation:
         """End all functions."""
         for trial in list(self._runs):
             self.forget(trial)
+
+
+def _check_scored(run: FunctionRun, end: End) -> None:
+    """Raise TrialError unless the function that is over has reported or returned a finite score."""
+    if run.scored:
+        return
+    metric = run.context.metric
+    count = run.reports + bool(end.values)
+    if not count:
+        raise TrialError(
+            f"the function ended without a score: report one, as shoal.report({{{metric!r}: "
+            "value}), or return it"
+        )
+    raise TrialError(
+        f"diverged: of its scores of {metric!r}, {count} in all, none was finite"
+    )

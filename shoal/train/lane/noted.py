@@ -116,6 +116,18 @@ class Noted:
                     f"diverged: loss was not finite for {self.strikes} steps"
                 )
 
+    def check_end(self, steps: int) -> None:
+        """Look at the end of a trial whose last epoch had so many steps at most.
+
+        Raises:
+            Diverged: none of them had a finite loss.
+        """
+        if steps and self.strikes >= steps:
+            raise Diverged(
+                f"diverged: loss was not finite for the last {self.strikes} steps, among them all "
+                "of the last epoch"
+            )
+
 
 def named(outcome: Any) -> Mapping[str, Any]:
     """What a training step returned, by name.

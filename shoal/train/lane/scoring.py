@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
@@ -28,6 +29,8 @@ RULE = (
 )
 
 
+# recipes and names of values that a warning took for counts
+_counts: set[tuple[type, str]] = set()
 Record = list[tuple[int, dict[str, Any]]]  # of each batch its samples, and its values
 
 
@@ -38,6 +41,8 @@ class Scoring:
         self._lane = lane
         self._totals: dict[str, list[Any]] = {}  # by name: sum and samples
         self._whole: Gathered | None = None
+        # by name the first batch's value, where it is one number, and the batch's samples
+        self._first: dict[str, tuple[Any, int]] = {}
         # of validation steps that hand a state from batch to batch, each row its own stream
         self._cut: Batches | None = None
         if lane.settings.carries:
@@ -113,6 +118,8 @@ class Scoring:
         if self._whole is not None:
             by_name = self._whole.take(by_name, count)
         for name, values in by_name.items():
+            if name not in self._totals and count > 1 and _is_number(values):
+                self._first[name] = values, count
             total = self._totals.setdefault(name, [0.0, 0])
             if isinstance(values, ValueSum):
                 total[0] += values.total
@@ -134,6 +141,9 @@ class Scoring:
         found = {
             name: float(total) / count for name, (total, count) in self._totals.items()
         }
+        for name, (value, count) in self._first.items():
+            _warn_of_count(type(self._lane.recipe), name, float(value), count)
+        self._first = {}
         if self._whole is not None:
             with self._lane.rng, torch.no_grad():
                 found |= self._whole.scores()
@@ -151,6 +161,26 @@ def named_scores(outcome: Any) -> Mapping[str, Any]:
     if isinstance(outcome, Mapping):
         return outcome
     raise TypeError(f"{RULE}; got {type(outcome).__name__}")
+
+
+def _is_number(values: Any) -> bool:
+    """Whether a batch's value is one number, which is taken for a mean."""
+    if isinstance(values, Tensor):
+        return values.dim() == 0
+    return isinstance(values, Real)
+
+
+def _warn_of_count(recipe: type, name: str, value: float, samples: int) -> None:
+    """Say once if a batch's value looks like a count of its samples, not like their mean."""
+    if not (1 < value <= samples and value % 1 == 0) or (recipe, name) in _counts:
+        return
+    _counts.add((recipe, name))
+    warnings.warn(
+        f"validation gives {name!r} = {value:g} for a batch of {samples} samples, and it is taken "
+        "for their mean. If it is a count or a sum, give one value for each sample, as "
+        "(predicted == y).float(), or divide by their number",
+        stacklevel=2,
+    )
 
 
 def _sum(name: str, values: Any, samples: int) -> Any:

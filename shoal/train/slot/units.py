@@ -89,6 +89,9 @@ class UnitEnd:
         lane = each.lane
         visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
         visits = (*unit.visits, visit)
+        if unit.last:
+            with blaming():
+                lane.noted.check_end(self._steps_at_end(lane, unit.trial, visits))
         trained = lane.noted.epoch_means() if each.evaluate else {}
         more = self.advance(lane, unit.trial, visits, scores)
         if scores is not None:
@@ -113,6 +116,15 @@ class UnitEnd:
             state=state,
             dealt=self._data.bytes_dealt(),
         )
+
+    def _steps_at_end(
+        self, lane: TrainingLane, trial: Trial, visits: tuple[Visit, ...]
+    ) -> int:
+        """The steps of the epoch that the last visit is of; a wide or growing batch makes fewer."""
+        shards = len(trial.shards or self._data.shards)
+        count = len(visits) % shards or shards
+        size = lane.settings.batch_size
+        return sum(-(-visit.samples // size) for visit in visits[-count:])
 
     def _state_to_carry(self, unit: Unit) -> Tree | None:
         """The trial's state, if the unit asks for it."""

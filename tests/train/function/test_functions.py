@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,42 @@ def test_a_function_that_returns_ends_its_trial(tmp_path: Path) -> None:
 
     study = made(tmp_path, short, {"n": shoal.grid([0, 1, 2])})
     study.optimize(progress=False)
-    assert [t.status for t in study.trials] == ["finished"] * 3
+    assert [t.status for t in study.trials] == [
+        "failed: the function ended without a score: report one, as "
+        "shoal.report({'loss': value}), or return it",
+        "finished",
+        "finished",
+    ]
     assert losses(study) == [[], [0.0], [0.0, 1.0, -1.0]]
+
+
+def test_a_function_without_a_finite_score_has_diverged(tmp_path: Path) -> None:
+    scores = {"never": [nan, inf, nan], "once": [0.5, 0.4, nan], "late": [nan, 0.3]}
+
+    def unsteady(config: dict[str, Any]) -> Any:
+        for value in scores[config["kind"]]:
+            shoal.report({"loss": value, "other": 1.0})
+
+    study = made(tmp_path, unsteady, {"kind": shoal.grid([*scores])})
+    study.optimize(progress=False)
+    assert [t.status for t in study.trials] == [
+        "failed: diverged: of its scores of 'loss', 3 in all, none was finite",
+        "finished",
+        "finished",
+    ]
+    assert study.best_trial.config["kind"] == "late"
+
+
+def test_scores_that_are_there_but_not_finite_are_said(tmp_path: Path) -> None:
+    def falls(config: dict[str, Any]) -> Any:
+        for value in (0.5, 0.4, nan):
+            shoal.report({"loss": value})
+
+    study = made(tmp_path, falls, {"k": shoal.grid([1, 2])})
+    study.optimize(progress=False)
+    why = r"there are 6 scores 'loss', 4 of them finite, .* not finite .*\(t000 nan, t001 nan\)"
+    with pytest.raises(shoal.StudyError, match=why):
+        _ = study.best_trial
 
 
 def test_rungs_go_on_without_a_restart(tmp_path: Path) -> None:
