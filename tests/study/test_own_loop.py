@@ -60,6 +60,18 @@ def test_what_was_told_is_what_a_study_shows(tmp_path: Path) -> None:
     assert again.trials == study.trials
 
 
+def test_a_trial_told_no_finite_value_has_diverged(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    study.tell(study.ask(), float("nan"))
+    later = study.ask()
+    later.report(0.5, 0)
+    study.tell(later, float("nan"))
+    assert [t.status for t in study.trials] == [
+        "failed: diverged: none of its scores was finite",
+        "finished",
+    ]
+
+
 def test_a_random_loop_draws_what_a_random_search_draws(tmp_path: Path) -> None:
     """With the studies' seeds; optimize() goes on where the loop ended."""
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import isfinite, nan
 from time import monotonic
 from typing import Any
 
@@ -94,6 +95,8 @@ class OwnLoop:
                     self._check_metric(name, found)
                 noted = getattr(trial, "noted", {})
                 entries = self._scored(name, {**noted, **found})
+                if how == "finished" and not self._is_scored(name, found):
+                    how = "diverged"
             if name in study.state.trials:
                 entries.append(_ending(name, how))
             study.note(entries)
@@ -254,6 +257,11 @@ class OwnLoop:
                 f"{', '.join(values)}: give it, or create the study with another metric="
             )
 
+    def _is_scored(self, trial: TrialId, values: Values) -> bool:
+        """Whether any of the trial's scores of the metric is finite, these included."""
+        told = [values, *(found for _, found in self._study.state.scores[trial])]
+        return any(isfinite(found.get(self._metric, nan)) for found in told)
+
     def _scored(self, trial: TrialId, values: Values) -> list[Entry]:
         """That the trial reported these values: the end of an epoch."""
         state = self._study.state
@@ -297,4 +305,6 @@ def _ending(trial: TrialId, how: str) -> Entry:
         return Finished(trial)
     if how == "retired":
         return Retired(trial)
+    if how == "diverged":
+        return Failed(trial, "diverged: none of its scores was finite")
     return Failed(trial, "told to have failed")
