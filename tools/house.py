@@ -47,7 +47,11 @@ NODES_IN_A_LINE = 6
 CONDITIONAL_EXPRESSIONS = 10  # per 1000 lines
 IMPORTS_INSIDE_FUNCTIONS = 40
 # Rules that a tool can hold without harm: only these fail a run. The other figures are orientation.
-HARD = ("import circles", "files with private parts of", "private names of other modules")
+HARD = (
+    "import circles",
+    "files with private parts of",
+    "private names of other modules",
+)
 SLOW = {
     "optuna",
     "pandas",

@@ -47,8 +47,6 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
 }
 # Variables of the environment by which a recipe's modules are another thing.
 ENVIRONMENT = ("KERAS_BACKEND",)
-# The classes of what `torch.ops` holds; no pickle of torch's knows them.
-OPERATORS = "torch._ops"
 _found: list[str] = []  # folders that recipes of this process came from
 
 
@@ -127,11 +125,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = self._imported.get(id(obj))
         if obj is not None and name is not None and not _goes_by_value(name):
             return import_module, (name,)
-        if type(obj).__module__ == OPERATORS:
+        torch = sys.modules.get("torch")
+        # No pickle of torch's knows what `torch.ops` holds.
+        if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
             name = getattr(obj, "__name__", "")
             if not isinstance(obj, ModuleType):
                 name = f"torch.ops.{obj}"
-            return attrgetter(name.partition(".")[2]), (import_module("torch"),)
+            return attrgetter(name.partition(".")[2]), (torch,)
         return super().reducer_override(obj)
 
 
