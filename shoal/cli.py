@@ -1,10 +1,14 @@
 """The command line: what can be typed. `shoal.tools.commands` does it."""
 
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated
 
 import typer
 
+from shoal import __version__
+from shoal.core.install import NEEDED, install
 from shoal.tools.arguments import (
     POLICIES,
     Address,
@@ -100,7 +104,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts hold [brackets]
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"shoal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_say_version,
+            is_eager=True,
+            help="Say which version of Shoal this is, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Take what stands before a command."""
 
 
 def _commands() -> ModuleType:
@@ -384,8 +410,18 @@ app.add_typer(slurm, name="slurm")
 
 
 def main() -> None:
-    """The entry point `shoal`."""
-    app(prog_name="shoal")
+    """The entry point `shoal`; where a package that Shoal needs is missing, one line and 2."""
+    try:
+        app(prog_name="shoal")
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        typer.echo(
+            f"error: Shoal needs {error.name}, which is not installed here: "
+            f"{install(error.name)}",
+            err=True,
+        )
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -2,20 +2,26 @@
 
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
+from click import Command
 from journal_kit import unsealed
 from stored_kit import unpack
 from typer.testing import CliRunner
 
-from shoal import cli, reporting
+from shoal import __version__, cli, reporting
 from shoal.cli import app
 from shoal.core.event import Evaluated
+from shoal.core.install import EXTRAS, NEEDED
 from shoal.engine.journal import read
 from shoal.study.parts import auto as candidates
 from shoal.tools.outcome import OPTIONS, as_typed
@@ -541,3 +547,86 @@ def test_messages_say_options_as_they_are_typed() -> None:
         *("file", "as_json", "fuse", "optuna_log", "loggers", "retry_failed", "requeue")
     }
     assert typed_ones - OPTIONS == others and typed_ones >= OPTIONS
+
+
+def commands_of(
+    group: Command, words: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """All commands and groups of commands, as they are typed."""
+    yield words
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands_of(command, (*words, name))
+
+
+def test_h_is_help_on_every_command() -> None:
+    there = list(commands_of(typer.main.get_command(app)))
+    assert len(there) > 25 and ("data", "shard") in there
+    for words in there:
+        short, long = (
+            CliRunner().invoke(app, [*words, each]) for each in ("-h", "--help")
+        )
+        assert short.exit_code == long.exit_code == 0, words
+        assert short.output == long.output and "Usage:" in short.output
+
+
+def test_version() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"shoal {__version__}\n")
+
+
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+@pytest.mark.parametrize("name", ["torch", "msgspec"])
+def test_doctor_without_a_package_that_is_needed_is_one_line(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(name=name))
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal.cli", "doctor", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    says = (
+        f"error: Shoal needs {name}, which is not installed here: pip install {name}\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+
+
+def test_what_shoal_needs_and_its_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", line)[0] for line in project["dependencies"]]
+    assert sorted(NEEDED) == sorted(names)
+    for package, extra in EXTRAS.items():
+        wanted = " ".join(project["optional-dependencies"][extra])
+        assert re.search(rf"\b{package}[>=]", wanted), (package, extra)
+
+
+def test_no_hint_to_install_names_a_checkout() -> None:
+    """Who has Shoal from a wheel has none; what an extra brings is installed by the extra."""
+    hints = {
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("shoal", "docs", "examples")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".md", ".ipynb") and path.parent.name != "decisions"
+        for line in path.read_text().splitlines()
+        for words in re.findall(r"pip install ([^`\n\")]*)", line)
+        if "-e" in words.split() or EXTRAS.keys() & words.split()
+    }
+    allowed = (
+        "docs/index.md",
+        "docs/recipe.md",
+        "examples/digits.ipynb",
+    )  # from the checkout
+    assert not [hint for hint in sorted(hints) if not hint.startswith(allowed)]

@@ -6,6 +6,7 @@ import re
 import runpy
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import typer.main
@@ -69,6 +70,18 @@ def test_every_page_in_the_navigation_exists() -> None:
     assert {page.name for page in DOCS.glob("*.md")} == set(named), (
         "pages that no reader finds"
     )
+
+
+def test_the_reference_names_what_there_is() -> None:
+    names = re.findall(r"^::: (\S+)$", (DOCS / "reference.md").read_text(), flags=re.M)
+    assert len(names) > 20
+    lost = []
+    for name in names:
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError):
+            lost.append(name)
+    assert not lost, "docs/reference.md names what has moved"
 
 
 def test_every_command_and_option_is_documented_and_exists() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from shoal.callbacks.callback import Callback
 from shoal.callbacks.csv_file import CsvFile
 from shoal.callbacks.logger import Logger, Sink
+from shoal.core.install import install
 from shoal.engine.files import whole
 
 # The module of each logger's library, and what to install for it.
@@ -65,7 +66,7 @@ def _check_there(name: str) -> None:
         import_module(module)
     except ImportError as error:
         raise ValueError(
-            f"the logger {name!r} needs {module}: pip install {package}"
+            f"the logger {name!r} needs {module}: {install(package)}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from shoal.core.install import install
 from shoal.engine.files import write_durably
 from shoal.engine.own import new_token
 from shoal.engine.process import lives
@@ -252,9 +253,7 @@ def free_port(ip: str) -> int:
 def _check_ray() -> None:
     """Raise HeadError unless Ray is installed."""
     if find_spec("ray") is None:
-        raise HeadError(
-            "a harvest needs Ray: pip install -e '.[ray]' in Shoal's checkout"
-        )
+        raise HeadError(f"a harvest needs Ray: {install('ray')}")
 
 
 def _own_ip() -> str:

@@ -20,6 +20,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from shoal.core.install import install
 from shoal.engine.small import gunzip
 from shoal.simulate.sacct import read_sacct
 from shoal.simulate.source import TraceSource
@@ -33,8 +34,7 @@ Ends = dict[str, End]
 
 OTHER_NAMES = {"node_id": "node", "start_s": "start", "end_s": "end"}  # of columns
 NO_PARQUET = (
-    "reading Parquet needs pyarrow: pip install -e '.[parquet]' in Shoal's checkout; "
-    "or give the log as CSV"
+    f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
 )
 
 

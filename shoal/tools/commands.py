@@ -17,6 +17,7 @@ import typer
 
 import shoal
 from shoal import reporting
+from shoal.core.install import install
 from shoal.pool.folder import PoolFolder, summary, summary_lines
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
 from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
@@ -271,7 +272,9 @@ def ui(directory: Path, port: int | None) -> None:
     Raises:
         StudyError: what serves pages is not installed.
     """
-    why = "the live page needs Starlette and uvicorn: pip install 'shoal[ui]'"
+    why = (
+        f"the live page needs Starlette and uvicorn: {install('starlette', 'uvicorn')}"
+    )
     serve = _needing("shoal.ui.serve", ("starlette", "uvicorn"), why).serve
     _collect_rarely()
     serve(directory, port, lambda address: typer.echo(f"live page: {address}"))
@@ -287,7 +290,7 @@ def pool(directory: Path, **options: Any) -> None:
     folder = PoolFolder(directory)
     folder.make()
     folder.begin()  # studies wait for it from now on: to import Ray takes a while, too
-    why = "a pool needs Ray: pip install -e '.[ray]' in Shoal's checkout"
+    why = f"a pool needs Ray: {install('ray')}"
     serve = _needing("shoal.pool.pool", ("ray",), why).serve
     serve(directory, say=typer.echo, **options)
 

@@ -66,12 +66,13 @@ def test_what_is_missing_is_named_with_how_to_get_it(
     monkeypatch.setattr(doctor, "SLOW_SYNC", -1.0)
     found = doctor.examined(tmp_path)
     missing = "\n".join(found["missing"])
-    assert "wandb, for the logger wandb: pip install wandb" in missing
-    assert 'ray, for several slots: backend="ray": pip install ray' in missing
+    assert "wandb, for the logger wandb: pip install 'shoal[wandb]'" in missing
+    ray = "pip install 'shoal[ray]'"
+    assert f'ray, for several slots: backend="ray": {ray}' in missing
     assert "a quicker disk" in missing and "optuna" not in missing
     shown = doctor.lines(found)
     assert "ray       not installed" in shown
-    assert any("pip install wandb" in line for line in shown)
+    assert any("pip install 'shoal[wandb]'" in line for line in shown)
 
 
 def test_a_folder_that_cannot_be_written_to_is_said(

@@ -6,6 +6,7 @@ from logging import CRITICAL, getLogger
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
+from shoal.core.install import install
 from shoal.core.trial import Value
 from shoal.search.space import (
     LogUniform,
@@ -26,9 +27,7 @@ def optuna() -> Any:
     try:
         import optuna as package
     except ImportError as error:
-        raise ValueError(
-            "this needs Optuna: pip install -e '.[optuna]' in Shoal's checkout"
-        ) from error
+        raise ValueError(f"this needs Optuna: {install('optuna')}") from error
     return package
 
 

@@ -12,6 +12,7 @@ from shoal.backend.course import Positions
 from shoal.backend.local import Local
 from shoal.backend.opening import ray_starts
 from shoal.core.cluster import Slot, SlotId
+from shoal.core.install import install
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
@@ -206,9 +207,7 @@ def check_ray() -> None:
     try:
         import ray  # noqa: F401 - so that a fault within our own module is not taken for this
     except ImportError as error:
-        raise StudyError(
-            "the ray backend needs Ray: pip install -e '.[ray]' in Shoal's checkout"
-        ) from error
+        raise StudyError(f"the ray backend needs Ray: {install('ray')}") from error
 
 
 def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> Survey:

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shoal.core.install import install
 from shoal.engine.process import cpus_here
 from shoal.study.allocated.place import place_of
 from shoal.study.folder import StudyError
@@ -119,7 +120,7 @@ def _missing(found: Mapping[str, Any]) -> Iterator[str]:
     """What is not there, or not well, and what to do about it."""
     for name, there in found["optional"].items():
         if there is None:
-            yield f"{name}, for {OPTIONAL[name]}: pip install {name}"
+            yield f"{name}, for {OPTIONAL[name]}: {install(name)}"
     if found["device"] == "cpu":
         yield (
             "a GPU: torch sees none, so trials train on the CPU; if there is one, see that its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from shoal.core.install import install
 from shoal.train.adapt.attributes import set_attributes
 from shoal.train.adapt.kinds import (
     PACKAGES,
@@ -91,7 +92,7 @@ def check_module(module: Any) -> None:
     if isinstance(module, type) and not is_module_class(module):
         hint = ""
         if not any(find_spec(package.partition(".")[0]) for package in PACKAGES):
-            hint = ": Lightning is not installed; pip install lightning"
+            hint = f": Lightning is not installed; {install('lightning')}"
         raise TypeError(f"{module.__name__} is no LightningModule class{hint}")
     if not callable(module):
         raise TypeError(

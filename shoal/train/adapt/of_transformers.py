@@ -1,5 +1,7 @@
 """What Shoal uses of transformers; the one place that imports it."""
 
+from shoal.core.install import install
+
 try:
     from transformers import TrainingArguments, default_data_collator, get_scheduler
     from transformers.trainer_pt_utils import (
@@ -12,7 +14,7 @@ try:
     from transformers.utils.generic import find_labels
 except ImportError as error:
     raise ImportError(
-        "shoal.huggingface needs transformers: pip install transformers"
+        f"shoal.huggingface needs transformers: {install('transformers')}"
     ) from error
 
 __all__ = [

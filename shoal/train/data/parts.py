@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from shoal.core.cluster import ShardId, proportional
+from shoal.core.install import install
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Array, Columns, DataError
 from shoal.train.data.mapped import MappedArray
@@ -364,5 +365,5 @@ def reader(module: str, what: str, *needs: str) -> Any:
         return import_module(f"shoal.train.data.{module}")
     except ImportError as error:
         raise DataError(
-            f"{what} needs {' and '.join(needs)}: pip install {' '.join(needs)} ({error})"
+            f"{what} needs {' and '.join(needs)}: {install(*needs)} ({error})"
         ) from error

@@ -341,5 +341,7 @@ def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
         raise ImportError("No module named 'pyarrow'")
 
     monkeypatch.setattr(parts, "import_module", none)
-    with pytest.raises(DataError, match="Data.csv needs pyarrow: pip install pyarrow"):
+    with pytest.raises(
+        DataError, match=r"needs pyarrow: pip install 'shoal\[parquet\]'"
+    ):
         Data.csv("x.csv")
