@@ -25,6 +25,17 @@ from torch.nn import functional as F
 import shoal
 
 
+class Seen:
+    def update(self, predictions, targets):
+        pass
+
+    def reset(self):
+        pass
+
+    def compute(self):
+        return np.zeros(2)
+
+
 class Net(shoal.Recipe):
     search_space = {"lr": shoal.grid([0.1, 0.01])}
     metric, mode = "accuracy", "max"
@@ -95,6 +106,16 @@ MISTAKES: Mapping[str, Mistake] = {
         "np.where(y[:, None] == 2, np.nan, np.ones((64, 5), np.float32))",
         "the data holds numbers that are not finite",
     ),
+    "A last batch of one sample": Mistake(
+        "nn.Linear(5, 3)",
+        "nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))\n\n    batch_size = 23",
+        "with 1 sample instead of 23: set drop_last = True",
+    ),
+    "A score of another shape": Mistake(
+        "(model(x).argmax(1) == y).float()",
+        "(model(x).argmax(1, keepdim=True) == y[:, None]).float()",
+        "accuracy: got shape (16, 1) for 16 samples: give it flattened, .reshape(-1)",
+    ),
     "A misspelt metric": Mistake(
         'mode = "accuracy"', 'mode = "acuracy"', "did you mean 'accuracy'?"
     ),
@@ -155,6 +176,35 @@ FURTHER: Mapping[str, Mistake] = {
     "float64": Mistake("np.float32", "np.float64", "one kind of number"),
     "a class for a model": Mistake(
         "nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"
+    ),
+    "scores compared across samples": Mistake(
+        "(model(x).argmax(1) == y).float()",
+        "(model(x).argmax(1, keepdim=True) == y).float()",
+        "shapes (n, 1) and (n,) were compared",
+    ),
+    "a value of training for each sample": Mistake(
+        "return F.cross_entropy(model(x), y)",
+        'return {"loss": F.cross_entropy(model(x), y), "rows": x[:, 0]}',
+        "rows: got shape (16,): give its .mean()",
+    ),
+    "a score for each class": Mistake(
+        "def validation_step",
+        """def validation_epoch(self, outputs):
+        return {"accuracy": torch.zeros(3)}
+
+    def validation_step""",
+        "accuracy: got shape (3,): give its mean, or each of its numbers",
+    ),
+    "a metric object that gives a number for each class": Mistake(
+        "def validation_step",
+        """def configure_metrics(self, config):
+        return {"seen": Seen()}
+
+    def validation_step(self, model, batch):
+        return {"seen": (model(batch[0]), batch[1])}
+
+    def scored_before""",
+        "seen: got shape (2,): give its mean, or each of its numbers",
     ),
     "no model": Mistake(
         "return nn.Linear(5, 3)", "nn.Linear(5, 3)", "must return a torch.nn.Module"

@@ -16,9 +16,14 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import shoal
 from shoal.study import run
 from shoal.study.folder import StudyError
+from shoal.train.data import columns as cols
 from shoal.train.lane.blame import SHOAL
+from shoal.train.lane.lane import TrainingLane
+from shoal.train.recipe.seat import Orders, Seat
+from shoal.train.recipe.unit import TrialError
 from shoal.train.tools.rehearsal import telling_rows
 from shoal.train.tools.said import said
+from shoal.train.wide.lane import Wide
 
 
 def study_of(recipe: shoal.Recipe, folder: Path, **given: Any) -> shoal.Study:
@@ -308,3 +313,88 @@ def test_code_beside_the_package_is_the_users() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         exec(compile("1 / 0", place, "exec"), {})
     assert "recipe.py, line 1" in said(caught.value)
+
+
+# -- the smallest batches ------------------------------------------------------------------------
+
+
+class Normed(Noting):
+    """Normalizes over the batch; 72 training samples in two shards of 36."""
+
+    batch_size = 7  # a rest of one
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "pack"])
+def test_a_trial_that_fails_on_a_last_batch_says_what_helps(
+    tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "check_by_rehearsal", lambda *_: None)
+    study = study_of(Normed(), tmp_path)
+    with pytest.raises(StudyError, match="1 sample instead of 7: set drop_last = True"):
+        study.optimize(policy=policy, progress=False)
+
+
+def test_so_does_a_wide_one() -> None:
+    orders = Orders()
+    cpu = torch.device("cpu")
+    lane = TrainingLane(Normed(), {"lr": 0.1}, seed=0, device=cpu, epoch=72.0)
+    chunk = (torch.ones(8, 5),)
+    wide = Wide(lane, orders)
+    wide.begin(lambda at: (piece for piece in [cols.cut(chunk, at, 8)]), 8)
+    with pytest.raises(TrialError, match="1 sample instead of 7: set drop_last = True"):
+        list(wide.run(Seat("t", 1, 0, 1)))
+
+
+@pytest.mark.parametrize("change", [{"drop_last": True}, {"batch_size": 6}])
+def test_what_helps_against_a_last_batch_of_one_helps(
+    tmp_path: Path, change: Mapping[str, Any]
+) -> None:
+    class Other(Normed):
+        pass
+
+    for name, value in change.items():
+        setattr(Other, name, value)
+    study = study_of(Other(), tmp_path)
+    study.optimize(progress=False)
+    assert [trial.status for trial in study.trials] == ["finished"] * 2
+
+
+def test_a_loss_that_few_samples_make_nan_is_found(tmp_path: Path) -> None:
+    class Spread(Noting):
+        batch_size = 7
+
+        def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+            made = model(batch[0])
+            return (made / made.detach().std()).mean()  # NaN of one sample
+
+    refused(study_of(Spread(), tmp_path), r"not finite \(NaN\) on few samples; .*drop")
+
+
+def test_a_pass_of_one_small_batch_has_no_rest(tmp_path: Path) -> None:
+    class Wrong(Normed):
+        batch_size = 99
+
+        def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+            raise RuntimeError("never")
+
+    with pytest.raises(StudyError) as caught:
+        study_of(Wrong(), tmp_path).optimize(progress=False)
+    assert "never" in str(caught.value)
+    assert "drop_last" not in str(caught.value)
+
+
+def test_the_smallest_batch_of_a_validation_is_tried(tmp_path: Path) -> None:
+    class Squeezing(Noting):  # 65 samples to validate on, 4 * 16 at once
+        def data(self) -> shoal.Data:
+            x = np.ones((80, 5), np.float32)
+            return shoal.Data.arrays(x, validation=(np.ones((65, 5), np.float32),))
+
+        def validation_step(self, model: nn.Module, batch: Any) -> Any:
+            return {"loss": torch.stack(list(model(batch[0]).squeeze()))}
+
+    refused(
+        study_of(Squeezing(), tmp_path), r"validation_step raised .*float32 \(1, 5\)"
+    )

@@ -92,6 +92,40 @@ def blaming(kind: Hashable = None, watched: bool = True) -> Iterator[None]:
         raise TrialError(_why(error, line), _traceback(error)) from error
 
 
+# Begins what `noting_rest` adds to an error.
+_REST = "it was the last batch of a pass"
+
+
+@contextmanager
+def noting_rest(samples: int, size: int, of: int) -> Iterator[None]:
+    """Errors of a step on a smaller last batch get a note that says so, and what helps.
+
+    The batch has `samples` where others have `size`, at the end of a pass over `of` samples.
+    """
+    try:
+        yield
+    except RAISED as error:
+        # The pass may have no other batch: then its size is not what is wrong with it.
+        if samples < size <= of and not rest_note(error):
+            error.add_note(rest_remedy(samples, size, of))
+        raise
+
+
+def rest_remedy(samples: int, size: int, of: int) -> str:
+    """What to do about a smaller last batch that cannot be trained."""
+    rest = "1 sample" if samples == 1 else f"{samples} samples"
+    return (
+        f"{_REST} over {of} samples, with {rest} instead of {size}: set drop_last = True to leave "
+        "such batches out, or another batch_size (or number of shards) that leaves more"
+    )
+
+
+def rest_note(error: BaseException) -> str:
+    """What `noting_rest` added to the error; empty if nothing."""
+    notes = getattr(error, "__notes__", ())
+    return next((note for note in notes if note.startswith(_REST)), "")
+
+
 def _is_users() -> bool:
     """Whether a KeyboardInterrupt may come from Ctrl-C, and not from the recipe's own code.
 
@@ -130,6 +164,8 @@ def _why(error: BaseException, line: str) -> str:
     if isinstance(error, Diverged | Overdue):
         return line
     said = f"{type(error).__name__}: {line}".removesuffix(": ")
+    if rest := rest_note(error):
+        said += f"; {rest}"
     if any(words in line for words in _OF_THREADS):
         said += (
             ". Shoal calls a trial's function, and on Ray all of a trial's code, in a thread that "

@@ -22,6 +22,10 @@ METRICS_RULE = (
 )
 
 
+class NotANumberError(TypeError):
+    """What should be a score is not one number, however many samples there are."""
+
+
 class Gathered:
     """What `validation_epoch` and the objects of `configure_metrics` are told of one evaluation.
 
@@ -89,7 +93,8 @@ class Gathered:
         """The scores of all batches so far.
 
         Raises:
-            TypeError, ValueError: a score is not one number, or a metric saw no batch.
+            NotANumberError: a score is not one number.
+            ValueError: a metric saw no batch.
         """
         found: dict[str, float] = {}
         for name, metric in self._metrics.items():
@@ -160,12 +165,18 @@ def _number(name: str, value: Any, rule: str) -> float:
     """The value as a number.
 
     Raises:
-        TypeError: it is not one number.
+        NotANumberError: it is not one number.
     """
     if isinstance(value, Tensor) and value.numel() == 1:
         return float(value)
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
         value = value.item()
+    shape = tuple(getattr(value, "shape", ()))
+    if shape:
+        raise NotANumberError(
+            f"{rule}; {name}: got shape {shape}: give its mean, or each of its numbers under a "
+            "name of its own"
+        )
     if not isinstance(value, Real):
-        raise TypeError(f"{rule}; {name}: got {str(value)[:60]}")
+        raise NotANumberError(f"{rule}; {name}: got {str(value)[:60]}")
     return float(value)

@@ -16,6 +16,7 @@ from shoal.core.trial import Visit
 from shoal.profile.pace import FORM
 from shoal.train.data.columns import Columns
 from shoal.train.lane import optimizers, tree
+from shoal.train.lane.blame import noting_rest
 from shoal.train.lane.device import kind_of
 from shoal.train.lane.model_changes import ModelChanges
 from shoal.train.lane.noted import Noted, named, named_values
@@ -185,7 +186,8 @@ class TrainingLane(TrialModel):
     `flush`, `step`, `end_epoch`) is to be called within `with lane.rng`.
 
     `batches` and `grouped` are the batches and samples in the gradient so far, `passed` the
-    samples of all steps in all visits, `unreported` the samples taken since the last report.
+    samples of all steps in all visits, `unreported` the samples taken since the last report,
+    `of_pass` the samples of the present pass.
     """
 
     def __init__(
@@ -203,6 +205,7 @@ class TrainingLane(TrialModel):
         self.size = self.settings.batch_size
         self.factor = 1.0  # on the learning rate, at this width
         self._cut = Batches(self.settings.batch_size)
+        self.of_pass = 0
         self.batches = 0
         self.grouped = 0
         self.passed = 0.0
@@ -227,6 +230,7 @@ class TrainingLane(TrialModel):
                 f"a batch {self.size}; use fewer shards or a smaller batch_size"
             )
         self._cut = Batches(self.settings.batch_size)
+        self.of_pass = samples
         self.hooks.carried.restart()
         self.restart(float(sum(visit.samples for visit in self.visits) + at), 0)
         self.adapter.begin_pass()
@@ -261,8 +265,10 @@ class TrainingLane(TrialModel):
         """Train, or drop, the smaller batch at the end of a pass."""
         if self.settings.drop_last:
             self.drop(count)
-        else:
-            yield self.step(batch, count)
+            return
+        with noting_rest(count, self.size, self.of_pass):
+            trained = self.step(batch, count)
+        yield trained
 
     def drop(self, count: int) -> None:
         """Count so many samples as trained on."""

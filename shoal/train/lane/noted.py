@@ -146,8 +146,22 @@ def named(outcome: Any) -> Mapping[str, Any]:
     shape = tuple(values["loss"].shape)
     if shape:
         rule = "training_step must return one number, the mean loss over the batch"
-        raise ValueError(f"{rule}; got shape {shape}")
+        raise ValueError(f"{rule}; got shape {shape}: give its .mean()")
+    if len(values) > 1:
+        _check_numbers(values)
     return values
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError if one of the values is not one number."""
+    for name, value in values.items():
+        rule = 'values beside the loss, as in {"loss": loss, name: value}, must be one number each'
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                shape = tuple(value.shape)
+                raise ValueError(f"{rule}; {name}: got shape {shape}: give its .mean()")
+        elif not isinstance(value, Real) and getattr(value, "size", 0) != 1:
+            raise TypeError(f"{rule}; {name}: got {type(value).__name__}")
 
 
 def named_values(outcome: Any) -> Mapping[str, Any]:
@@ -163,7 +177,9 @@ def named_values(outcome: Any) -> Mapping[str, Any]:
         if isinstance(value, Tensor):
             shape = tuple(value.shape)
             if shape:
-                raise ValueError(f"{OWN_RULE}; {name}: got shape {shape}")
+                raise ValueError(
+                    f"{OWN_RULE}; {name}: got shape {shape}: give its .mean()"
+                )
         elif not isinstance(value, Real):
             raise TypeError(f"{OWN_RULE}; {name}: got {type(value).__name__}")
     return values

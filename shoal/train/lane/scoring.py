@@ -191,10 +191,23 @@ def _sum(name: str, values: Any, samples: int) -> Any:
             return doubled(values).sum()
         if shape == ():
             return doubled(values) * samples
-        raise ValueError(f"{RULE}; {name}: got shape {shape} for {samples} samples")
+        raise ValueError(
+            f"{RULE}; {name}: got shape {shape} for {samples} samples{_reshaped(shape, samples)}"
+        )
     if isinstance(values, Real):
         return float(values) * samples
     raise TypeError(f"{RULE}; {name}: got {type(values).__name__}")
+
+
+def _reshaped(shape: tuple[int, ...], samples: int) -> str:
+    """What makes a value for each sample of values in that shape; empty if nobody knows."""
+    if shape in ((samples, 1), (1, samples)):
+        return ": give it flattened, .reshape(-1)"
+    if shape == (samples, samples):
+        return ": shapes (n, 1) and (n,) were compared, make both (n,) by .reshape(-1)"
+    if shape[0] == samples:
+        return ": give its mean over the other axes, .flatten(1).mean(1)"
+    return ": give its .mean()"
 
 
 @contextmanager

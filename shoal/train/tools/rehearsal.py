@@ -1,4 +1,4 @@
-"""One batch, trained and validated before a study begins, to find what is wrong with a recipe."""
+"""A batch and a smaller last one, trained and validated before a study begins: to find mistakes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
 from shoal.train.data.items.collate import tensors_in
 from shoal.train.data.parts import Index
-from shoal.train.lane.blame import no_room
+from shoal.train.lane.blame import no_room, rest_remedy
+from shoal.train.lane.gathered import NotANumberError
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
-from shoal.train.lane.scoring import scoring
+from shoal.train.lane.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted, NotOfferedError
 from shoal.train.recipe.hooks import scores_whole, validates
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import (
     FOLD,
-    DataKey,
     data_key,
     seed_of,
     seen_by,
@@ -71,8 +71,9 @@ def rehearse(
     metric: str | None,
     mode: str | None = None,
 ) -> None:
-    """Train a new model of this configuration on one batch, validate it, and throw it away.
+    """Train a new model of this configuration, validate it, and throw it away.
 
+    It is trained on a whole batch, and on a batch as small as the smallest at the end of a pass.
     No random state changes. No step is taken with data that cannot be read by rows, with a
     featurizer, with a `ShardRecipe`, with a model that is compiled first, and with large batches.
 
@@ -83,11 +84,13 @@ def rehearse(
         return
     if isinstance(recipe, ShardRecipe):
         return
-    if is_open(recipe, config):
+    opened = is_open(recipe, config)
+    if opened:
         config = with_size(config, SMALL)
     delay_compiler()
     place = torch.device(device)
     rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
+    rehearsal.trains_rest = not opened
     rehearsal.run(metric, mode)
 
 
@@ -122,6 +125,7 @@ class _Rehearsal:
         self._seed = seed
         self._device = device
         self._chunk: Columns | None = None  # that a step got last
+        self.trains_rest = True  # whether the size of batches is known
 
     def run(self, metric: str | None, mode: str | None) -> None:
         """Train, validate, and look at what came out.
@@ -144,7 +148,10 @@ class _Rehearsal:
 
     def _run(self, metric: str | None, mode: str | None) -> None:
         key = data_key(self._recipe, self._config)
-        few = self._few(key)
+        data = self._data
+        if data.arrangement.folds is not None:
+            data = data.of_fold(dict(key)[FOLD])
+        few = self._few(data)
         lane = TrainingLane(
             self._recipe,
             self._config,
@@ -164,21 +171,19 @@ class _Rehearsal:
         )
         trained = self._trained(lane, stream, few.shards[0])
         self._check_trained(lane, trained.get("loss", 0.0))
+        self._train_rest(lane, data)
         if validates(self._recipe, few):
-            scores = self._scored(lane, stream, metric)
+            scores = self._scored(lane, stream, data, metric)
             if scores is not None:
                 _check_metric(metric, {*scores, *named_apart(trained, scores)})
 
     # -- the samples -------------------------------------------------------------------------------
 
-    def _few(self, key: DataKey) -> Data | None:
+    def _few(self, data: Data) -> Data | None:
         """A batch of training data, and as much validation data; None if that is a lot."""
         size = settings(self._recipe, self._config).batch_size
-        if size * self._data.row_bytes > MOST_BYTES:
+        if size * data.row_bytes > MOST_BYTES:
             return None
-        data = self._data
-        if data.arrangement.folds is not None:
-            data = data.of_fold(dict(key)[FOLD])
         parts = (*data.shards[:1], *data.validation[:1])
         return data.few({part: _rows(data, part, size) for part in parts})
 
@@ -208,6 +213,32 @@ class _Rehearsal:
         lane.changes.check()
         return {name: float(items[-1][1]) for name, items in lane.noted.take().items()}
 
+    def _train_rest(self, lane: TrainingLane, data: Data) -> None:
+        """Train on the first samples of the batch, as many as the smallest last batch has.
+
+        Raises:
+            Mistake: its loss makes the model's numbers useless.
+        """
+        size = lane.settings.batch_size
+        rests = [(n % size, n) for n in data.sizes.values() if n % size and n > size]
+        if not rests or not self.trains_rest or lane.settings.drop_last:
+            return
+        rest, shard = min(rests)
+        if self._chunk is None or cols.rows(self._chunk) <= rest:
+            return
+        self._chunk = cols.cut(self._chunk, 0, rest)
+        lane.begin(shard, at=shard - rest)
+        were_finite = _are_finite(lane.model.parameters())
+        with lane.rng:
+            deque(lane.last(self._chunk, rest), maxlen=0)
+            lane.close()
+        lane.changes.check()
+        if were_finite and not _are_finite(lane.model.parameters()):
+            raise Mistake(
+                "the loss or its gradient is not finite (NaN) on few samples; "
+                + rest_remedy(rest, size, shard)
+            )
+
     def _check_trained(self, lane: TrainingLane, loss: float) -> None:
         """Raise Mistake if the loss is of another model, or not finite because of the data."""
         gradients = [parameter.grad for parameter in lane.parameters]
@@ -229,24 +260,39 @@ class _Rehearsal:
             )
 
     def _scored(
-        self, lane: TrainingLane, stream: Stream, metric: str | None
+        self, lane: TrainingLane, stream: Stream, data: Data, metric: str | None
     ) -> dict[str, float] | None:
         """The scores of the validation batch; None where so few samples may have none."""
         with scoring(lane) as scores:
             for chunk in stream.validation(lane.settings.scored_order):
                 self._chunk = chunk
                 scores.add(chunk)
+                rest = _smallest_scored(data, lane.settings.batch_size)
+                if rest < cols.rows(chunk):
+                    self._chunk = cols.cut(chunk, 0, rest)
+                    scores.add(self._chunk)
             self._chunk = None
             try:
                 found = scores.scores()
                 with lane.rng:
                     return {**found, **lane.end_epoch(found.get(metric or ""))}
-            except NotOfferedError:
+            except (NotOfferedError, NotANumberError):
                 raise
             except RAISED:
                 if scores_whole(self._recipe) or isinstance(self._recipe, Adapted):
                     return None
                 raise
+
+
+def _smallest_scored(data: Data, size: int) -> int:
+    """Samples of the smallest batch of a validation, where those of training have `size`."""
+    size *= EVALUATION_BATCHES
+    found = []
+    for part in data.validation:
+        samples = data.size(part)
+        for chunk in {min(samples, data.chunk), samples % data.chunk}:
+            found += [min(chunk, size), chunk % size]
+    return min(filter(None, found))
 
 
 def _rows(data: Data, part: ShardId, size: int) -> Index:

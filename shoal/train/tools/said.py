@@ -7,7 +7,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
-from shoal.train.lane.blame import SHOAL
+from shoal.train.lane.blame import SHOAL, rest_note
 
 INSTALLED = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<frozen")
 SIZES = "the sizes of the model's layers must fit the samples and each other"
@@ -58,6 +58,8 @@ def said(error: BaseException, batch: str = "") -> str:
         if part in text:
             parts.append(remedy)
             break
+    if rest := rest_note(error):
+        parts.append(rest)
     return "; ".join(parts)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
-from shoal.train.lane.blame import blaming
+from shoal.train.lane.blame import blaming, noting_rest
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.overdue import in_time
 from shoal.train.recipe.seat import Move, Seat, share
@@ -155,7 +155,8 @@ class SharedStep:
         mine, rows = _part(batch, self._seat)
         # What waits for the other ranks is not watched.
         with blaming(watched=False):
-            with self._clock.on("forward"), in_time(("wide", lane.signature)):
+            rest = noting_rest(count, lane.size, lane.of_pass)
+            with self._clock.on("forward"), in_time(("wide", lane.signature)), rest:
                 loss = lane.forward(mine, rows)
             if self._group is not None:
                 self.notes.take(lane)
