@@ -122,6 +122,78 @@ def test_the_same_command_goes_on_and_finds_all_done(study: Path) -> None:
     } == weights
 
 
+NET = """
+import torch
+from torch import nn
+import shoal
+
+class Net(shoal.Recipe):
+    search_space = {"lr": shoal.grid([0.01, 0.1])}
+    metric, mode, max_epochs = "loss", "min", 2
+
+    def data(self):
+        return shoal.Data.arrays(torch.arange(64.0).reshape(32, 2), torch.arange(32.0))
+
+    def configure_model(self, config):
+        return nn.Sequential(nn.Linear(2, 8), nn.Linear(8, 1))
+
+    def configure_optimizers(self, model, config):
+        return torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model, batch):
+        return (model(batch[0])[:, 0] - batch[1]).square().mean()
+
+    def validation_step(self, model, batch):
+        return {"loss": (model(batch[0])[:, 0] - batch[1]).square()}
+"""
+FORMER = "nothing was trained: the code differs from the one that gave these scores"
+
+
+def aloud(*args: str) -> str:
+    """What a command prints in a process of its own, warnings included, in one line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal.cli", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    return " ".join(done.stdout.split())
+
+
+def test_after_an_edit_it_says_that_nothing_was_trained(tmp_path: Path) -> None:
+    """As often as the command is typed."""
+    file, folder = tmp_path / "net.py", str(tmp_path / "s")
+    edited = NET.replace("nn.Linear(2, 8), nn.Linear(8, 1)", "nn.Linear(2, 1)")
+
+    def run(code: str, *more: str) -> str:
+        file.write_text(code)
+        return aloud("run", str(file), "--storage", folder, *more)
+
+    assert FORMER not in run(NET)
+    for _ in range(2):
+        said = run(edited)
+        assert FORMER in said and "begin a new study with another --storage" in said
+    grown = "--space", "lr=grid([0.01, 0.1, 1.0])"
+    assert "2 trials of 3 were not trained in this run" in run(edited, *grown)
+
+
+def test_a_script_that_a_command_names_is_code_too(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    command = ["run", "--command", f"{sys.executable} {script} --lr {{lr}}"]
+    command += ["--storage", str(tmp_path / "s"), "--space", "lr=grid([0.1])"]
+    command += ["--metric", "loss", "--mode", "min"]
+
+    def run(code: str) -> str:
+        script.write_text(code)
+        return aloud(*command)
+
+    assert FORMER not in run("print('loss=0.5')")
+    assert FORMER not in run("print('loss=0.5')")
+    assert FORMER in run("print('loss=0.25')")
+
+
 def test_what_fused_packs_trained_agrees(tmp_path: Path) -> None:
     folder = str(tmp_path / "study")
     space = ["--space", "width=grid([16])", "--space", "lr=grid([1e-3, 3e-3, 1e-2])"]

@@ -2,16 +2,19 @@
 
 import platform
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal import policy as policies
 from shoal import search
+from shoal.core.event import Advanced, Opened
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
+from shoal.core.trial import TrialId
 from shoal.engine.files import current_folder
-from shoal.engine.journal import WRONG, plain
+from shoal.engine.journal import WRONG, Line, plain
+from shoal.reporting.facts.format import plural
 from shoal.search.space import describe_space, rebuild_space
 from shoal.study.code.files import describe_recipe
 from shoal.study.folder import StudyError, not_ours, timestamp, versions
@@ -231,6 +234,53 @@ def _is_other_code(before: Head, now: Head) -> bool:
     ):
         return True
     return len({before.get("sha256"), now.get("sha256")} - {None}) > 1
+
+
+def trained_by_other_code(lines: Iterable[Line], recipe: Head) -> set[TrialId]:
+    """The trials that were last trained by another code than this recipe's, as heads say it."""
+    found: set[TrialId] = set()
+    other = False
+    for _, entry in lines:
+        if isinstance(entry, Opened):
+            then = entry.head.get("recipe", {})
+            other = _is_other_code(then, recipe) or _are_other_texts(then, recipe)
+        elif isinstance(entry, Advanced):
+            if other:
+                found.update(entry.samples)
+            else:
+                found.difference_update(entry.samples)
+    return found
+
+
+def _are_other_texts(before: Head, now: Head) -> bool:
+    """Whether the texts of all modules are known, and differ, wherever they lay."""
+    then, here = (each.get("imports") for each in (before, now))
+    if then is None or here is None:
+        return False
+    return sorted(then.values()) != sorted(here.values())
+
+
+def warn_of_former_code(former: Iterable[TrialId], before: State, now: State) -> None:
+    """Say it if a run's results are those of former code. `before`: the state as the run began.
+
+    `former`: the trials that other code had trained until then.
+    """
+    if before.done == now.done and former:
+        warnings.warn(
+            "nothing was trained: the code differs from the one that gave these scores. To train "
+            "it as it is now, begin a new study with another storage=",
+            stacklevel=5,
+        )
+        return
+    stay = [x for x in former if before.done.get(x) == now.done.get(x)]
+    if stay:
+        verb = "was" if len(stay) == 1 else "were"
+        warnings.warn(
+            f"{plural(len(stay), 'trial')} of {len(now.known)} {verb} not trained in this run, and "
+            "kept the scores that former code gave: to train all of them with the code as it is "
+            "now, begin a new study with another storage=",
+            stacklevel=5,
+        )
 
 
 def _stay_failed(state: State) -> str:

@@ -14,7 +14,7 @@ from shoal.core.fold import fold
 from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
-from shoal.core.trial import Seconds, Trial
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.files import current_folder, whole
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
@@ -26,7 +26,14 @@ from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
 from shoal.study.code.saving import save
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
-from shoal.study.head import Deciders, Head, check_same, head
+from shoal.study.head import (
+    Deciders,
+    Head,
+    check_same,
+    head,
+    trained_by_other_code,
+    warn_of_former_code,
+)
 from shoal.study.inbox import Inbox, Reachable, stopping
 from shoal.study.notes import control
 from shoal.study.notes.meaning import meaning
@@ -120,6 +127,7 @@ class _Ready:
     logs: list[Any]  # watchers that write the study down in other forms
     opening: list[Entry]  # with which the run begins
     callbacks: tuple[Any, ...]
+    former: set[TrialId]  # that other code than the recipe's trained
 
 
 def train(setup: Setup, asked: Request) -> None:
@@ -135,6 +143,7 @@ def train(setup: Setup, asked: Request) -> None:
         start = replace(ready.start, careful=was_cut_off(setup.folder))
         open_.enter_context(at_work(setup.folder))
         state = _carry_out(setup, asked, replace(ready, start=start), open_)
+    warn_of_former_code(ready.former, ready.start.state, state)
     _check_failed(state)
 
 
@@ -188,7 +197,8 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         lines = setup.folder.lines()
         state = replay(lines)
     start = Start(data, state, since, _whole(given), not hops(rule), place=place)
-    return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks)
+    former = trained_by_other_code(lines, now["recipe"])
+    return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks, former)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def describe_recipe(recipe: "Recipe") -> dict[str, Any]:
         about["parts"] = {name: describe_recipe(each) for name, each in parts.items()}
         return about
     if isinstance(code, str):
-        about["command"] = code
+        return {**about, "command": code, "sha256": recipe.sha256}  # type: ignore[attr-defined]
     text = text_of(getattr(code, "__module__", ""))
     if text is not None:
         return {**about, "file": text.file, "sha256": text.sha256}

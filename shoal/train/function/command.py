@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from shoal.train.function.talk import TrialContext, Values, report, restore
 
 # Lines that a message shows of what a command printed, and their characters.
 LAST, WIDTH = 3, 300
+SCRIPT = 2**20  # bytes of a file that may be a script; programs and data are larger
 
 FOLDER = "checkpoint"  # the placeholder of a trial's folder
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
@@ -43,6 +45,17 @@ class CommandRecipe(FunctionRecipe):
         """The name of the first argument that is a file, else the program's."""
         files = [word for word in self.words[1:] if Path(self.folder, word).is_file()]
         return Path([*files, self.words[0]][0]).stem
+
+    @property
+    def sha256(self) -> str | None:
+        """A hash of the scripts that the command names; None if it names none."""
+        files = [Path(self.folder, word) for word in self.words]
+        texts = [
+            file.read_bytes()
+            for file in files
+            if file.is_file() and file.stat().st_size <= SCRIPT
+        ]
+        return hashlib.sha256(b"\0".join(texts)).hexdigest() if texts else None
 
     @property
     def placeholders(self) -> set[str]:

@@ -32,6 +32,16 @@ def packed(checkpoint: Any) -> dict[str, Any]:
     return {"kind": "tree", "tree": tree.to_numpy(_marked(checkpoint))}
 
 
+def without_place(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same without the name of the file or folder that was given, which may be a random one."""
+    if kept["kind"] == "tree":
+        return kept
+    files = {}
+    for name, content in kept["files"].items():
+        files["/".join(PurePosixPath(name).parts[1:])] = content
+    return {"kind": kept["kind"], "files": files}
+
+
 def unpacked(kept: Mapping[str, Any], folder: Path) -> Any:
     """The checkpoint again; what was a path is written into the folder, which must exist.
 

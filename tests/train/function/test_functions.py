@@ -1,9 +1,11 @@
 """Functions as trials: reports are epochs, checkpoints are states."""
 
+import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from math import inf, nan
 from pathlib import Path
@@ -238,6 +240,26 @@ def test_replay_calls_the_function_again(tmp_path: Path) -> None:
     other = made(tmp_path / "o", loose, {"lr": 0.1})
     other.optimize(progress=False)
     assert not other.replay()[0]["agrees"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_where_a_temporary_checkpoint_lay_is_not_compared(
+    tmp_path: Path, whole: bool
+) -> None:
+    """Folders and files with names that are new each time, as `tempfile` makes them."""
+
+    def temporary(config: dict[str, Any]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file, path = tempfile.mkstemp(dir=folder, suffix="" if whole else ".txt")
+            os.write(file, str(config["lr"] + torch.rand(()).item()).encode())
+            os.close(file)
+            inner = os.path.join(folder, "weights")
+            os.rename(path, inner if whole else path)
+            shoal.report(1.0, checkpoint=folder if whole else path)
+
+    study = made(tmp_path / "s", temporary, {"lr": 0.1})
+    study.optimize(progress=False)
+    assert [row["equal"] for row in study.replay()] == [True]
 
 
 SCRIPT = """
