@@ -1,6 +1,7 @@
 """Processes of this machine."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,11 @@ from pathlib import Path
 # What this process trains now, in words; at most one thing.
 _training: list[str] = []
 _entering = threading.Lock()
+# Signals that stop a study.
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+# What is called in forks of this process; and for each thread, its signal mask before it forked.
+_fork_calls: list[Callable[[], object]] = []
+_forking = threading.local()
 
 
 class Training(RuntimeError):  # noqa: N818 - a state of the process
@@ -45,12 +51,36 @@ def dedicate(what: str) -> None:
 
 
 def in_forks(call: Callable[[], object]) -> None:
-    """Have this called first of all in each process that is forked from this one.
+    """Have this called in each process that is forked from this one, before any other code of it.
 
     Such a process has a copy of all that was set here, and none of the threads that belong to it.
     """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=call)
+    _fork_calls.append(call)
+
+
+def _block_signals() -> None:
+    """A signal at a fork that is a moment old must find the child's handlers, not ours."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _begin_fork() -> None:
+    try:
+        for call in _fork_calls:
+            call()
+    finally:
+        _unblock_signals()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_block_signals,
+        after_in_parent=_unblock_signals,
+        after_in_child=_begin_fork,
+    )
 
 
 def _trains_nothing() -> None:

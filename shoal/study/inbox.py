@@ -24,16 +24,15 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
-from shoal.engine.process import in_forks
+from shoal.engine.process import STOPPING, in_forks
 from shoal.engine.small import decoded, marked, unmarked
 
 Note = Mapping[str, Any]
 # Raises ValueError or RuntimeError if the note asks for what cannot be.
 Meaning = Callable[[State, Note], Iterable[Entry]]
 
-# Signals that stop a study; in a batch job also Slurm's warning before the time limit, which a
-# user asks for (sbatch --signal=B:USR1@60).
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+# In a batch job Slurm's warning before the time limit stops a study, too; a user asks for it
+# (sbatch --signal=B:USR1@60).
 WARNING = "SIGUSR1"
 # Between two looks into the folder.
 EVERY: Seconds = 1.0

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,27 @@ def test_forks_of_a_trial_end_by_sigterm_and_train_nothing(
     assert {trial.status for trial in study.trials} == {"finished"}
     assert ended and all(ended) and all(handlers)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_comes_with_the_fork_ends_it_too(tmp_path: Path) -> None:
+    """Before the fork has our handlers taken off, that is."""
+    ended: list[int] = []
+
+    def call() -> None:
+        for _ in range(10):
+            child = os.fork()
+            if not child:
+                signal.pause()
+            os.kill(child, signal.SIGTERM)
+            deadline = time.monotonic() + 20
+            while not (got := os.waitpid(child, os.WNOHANG))[0]:
+                if time.monotonic() > deadline:
+                    os.kill(child, signal.SIGKILL)
+                time.sleep(0.001)
+            ended.append(os.WTERMSIG(got[1]))
+
+    function(call, tmp_path / "s").optimize(progress=False)
+    assert ended == [signal.SIGTERM] * 20
 
 
 def test_a_report_of_a_fork_is_refused_and_a_study_of_a_fork_trains(
