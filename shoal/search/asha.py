@@ -16,6 +16,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import EPS
 from shoal.search.batch import Widths
 from shoal.search.draws import (
+    SOBOL,
     Draws,
     asked_for,
     check_numbers,
@@ -82,12 +83,13 @@ class ASHA:
     max_concurrent: int | None = None
     per_slot: int | None = None
     widths: Widths | None = None
+    sampling: str | None = SOBOL
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Rungs" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
         object.__setattr__(self, "_rungs", _Rungs(self))
 
     def start(self) -> None:

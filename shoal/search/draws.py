@@ -12,12 +12,30 @@ from shoal.core.state import View
 from shoal.core.trial import Samples, Trial, TrialId
 from shoal.core.visits import EPS
 from shoal.search.batch import Widths, checked_widths, whole_epochs
-from shoal.search.space import Config, Space, draw, grids, validated
+from shoal.search.sobol import Place, Source, source
+from shoal.search.space import (
+    Combinations,
+    Config,
+    Space,
+    dimensions,
+    draw,
+    independent,
+    validated,
+)
+
+SOBOL = "sobol"
+OWN = "own"
+SEED = "seed"  # the key of a configuration that the trial's own seed has
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
     """Configuration number i of a space, a function of (seed, i); grids are gone through in turn.
+
+    `sampling`: "sobol" spreads the first draws over the space. Where nothing of a configuration is
+    drawn, and it comes again, the repetition has a seed of its own: the study's and 1, 2, …
+    None is how studies drew that were begun before: each draw by itself, and repetitions equal to
+    the last bit. "own": trials draw their configurations themselves, and nothing is added.
 
     Raises:
         ValueError: the seed is below 0, or the space is not valid.
@@ -25,29 +43,50 @@ class Draws:
 
     space: Space = field(hash=False)
     seed: int
-    _grids: tuple[Config, ...] = field(
-        init=False, repr=False, compare=False, default=()
-    )
+    sampling: str | None = SOBOL
+    _grids: Combinations = field(init=False, repr=False, compare=False)
+    # The number of each dimension by name.
+    _dimensions: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"a seed must be >= 0; got {self.seed!r}")
-        object.__setattr__(self, "space", validated(self.space))
-        object.__setattr__(self, "_grids", tuple(grids(self.space)))
+        if self.sampling not in (SOBOL, OWN, None):
+            raise ValueError(
+                'sampling must be "sobol", or None for draws that are independent; '
+                f"got {self.sampling!r}"
+            )
+        space = validated(self.space)
+        drawn = [name for name, each in dimensions(space) if hasattr(each, "sample")]
+        numbers = {name: place for place, name in enumerate(dict.fromkeys(drawn))}
+        object.__setattr__(self, "space", space)
+        object.__setattr__(self, "_grids", Combinations(space))
+        object.__setattr__(self, "_dimensions", numbers)
 
     @property
     def combinations(self) -> int:
         """How many combinations the space's grids have."""
-        return len(self._grids)
+        return self._grids.count
 
     def __call__(self, index: int) -> Config:
-        fixed = self._grids[index % len(self._grids)]
-        return draw(self.space, self.seed, index, fixed)
+        sample, group = divmod(index, self.combinations)
+        fixed = self._grids[group]
+        if self.sampling is None:
+            return draw(self.space, fixed, independent(self.seed, index))[0]
+        place = Place(sample, group, self.combinations)
+
+        def source_of(name: str) -> Source:
+            return source(self.seed, self._dimensions[name], place)
+
+        config, drawn = draw(self.space, fixed, source_of)
+        if sample and not drawn and SEED not in config and self.sampling == SOBOL:
+            config[SEED] = self.seed + sample
+        return config
 
 
-def draws(space: Space | None, seed: int | None) -> Draws:
+def draws(space: Space | None, seed: int | None, sampling: str | None = SOBOL) -> Draws:
     """Without a space there is nothing to draw from; without a seed it is 0."""
-    return Draws(space or {}, seed or 0)
+    return Draws(space or {}, seed or 0, sampling)
 
 
 def numbered(index: int) -> TrialId:

@@ -1,5 +1,6 @@
 """Grid search: every combination once."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +9,13 @@ from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.search.batch import Batch, Widths, check_counts, checked_widths
 from shoal.search.space import (
+    Combinations,
     Config,
     Space,
     as_grid,
     dimensions,
     draw,
-    grids,
+    independent,
     validated,
     value_of,
 )
@@ -39,7 +41,10 @@ class Grid:
     widths: Widths | None = None
     priority: float | None = None
     first: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
-    _configs: tuple[Config, ...] = field(
+    _space: Space = field(init=False, repr=False, compare=False)
+    _combinations: Combinations = field(init=False, repr=False, compare=False)
+    # Of the combinations that are among `first`, in order: how many others come before each.
+    _others_before: tuple[int, ...] = field(
         init=False, repr=False, compare=False, default=()
     )
 
@@ -57,23 +62,42 @@ class Grid:
             )
         if self.space is not None:
             object.__setattr__(self, "space", space)
-        configs = tuple(
-            draw(space, 0, number, fixed) for number, fixed in enumerate(grids(space))
-        )
-        object.__setattr__(self, "_configs", self._after_first(configs))
+        object.__setattr__(self, "_space", space)
+        object.__setattr__(self, "_combinations", Combinations(space))
+        if self.first:
+            self._take_first(self.first)
 
-    def _after_first(self, configs: tuple[Config, ...]) -> tuple[Config, ...]:
-        """The configurations that come first, then the others of these."""
-        if not self.first:
-            return configs
+    def _take_first(self, first: Sequence[Mapping[str, Any]]) -> None:
+        """Note which combinations come first; the others come after them."""
         earlier = tuple(
             {name: value_of(value) for name, value in config.items()}
-            for config in self.first
+            for config in first
         )
+        places = {self._place(config) for config in earlier}
+        ordered = sorted(place for place in places if place is not None)
+        others = tuple(place - number for number, place in enumerate(ordered))
         object.__setattr__(self, "first", earlier)
-        seen = {frozenset(config.items()) for config in earlier}
-        new = [config for config in configs if frozenset(config.items()) not in seen]
-        return (*earlier, *new)
+        object.__setattr__(self, "_others_before", others)
+
+    def _place(self, config: Config) -> int | None:
+        """The number of the combination with exactly this configuration; None: there is none."""
+        place = self._combinations.place(config)
+        if place is not None and self._combined(place) == config:
+            return place
+        return None
+
+    def _combined(self, number: int) -> Config:
+        """The configuration of this combination."""
+        fixed = self._combinations[number]
+        return draw(self._space, fixed, independent(0, number))[0]
+
+    def config(self, index: int) -> Config:
+        """The configuration of trial number `index`."""
+        first: Sequence[Mapping[str, Any]] = self.first or ()
+        if index < len(first):
+            return dict(first[index])
+        number = index - len(first)
+        return self._combined(number + bisect_right(self._others_before, number))
 
     def start(self) -> int:
         return 0
@@ -84,8 +108,8 @@ class Grid:
     def _batch(self) -> Batch:
         """All trials, in order."""
         return Batch(
-            len(self._configs),
-            self._configs.__getitem__,
+            len(self.first or ()) + self._combinations.count - len(self._others_before),
+            self.config,
             self.max_epochs or 1,
             self.max_concurrent,
             self.widths,

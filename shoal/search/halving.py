@@ -18,6 +18,7 @@ from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
 from shoal.search.batch import Widths
 from shoal.search.draws import (
+    SOBOL,
     Draws,
     asked_for,
     by_number,
@@ -122,12 +123,13 @@ class SuccessiveHalving:
     mode: Mode | None = None
     seed: int | None = None
     widths: Widths | None = None
+    sampling: str | None = SOBOL
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
         object.__setattr__(self, "_rungs", _Brackets(self))
 
     def start(self) -> None:
@@ -170,12 +172,13 @@ class Hyperband:
     concurrent: bool = True
     num_samples: int | None = None
     widths: Widths | None = None
+    sampling: str | None = SOBOL
     _draws: Draws = field(init=False, repr=False, compare=False)
     _rungs: "_Brackets" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
         object.__setattr__(self, "_rungs", _Brackets(self))
 
     def start(self) -> None:
@@ -205,7 +208,7 @@ class _Brackets(Look):
 
     def __init__(self, rule: "SuccessiveHalving | Hyperband") -> None:
         super().__init__()
-        self._draws = draws(rule.space, rule.seed)
+        self._draws = draws(rule.space, rule.seed, rule.sampling)
         self._widths = rule.widths
         self._metric = rule.metric
         self._mode = rule.mode

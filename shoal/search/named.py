@@ -81,10 +81,22 @@ def _plain(name: str, value: Any) -> Any:
 def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
     """The searcher that `describe` described.
 
+    What says nothing of `sampling` was described when all draws were independent.
+
     Raises:
         ValueError: no such name, or fields that do not fit it.
     """
     given = dict(data)
+    kind = KNOWN.get(given.get("name", ""))
+    if kind is not None and "sampling" in _arguments(kind):
+        given.setdefault("sampling", None)
+    if given.get("inner") is not None:
+        given["inner"] = rebuild(given["inner"])
+    return _made(given)
+
+
+def _made(given: dict[str, Any]) -> Searcher[Any]:
+    """The searcher with that name and these fields; see `rebuild`."""
     name = given.pop("name", None)
     if name not in KNOWN:
         raise ValueError(
@@ -92,8 +104,6 @@ def rebuild(data: Mapping[str, Any]) -> Searcher[Any]:
         )
     if given.get("space") is not None:
         given["space"] = rebuild_space(given["space"])
-    if given.get("inner") is not None:
-        given["inner"] = rebuild(given["inner"])
     try:
         searcher: Searcher[Any] = KNOWN[name](**given)
     except TypeError as error:
@@ -114,8 +124,8 @@ def parse(text: str) -> Searcher[Any]:
     """
     data = _named(text)
     if isinstance(data.get("inner"), str):
-        data["inner"] = describe(parse(data["inner"]))
-    return rebuild(data)
+        data["inner"] = parse(data["inner"])
+    return _made(data)
 
 
 def _named(text: str) -> dict[str, Any]:

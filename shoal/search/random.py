@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.search.batch import Batch, Widths, check_counts, checked_widths
-from shoal.search.draws import Draws, draws
+from shoal.search.draws import SOBOL, Draws, draws
 from shoal.search.space import Config, Space
 
 
@@ -28,13 +28,14 @@ class Random:
     max_concurrent: int | None = None
     widths: Widths | None = None
     priority: float | None = None
+    sampling: str | None = SOBOL
     _draws: Draws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_counts(self.max_epochs, self.max_concurrent)
         object.__setattr__(self, "widths", checked_widths(self.widths))
         self._check_samples()
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
 
     def _check_samples(self) -> None:
         """Raise ValueError unless there is a trial to draw."""

@@ -9,14 +9,17 @@ A space can be written as plain data for the journal, and rebuilt from that.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import Any, Protocol, cast
 from zlib import crc32
 
 import numpy as np
 
 from shoal.core.trial import Value
+from shoal.search.sobol import Source
 
 Space = Mapping[str, Any]  # name -> Domain, GridDomain, or a constant
 Config = dict[str, Value]
@@ -28,7 +31,7 @@ Pick = Callable[
 class Domain(Protocol):
     """A dimension that is drawn from."""
 
-    def sample(self, rng: np.random.Generator) -> Value: ...
+    def sample(self, rng: Source) -> Value: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_range("uniform", self.low, self.high)
 
-    def sample(self, rng: np.random.Generator) -> Value:
+    def sample(self, rng: Source) -> Value:
         return float(rng.uniform(self.low, self.high))
 
 
@@ -60,7 +63,7 @@ class LogUniform:
                 "use uniform for ranges that reach 0"
             )
 
-    def sample(self, rng: np.random.Generator) -> Value:
+    def sample(self, rng: Source) -> Value:
         exponent = rng.uniform(math.log(self.low), math.log(self.high))
         return float(math.exp(exponent))
 
@@ -79,7 +82,7 @@ class RandInt:
                 f"randint needs whole numbers; got low={self.low!r}, high={self.high!r}"
             )
 
-    def sample(self, rng: np.random.Generator) -> Value:
+    def sample(self, rng: Source) -> Value:
         return int(rng.integers(self.low, self.high))
 
 
@@ -96,7 +99,7 @@ class Choice:
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", _values("choice", self.values))
 
-    def sample(self, rng: np.random.Generator) -> Value:
+    def sample(self, rng: Source) -> Value:
         return self.values[int(rng.integers(len(self.values)))]
 
 
@@ -298,56 +301,121 @@ def as_grid(space: Space) -> dict[str, Any]:
     return made
 
 
-def grids(space: Space, prefix: str = "") -> list[Config]:
-    """All combinations of the space's grids, the last dimension running fastest.
+class Combinations:
+    """All combinations of a validated space's grids, the last dimension running fastest.
 
-    A space without grids gives one empty combination.
+    A space without grids has one empty combination. Each is made when it is asked for, so that a
+    grid of millions takes no room.
 
     Raises:
         ValueError: a grid comes with a value that is drawn: how often it would be tried is unclear.
     """
-    combined: list[Config] = [{}]
-    for name, domain in space.items():
-        full = prefix + name
-        if isinstance(domain, GridDomain):
-            branches = _branches(full, domain)
-            combined = [
-                {**config, **branch} for config in combined for branch in branches
-            ]
-        elif any(
-            isinstance(each, GridDomain) for _, each in dimensions({name: domain})
-        ):
-            raise ValueError(
-                f"dimension {full!r} is a choice with a grid under it: "
-                "make the inner one a choice, or both grids"
-            )
-    return combined
+
+    def __init__(self, space: Space, prefix: str = "") -> None:
+        self._grids = [
+            _Grid(prefix + name, domain)
+            for name, domain in space.items()
+            if isinstance(domain, GridDomain)
+        ]
+        for name, domain in space.items():
+            below = dimensions({name: domain})
+            if not isinstance(domain, GridDomain) and any(
+                isinstance(each, GridDomain) for _, each in below
+            ):
+                raise ValueError(
+                    f"dimension {prefix + name!r} is a choice with a grid under it: "
+                    "make the inner one a choice, or both grids"
+                )
+        # More than `len` may say.
+        self.count: int = math.prod(grid.count for grid in self._grids)
+
+    def __getitem__(self, number: int) -> Config:
+        if not 0 <= number < self.count:
+            raise IndexError(f"there are {self.count} combinations; got {number}")
+        parts: list[Config] = []
+        for grid in reversed(self._grids):
+            number, own = divmod(number, grid.count)
+            parts.append(grid.branch(own))
+        config: Config = {}
+        for part in reversed(parts):
+            config |= part
+        return config
+
+    def place(self, config: Mapping[str, Any]) -> int | None:
+        """The number of the first combination that the configuration has; None: it has none."""
+        number = 0
+        for grid in self._grids:
+            own = grid.place(config)
+            if own is None:
+                return None
+            number = number * grid.count + own
+        return number
 
 
-def _branches(name: str, domain: GridDomain) -> list[Config]:
-    branches: list[Config] = []
-    for value, under in options(domain):
-        for below in grids(under, name + "."):
-            branches.append({name: value, **below})
-    return branches
+class _Grid:
+    """One grid: its values, each with the combinations of the grids that come with it."""
+
+    def __init__(self, name: str, domain: GridDomain) -> None:
+        self._name = name
+        self._values = domain.values
+        self._below = [Combinations(under, name + ".") for under in domain.under]
+        # The number of each value's first branch.
+        self._firsts: Sequence[int] = range(len(domain.values) + 1)
+        if self._below:
+            counts = (below.count for below in self._below)
+            self._firsts = list(accumulate(counts, initial=0))
+        self.count: int = self._firsts[-1]
+
+    def branch(self, number: int) -> Config:
+        """The value of this number, with one combination of what comes with it."""
+        value = bisect_right(self._firsts, number) - 1
+        config: Config = {self._name: self._values[value]}
+        if self._below:
+            config |= self._below[value][number - self._firsts[value]]
+        return config
+
+    def place(self, config: Mapping[str, Any]) -> int | None:
+        """The number of the branch that the configuration has."""
+        if config.get(self._name, _NOTHING) not in self._values:
+            return None
+        value = self._values.index(config[self._name])
+        below: int | None = 0
+        if self._below:
+            below = self._below[value].place(config)
+        return None if below is None else self._firsts[value] + below
 
 
-def draw(space: Space, seed: int, index: int, fixed: Config) -> Config:
-    """Configuration number `index`: dimensions in `fixed` as they are there, the others drawn.
+_NOTHING = object()
 
-    `fixed` usually holds a combination of the space's grids. The result is a function of the
-    arguments. What is drawn for a dimension depends only on (seed, index, the dimension's name).
+
+def draw(
+    space: Space, fixed: Config, source: Callable[[str], Source]
+) -> tuple[Config, bool]:
+    """A configuration: dimensions in `fixed` as they are there, the others drawn.
+
+    `fixed` usually holds a combination of the space's grids. `source`: what the dimension of that
+    name is drawn from. Also returns whether any was drawn.
     """
+    drawn = False
 
     def pick(name: str, domain: Any, _: str) -> Value:
+        nonlocal drawn
         if name in fixed:
             return fixed[name]
         if isinstance(domain, GridDomain):
             domain = Choice(domain.values)
-        rng = np.random.default_rng([seed, index, crc32(name.encode())])
-        return cast(Domain, domain).sample(rng)
+        drawn = True
+        return cast(Domain, domain).sample(source(name))
 
-    return build(space, pick)
+    return build(space, pick), drawn
+
+
+def independent(seed: int, index: int) -> Callable[[str], Source]:
+    """What configuration number `index` is drawn from where each draw is by itself.
+
+    What is drawn for a dimension depends only on (seed, index, the dimension's name).
+    """
+    return lambda name: np.random.default_rng([seed, index, crc32(name.encode())])
 
 
 _KINDS: Mapping[str, type[Any]] = {

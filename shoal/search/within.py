@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.core.trial import Value
+from shoal.search.draws import SEED
 from shoal.search.space import (
     Choice,
     GridDomain,
@@ -43,7 +44,10 @@ def outside(space: Space | None, config: Mapping[str, Value]) -> str | None:
         given = build(validated(space or {}), pick)
     except _OutsideError as error:
         return str(error)
-    for name in [*given, *config]:
+    names = [*given, *config]
+    if SEED not in given:  # a repetition has a seed of its own
+        names = [name for name in names if name != SEED]
+    for name in names:
         if name not in given or name not in config or given[name] != config[name]:
             return f"{name}={config.get(name)!r}"
     return None

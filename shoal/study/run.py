@@ -68,6 +68,7 @@ from shoal.study.parts.functions import (
     function_policy,
     releasing,
     trains_itself,
+    with_own_draws,
 )
 from shoal.study.parts.grown import check_scored, longer, with_past
 from shoal.study.parts.longer import (
@@ -91,7 +92,7 @@ from shoal.study.setup import (
 from shoal.study.watch.board import SlotBoard
 from shoal.study.watch.forms import display, optuna_log
 from shoal.study.watch.log import Log
-from shoal.study.watch.notice import Damage, Idleness, MetricCheck
+from shoal.study.watch.notice import Damage, Idleness, MetricCheck, Repeats
 from shoal.study.watch.retention import Retention
 from shoal.study.watch.running import at_work, was_cut_off
 from shoal.train.data.data import Data
@@ -165,7 +166,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         check_metric(own, its or data, inner)
         check_validate_every(own, asked.deciders.options, its or data, most)
     check_scored(setup.metric, state)
-    deciders = _deciders(asked.deciders, rule, place, before, state)
+    deciders = _deciders(setup, asked.deciders, rule, place, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
     check_same(before, now, state)
     check_place(setup, state)
@@ -241,7 +242,12 @@ def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
 
 
 def _deciders(
-    asked: Deciders, rule: Policy[Any], place: RunPlace, before: Head, state: State
+    setup: Setup,
+    asked: Deciders,
+    rule: Policy[Any],
+    place: RunPlace,
+    before: Head,
+    state: State,
 ) -> Deciders:
     """The searcher and the policy as the journal is to describe them."""
     said: Policy[Any] | str = rule
@@ -250,7 +256,7 @@ def _deciders(
     searcher = per_slot(asked.searcher, rule, place.with_room(asked.options))
     if before:
         searcher = with_past(searcher, before["searcher"], state)
-    return Deciders(searcher, said, asked.options)
+    return Deciders(with_own_draws(setup, searcher), said, asked.options)
 
 
 def _end_of(lines: Sequence[Line]) -> Seconds:
@@ -418,6 +424,7 @@ def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
         Damage(),
         Idleness(),
         MetricCheck(setup.aim),
+        Repeats(ready.start.state.known.values()),
         SlotBoard(setup.folder.board, made.backend),
         *releasing(setup, made.backend),
         *resizing(made.backend),

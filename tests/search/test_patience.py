@@ -118,7 +118,7 @@ def test_who_converged_is_not_replaced_by_all_the_others_in_turn(converged, long
     """Two of eight come to the second rung, and the best of them goes on until it leaves: in
     the last rung, or one before.
     """
-    rule = Patience(ASHA(X, 8, 27, **GOAL), 2, **GOAL)
+    rule = Patience(ASHA(X, 8, 27, **GOAL, sampling=None), 2, **GOAL)
     state, _ = simulate(
         rule,
         curve=lambda config, epochs: {"score": config["x"] * min(epochs, converged)},

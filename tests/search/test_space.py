@@ -8,18 +8,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.search.space import (
+    Combinations,
     GridDomain,
     choice,
     describe_space,
     draw,
     grid,
-    grids,
+    independent,
     loguniform,
     randint,
     rebuild_space,
     uniform,
     validated,
 )
+
+
+def drawn(space: Any, seed: int, index: int, fixed: Any) -> Any:
+    return draw(space, fixed, independent(seed, index))[0]
+
+
+def grids(space: Any) -> list[Any]:
+    found = Combinations(space)
+    made = [found[number] for number in range(found.count)]
+    for number, each in enumerate(made):
+        first = found.place(each)
+        assert first is not None and first <= number and found[first] == each
+    return made
+
 
 SPACE = {
     "lr": loguniform(1e-4, 1e-1),
@@ -32,7 +47,7 @@ SPACE = {
 
 
 def test_draws_lie_in_their_domains() -> None:
-    configs = [draw(SPACE, 3, i, {"width": 64}) for i in range(400)]
+    configs = [drawn(SPACE, 3, i, {"width": 64}) for i in range(400)]
     for c in configs:
         assert (
             1e-4 <= c["lr"] < 1e-1
@@ -51,17 +66,17 @@ def test_draws_lie_in_their_domains() -> None:
 
 
 def test_a_draw_is_a_function_of_seed_number_and_name() -> None:
-    assert draw(SPACE, 1, 5, {}) == draw(SPACE, 1, 5, {})
+    assert drawn(SPACE, 1, 5, {}) == drawn(SPACE, 1, 5, {})
     assert (
-        draw(SPACE, 1, 5, {})["lr"]
-        != draw(SPACE, 1, 6, {})["lr"]
-        != draw(SPACE, 2, 5, {})["lr"]
+        drawn(SPACE, 1, 5, {})["lr"]
+        != drawn(SPACE, 1, 6, {})["lr"]
+        != drawn(SPACE, 2, 5, {})["lr"]
     )
-    alone = draw({"lr": SPACE["lr"]}, 1, 5, {})
-    assert alone["lr"] == draw(SPACE, 1, 5, {})["lr"], (
+    alone = drawn({"lr": SPACE["lr"]}, 1, 5, {})
+    assert alone["lr"] == drawn(SPACE, 1, 5, {})["lr"], (
         "a dimension more changes nothing of the others"
     )
-    two = draw({"a": uniform(0, 1), "b": uniform(0, 1)}, 0, 0, {})
+    two = drawn({"a": uniform(0, 1), "b": uniform(0, 1)}, 0, 0, {})
     assert two["a"] != two["b"], "dimensions are drawn independently"
 
 
@@ -149,7 +164,7 @@ def test_described_as_json_and_rebuilt_in_order(space: dict[str, Any]) -> None:
         "the order of a grid's dimensions decides which trial is which"
     )
     fixed = grids(space)[-1]
-    assert draw(back, 4, 2, fixed) == draw(space, 4, 2, fixed)
+    assert drawn(back, 4, 2, fixed) == drawn(space, 4, 2, fixed)
 
 
 def test_unknown_kinds_are_refused() -> None:
@@ -179,7 +194,7 @@ def test_nested_dicts_are_flattened() -> None:
 
 def test_dimensions_that_come_with_a_value() -> None:
     space = validated(NESTED)
-    configs = [draw(space, 7, i, {"model.width": 8}) for i in range(60)]
+    configs = [drawn(space, 7, i, {"model.width": 8}) for i in range(60)]
     for c in configs:
         inner = (
             ["optimizer.lr", "optimizer.momentum"]
@@ -190,7 +205,7 @@ def test_dimensions_that_come_with_a_value() -> None:
         assert (c["optimizer.lr"] >= 0.5) == (c["optimizer"] == "sgd")
     assert {c["optimizer"] for c in configs} == {"sgd", "adam"}
     back = rebuild_space(json.loads(json.dumps(describe_space(NESTED))))
-    assert [draw(back, 7, i, {"model.width": 8}) for i in range(60)] == configs
+    assert [drawn(back, 7, i, {"model.width": 8}) for i in range(60)] == configs
 
 
 def test_grids_under_a_grid() -> None:

@@ -3,6 +3,7 @@ resuming, Optuna's log.
 """
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,26 +247,121 @@ def test_numbers_may_grow_within_another_searcher_but_not_a_population(
             study.optimize(name, num_samples=3, max_epochs=1, progress=False)
 
 
-def test_more_trials_than_there_are_configurations_are_warned_of(
-    tmp_path: Path, blobs: Any
+def without(journal: str, text: str) -> str:
+    """The journal as it was written before lines had checksums, without this text."""
+    unsealed = re.sub(r',"n":\d+,"c":"[0-9a-f]{8}"}\n', "}\n", journal)
+    assert text in unsealed
+    return unsealed.replace(text, "")
+
+
+def scores_by_config(study: shoal.Study) -> dict[Any, list[float]]:
+    found: dict[Any, list[float]] = {}
+    for trial in study.trials:
+        found.setdefault(trial.config["width"], []).append(trial.value)
+    return found
+
+
+def test_repetitions_of_a_grid_are_unlike(tmp_path: Path, blobs: Any) -> None:
+    """Without a warning: each has a seed of its own."""
+    study = shoal.create_study(
+        blobs(),
+        storage=tmp_path / "s",
+        metric="loss",
+        search_space={"width": shoal.grid([4, 8]), "lr": 0.1},
+    )
+    study.optimize(num_samples=3, max_epochs=1, progress=False)
+    for scores in scores_by_config(study).values():
+        assert len(set(scores)) == 3
+    seeds = [trial.config.get("seed") for trial in study.trials]
+    assert seeds == [None, None, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("space", "asked", "added", "names"),
+    [
+        ({"k": shoal.grid([1, 2, 1])}, {}, None, "t002 repeats t000"),
+        ({"k": shoal.choice([1, 1])}, {"num_samples": 2}, None, "t001 repeats t000"),
+        (
+            {"k": shoal.choice([1, 2])},
+            {"searcher": "optuna", "num_samples": 4},
+            None,
+            "repeats t00. exactly",
+        ),
+        ({"k": shoal.grid([1, 2])}, {}, {"k": 2}, "repeats"),
+    ],
+)
+def test_equal_trials_are_warned_of(
+    tmp_path: Path, space: Any, asked: Any, added: Any, names: str
 ) -> None:
-    grid = {"width": shoal.grid([4, 8]), "lr": 0.1}
-    for name, samples, repeats in (
-        ("asha", 3, "of 3 trials 1 repeat"),
-        (None, 2, "of 4 trials 2 repeat"),
-    ):
+    def train(config: dict[str, Any]) -> float:
+        return float(config["k"])
+
+    study = shoal.create_study(
+        train, storage=tmp_path / "s", metric="value", search_space=space
+    )
+    if added is not None:
+        study.enqueue(added)
+    with pytest.warns(UserWarning, match=names) as caught:
+        study.optimize(progress=False, **asked)
+    said = [each for each in caught if "repeats" in str(each.message)]
+    assert len(said) == 1 and "the same seed" in str(said[0].message)
+
+
+def test_an_objective_that_draws_alike_is_warned_of(tmp_path: Path) -> None:
+    def objective(trial: Any) -> float:
+        return float(trial.suggest_categorical("k", [1, 2]))
+
+    study = shoal.create_study(storage=tmp_path / "s")
+    with pytest.warns(UserWarning, match=r"t002 repeats t00\d exactly"):
+        study.optimize(objective, n_trials=3, progress=False)
+    loop = shoal.create_study(storage=tmp_path / "loop")
+
+    def three() -> None:
+        for _ in range(3):
+            trial = loop.ask()
+            loop.tell(trial, trial.suggest_categorical("k", [1, 2]))
+
+    with pytest.warns(UserWarning, match=r"repeats t00\d exactly"):
+        three()
+
+
+def test_what_an_objective_draws_is_spread_and_a_stored_study_draws_as_before(
+    tmp_path: Path,
+) -> None:
+    def objective(trial: Any) -> float:
+        rate: float = trial.suggest_float("lr", 0, 1)
+        return rate + trial.suggest_int("n", 0, 3)
+
+    study = shoal.create_study(storage=tmp_path / "s")
+    study.optimize(objective, n_trials=4, progress=False)
+    assert sorted(int(4 * t.config["lr"]) for t in study.trials) == [0, 1, 2, 3]
+    assert sorted(t.config["n"] for t in study.trials) == [0, 1, 2, 3]
+
+    rates = {}
+    for name, text in (("spread", ""), ("before", ',"sampling":"sobol"')):
+        folder = tmp_path / name
         study = shoal.create_study(
-            blobs(), storage=tmp_path / f"{name}", search_space=grid
+            lambda config: config["lr"],
+            storage=folder,
+            metric="value",
+            search_space={"lr": shoal.uniform(0, 1)},
         )
-        with pytest.warns(
-            UserWarning,
-            match=f"the space has 2 configurations, all of grids: {repeats}",
-        ):
-            study.optimize(name, num_samples=samples, max_epochs=1, progress=False)
-        assert len(study.trials) == (3 if name else 4)
-    study = shoal.create_study(blobs(), storage=tmp_path / "hb", search_space=grid)
-    with pytest.warns(UserWarning, match="of 4 trials 2 repeat"):
-        study.optimize("hyperband(reduction_factor=2)", max_epochs=2, progress=False)
+        study.optimize(num_samples=1, progress=False)
+        journal = folder / "journal.jsonl"
+        journal.write_text(without(journal.read_text(), text))
+        again = shoal.create_study(
+            lambda config: config["lr"],
+            storage=folder,
+            metric="value",
+            search_space={"lr": shoal.uniform(0, 1)},
+            load_if_exists=True,
+        )
+        again.optimize(num_samples=4, progress=False)
+        rates[name] = [trial.config["lr"] for trial in again.trials]
+    drawn = shoal.Random({"lr": shoal.uniform(0, 1)}, sampling=None)
+    spread = shoal.Random({"lr": shoal.uniform(0, 1)})
+    assert rates["spread"] == [spread.config(n)["lr"] for n in range(4)]
+    assert rates["before"][1:] == [drawn.config(n)["lr"] for n in range(1, 4)]
 
 
 def test_as_many_under_way_as_leave_something_to_learn() -> None:

@@ -22,6 +22,7 @@ from shoal.core.trial import Samples, Trial, TrialId, Value
 from shoal.core.visits import EPS
 from shoal.search.batch import Widths
 from shoal.search.draws import (
+    SOBOL,
     Draws,
     by_number,
     check_numbers,
@@ -71,6 +72,7 @@ class PBT:
     mode: Mode | None = None
     seed: int | None = None
     widths: Widths | None = None
+    sampling: str | None = SOBOL
     _draws: Draws = field(init=False, repr=False, compare=False)
     _places: "_Places" = field(init=False, repr=False, compare=False)
 
@@ -80,7 +82,7 @@ class PBT:
         self._check_mutate()
         if self.mutate is not None:
             object.__setattr__(self, "mutate", tuple(self.mutate))
-        object.__setattr__(self, "_draws", draws(self.space, self.seed))
+        object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
         object.__setattr__(self, "_places", _Places())
         if self.space is not None:
             check_mutable(dict(dimensions(self._draws.space)), self.mutate)

@@ -21,9 +21,11 @@ from shoal.study.loop.searching import Asking, searcher_for
 from shoal.study.notes import control
 from shoal.study.notes.meaning import meaning
 from shoal.study.options import Options
+from shoal.study.parts.functions import with_own_draws
 from shoal.study.parts.grown import with_past
 from shoal.study.setup import Setup, data_of
 from shoal.study.watch.log import Log
+from shoal.study.watch.notice import Repeats
 from shoal.train.function.recipe import nothing
 
 
@@ -45,6 +47,7 @@ class HeldStudy:
         self._size = 0  # of the journal, in bytes, when it was left
         self._zero: Seconds = 0.0  # the clock's time at which the study's was 0
         self._log = Log(setup.folder.log)
+        self._repeats = Repeats(())
         self._lock: ExitStack | None = None
 
     @property
@@ -103,6 +106,7 @@ class HeldStudy:
             journal.close()
         self.state = state
         self._log(now, tuple(entries), state)
+        self._repeats(now, tuple(entries), state)
         if self._lock is not None:
             self.setup.folder.live = state
 
@@ -121,6 +125,7 @@ class HeldStudy:
         control.take(self.setup)
         lines = self.setup.folder.lines()
         self.state = replay(lines)
+        self._repeats = Repeats(self.state.known.values())
         self.begun = _begun(lines)
         if self._run == 0 or self.state.run != self._run:
             self._begin(lines)
@@ -136,6 +141,7 @@ class HeldStudy:
         searcher = searcher_for(setup, self._searcher, before)
         if before:
             searcher = with_past(searcher, before["searcher"], self.state)
+        searcher = with_own_draws(setup, searcher)
         data = data_of(setup.recipe)
         now = _head(setup, data, Deciders(searcher, Fifo(), Options()), before)
         check_same(before, now, self.state)

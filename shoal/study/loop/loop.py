@@ -203,6 +203,7 @@ class OwnLoop:
             chosen=dict(known.config),
             restored=False,
             log=None,
+            spread=getattr(self._study.setup.recipe, "spread", False),
         )
 
     # -- telling -----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """From what a user says of a search to a searcher that fits the study."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -13,14 +12,11 @@ from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
 from shoal.search import (
     PBT,
     Grid,
-    Hyperband,
     Random,
     completed,
     nested,
     parse,
 )
-from shoal.search.draws import Draws
-from shoal.search.halving import hyperband_brackets
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
 from shoal.study.options import Options, check_for_width, check_whole_visits
@@ -138,10 +134,6 @@ def searcher_of(
         check_methods("searcher", searcher, ("start", "propose"))
         whole = completed(searcher, {**own, **given}, usual)
     _check_met(whole, given)
-    drawn = isinstance(setup.recipe, FunctionRecipe) and setup.recipe.draws
-    for each in nested(whole):
-        if not drawn:
-            _check_repeats(each)
     _check_copies(setup.recipe, whole)
     if aims(setup.recipe, setup.metric):
         _check_compared(whole)
@@ -193,44 +185,6 @@ def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:
 def _is_drawn_from(space: Mapping[str, Any]) -> bool:
     """Whether a dimension of the validated space is drawn, not listed."""
     return any(hasattr(domain, "sample") for _, domain in dimensions(space))
-
-
-def _check_repeats(searcher: Any) -> None:
-    """Warn if there are more trials than unlike configurations.
-
-    Trials of one configuration and seed are equal to the last bit, so repeats tell nothing new.
-    """
-    draws = getattr(searcher, "_draws", None)
-    count = _count(searcher)
-    if not isinstance(draws, Draws) or isinstance(searcher, PBT) or count is None:
-        return
-    if _is_drawn_from(draws.space):
-        return
-    if isinstance(searcher, Random):
-        count *= draws.combinations
-    if count > draws.combinations:
-        warnings.warn(
-            f"the space has {draws.combinations} configurations, all of grids: of {count} trials "
-            f"{count - draws.combinations} repeat others exactly; ask for fewer samples, "
-            "or draw something (loguniform, choice, a seed=randint(…))",
-            stacklevel=4,
-        )
-
-
-def _count(searcher: Any) -> int | None:
-    """Trials that the searcher will draw; None if that is not known beforehand."""
-    count: int | None = getattr(searcher, "num_samples", None)
-    if count is None and isinstance(searcher, Hyperband):
-        return _count_hyperband(searcher)
-    return count
-
-
-def _count_hyperband(searcher: Hyperband) -> int | None:
-    """Trials of all first rungs."""
-    if searcher.max_epochs is None:
-        return None
-    brackets = hyperband_brackets(searcher.max_epochs, searcher.reduction_factor)
-    return sum(bracket[0].trials for bracket in brackets)
 
 
 def check_metric(setup: Setup, data: Data, space: Mapping[str, Any] | None) -> None:

@@ -1,5 +1,6 @@
 """What a study of a function cannot be asked for, and what follows its run."""
 
+from dataclasses import replace
 from typing import Any
 
 from shoal.core.event import Entry, Failed, Retired
@@ -17,9 +18,11 @@ from shoal.search import (
     SuccessiveHalving,
     nested,
 )
+from shoal.search.draws import OWN, SOBOL
 from shoal.study.code.files import function_in
 from shoal.study.folder import StudyError
 from shoal.study.parts.auto import policy_of
+from shoal.study.parts.grown import with_last
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
 
@@ -87,6 +90,22 @@ def check_drawn(setup: Setup, searcher: Searcher[Any]) -> None:
             )
         if isinstance(each, Grid):
             raise StudyError("say how many trials to draw: n_trials=")
+
+
+def with_own_draws(setup: Setup, searcher: Searcher[Any]) -> Searcher[Any]:
+    """The searcher; where an objective alone draws, it says so, and the objective is told.
+
+    What an objective draws is spread over trials then. It is not in a study that was begun before,
+    nor where the searcher draws, too: both would take the same places.
+    """
+    core: Any = [*nested(searcher)][-1]
+    if not isinstance(setup.recipe, FunctionRecipe) or not hasattr(core, "sampling"):
+        return searcher
+    if setup.recipe.draws and core.sampling == SOBOL and not core.space:
+        core = replace(core, sampling=OWN)
+        searcher = with_last(searcher, core)
+    setup.recipe.spread = core.sampling == OWN
+    return searcher
 
 
 def end_beyond_rungs(searcher: Searcher[Any]) -> float | None:

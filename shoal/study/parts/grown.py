@@ -16,7 +16,7 @@ from shoal.core.trial import Trial, Value
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line, plain
 from shoal.search import ASHA, PBT, Grid, Random, SuccessiveHalving, describe, nested
-from shoal.search.draws import Draws
+from shoal.search.draws import SOBOL, Draws
 from shoal.search.space import Space, rebuild_space
 from shoal.search.within import outside
 from shoal.study.folder import StudyError
@@ -34,6 +34,7 @@ WHY = {
     "mode": "trials were compared by it",
     "widths": "earlier trials have these",
     "priority": "earlier trials have this",
+    "sampling": "configurations were drawn in this way",
     "num_samples": "its population",
     "max_epochs": "trials were asked for more",
 }
@@ -45,12 +46,16 @@ COMBINATIONS = (
 
 
 def with_past(searcher: Searcher[Any], before: Head, state: State) -> Searcher[Any]:
-    """The searcher; a grid that had other values begins with the configurations that came then.
+    """The searcher, as it goes on with this study.
 
-    `before`: the description of the searcher in the run before.
+    It draws as it drew before. A grid that had other values begins with the
+    configurations that came then. `before`: the description of the searcher in the run before.
     """
     former = _levels(before)[-1]
-    last = [*nested(searcher)][-1]
+    last: Any = [*nested(searcher)][-1]
+    if state.known and getattr(last, "sampling", None) == SOBOL:
+        last = replace(last, sampling=former.get("sampling"))
+        searcher = with_last(searcher, last)
     if not isinstance(last, Grid) or former.get("name") != "grid":
         return searcher
     if plain(describe(last))["space"] == former["space"] and not former.get("first"):

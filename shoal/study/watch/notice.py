@@ -1,11 +1,12 @@
-"""What a run tells its user: a misspelt metric, idle slots, damaged checkpoints."""
+"""What a run tells its user: a misspelt metric, equal trials, idle slots, damaged checkpoints."""
 
 import warnings
+from collections.abc import Iterable
 
 from shoal.core.cluster import RECIPE
 from shoal.core.event import Entry, Evaluated, Fell, Submitted
 from shoal.core.state import State
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.recipe.several.recipes import Aim
 
 # Idle seconds of slots that are not worth a warning.
@@ -38,6 +39,60 @@ class Damage:
                 f"{entry.why}: trial {entry.trial} goes on from {whence}{more}",
                 stacklevel=2,
             )
+
+
+class Repeats:
+    """Warns, once, of a trial with the configuration and the seed of an earlier one.
+
+    It would be equal to the last bit. `known`: the trials that there are.
+    """
+
+    def __init__(self, known: Iterable[Trial]) -> None:
+        self._seen: set[int] = set()
+        self._names: set[TrialId] = set()
+        self._warned = False
+        for trial in known:
+            self._is_repeat(trial)
+
+    def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
+        for entry in entries:
+            if self._warned:
+                return
+            if isinstance(entry, Submitted) and self._is_repeat(entry.trial):
+                self._warn(entry.trial, state)
+
+    def _is_repeat(self, trial: Trial) -> bool:
+        """Whether it is new, and equals one that was seen; it counts as seen from now on.
+
+        A trial without a configuration, which will draw its own, is looked at once it has.
+        """
+        if trial.id in self._names or not trial.config:
+            return False
+        self._names.add(trial.id)
+        key = _key(trial)
+        if key in self._seen:
+            return True
+        self._seen.add(key)
+        return False
+
+    def _warn(self, trial: Trial, state: State) -> None:
+        twin = next(
+            name
+            for name, each in state.known.items()
+            if _key(each) == _key(trial) and name != trial.id
+        )
+        self._warned = True
+        warnings.warn(
+            f"trial {trial.id} repeats {twin} exactly: both have {dict(trial.config)!r} and the "
+            "same seed. Name each value once, ask for fewer trials, or give the configurations "
+            "a seed of their own, as seed=randint(0, 1000) in the search space",
+            stacklevel=2,
+        )
+
+
+def _key(trial: Trial) -> int:
+    """Equal for trials that would be equal."""
+    return hash((frozenset(trial.config.items()), trial.start, trial.shards))
 
 
 class MetricCheck:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from math import exp, floor, log
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from shoal.core.trial import TrialId, Value
+from shoal.search.sobol import Place, Source, source
 from shoal.train.function.talk import (
     Pruned,
     TrialContext,
@@ -32,6 +34,7 @@ _MEANT = {
 }
 # Keys of a configuration that Shoal reads itself.
 OF_SHOAL = frozenset({"seed", "fold", "priority"})
+_NUMBERED = re.compile(r"t\d+")  # the names that searchers give
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -39,11 +42,15 @@ class ObjectiveTrial:
     """The trial that an objective gets: Optuna's `Trial`, as far as Shoal has it.
 
     A parameter that the configuration has already comes from there: a searcher or a person chose
-    it. Others are drawn at random from (seed, trial, name), and become part of the configuration.
+    it. Others are drawn from (seed, number of the trial, which parameter it asks for), spread as
+    those of `search.Draws`, and become part of the configuration. Trials of a study that also has a
+    search space, or was begun before, draw each by itself from (seed, trial, name).
     """
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context
+        # The parameters that were asked for so far, from 0.
+        self._numbers: dict[str, int] = {}
         self._stopped = False
         self.params: dict[str, Value] = {}
         self.user_attrs: dict[str, Any] = {}
@@ -78,7 +85,7 @@ class ObjectiveTrial:
         """
         _check_bounds(name, low, high, step, log)
 
-        def draw(rng: np.random.Generator) -> float:
+        def draw(rng: Source) -> float:
             if step is not None:
                 count = floor((high - low) / step + 1e-9)
                 return low + step * int(rng.integers(count + 1))
@@ -96,7 +103,7 @@ class ObjectiveTrial:
         """
         _check_bounds(name, low, high, step if step != 1 else None, log)
 
-        def draw(rng: np.random.Generator) -> int:
+        def draw(rng: Source) -> int:
             if log:
                 drawn = _uniform(rng, low - 0.5, high + 0.5, log)
                 return min(high, max(low, round(drawn)))
@@ -150,16 +157,24 @@ class ObjectiveTrial:
     def drew(self, name: str) -> None:
         """A parameter was drawn; it is in the configuration now."""
 
-    def _chosen(self, name: str, draw: Callable[[np.random.Generator], Value]) -> Any:
+    def _chosen(self, name: str, draw: Callable[[Source], Value]) -> Any:
         """The configuration's value of that name, or one that is drawn and added to it."""
         chosen = self._context.chosen
+        number = self._numbers.setdefault(name, len(self._numbers))
         if name not in chosen:
-            trial = crc32(self._context.trial.id.encode())
-            seeds = [self._context.seed % 2**32, trial, crc32(name.encode())]
-            chosen[name] = draw(np.random.default_rng(seeds))
+            chosen[name] = draw(self._source(name, number))
             self.drew(name)
         self.params[name] = chosen[name]
         return chosen[name]
+
+    def _source(self, name: str, number: int) -> Source:
+        """What the parameter is drawn from, the one that is asked for after so many others."""
+        seed = self._context.seed % 2**32
+        trial = self._context.trial.id
+        if self._context.spread and _NUMBERED.fullmatch(trial):
+            return source(seed, number, Place(self.number))
+        seeds = [seed, crc32(trial.encode()), crc32(name.encode())]
+        return np.random.default_rng(seeds)
 
 
 def numbered(trial: TrialId) -> int:
@@ -182,9 +197,7 @@ def _check_bounds(
         raise ValueError(f"{name}: step must be > 0; got {step!r}")
 
 
-def _uniform(
-    rng: np.random.Generator, low: float, high: float, logarithmic: bool
-) -> float:
+def _uniform(rng: Source, low: float, high: float, logarithmic: bool) -> float:
     """A number between the bounds, even, or even in its logarithm."""
     if not logarithmic:
         return float(rng.uniform(low, high))

@@ -27,6 +27,8 @@ class FunctionRecipe(Recipe):
     max_epochs = UNLIMITED
     # whether trials draw their configurations themselves
     draws = False
+    # whether their first draws are spread over trials, as those of `search.Draws`
+    spread = False
 
     def __init__(self, function: Any) -> None:  # a function, or a command line's text
         self.function = function

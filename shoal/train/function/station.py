@@ -227,6 +227,7 @@ class FunctionStation:
             restored=kept is not None,
             log=log,
             scratch=prefix_of(self._vault.url, self._setup.run),
+            spread=self._recipe.spread,
         )
         return FunctionRun(
             self._recipe, context, self._setup.threads, self._device, kept

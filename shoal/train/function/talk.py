@@ -21,7 +21,8 @@ class TrialContext:
 
     `chosen`: the configuration, to which an objective adds what it draws. `restored`: whether it
     goes on from a checkpoint. `log`: where its output belongs; None: nowhere. `scratch`: how the
-    names of its temporary folders begin.
+    names of its temporary folders begin. `spread`: whether what an objective draws is spread over
+    trials.
     """
 
     trial: Trial
@@ -31,6 +32,7 @@ class TrialContext:
     restored: bool
     log: Path | None
     scratch: str = "shoal-"
+    spread: bool = False
 
 
 class TrialStopped(BaseException):
