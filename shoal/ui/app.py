@@ -1,4 +1,4 @@
-"""The server's answers: pages, their parts, drawings, news as they come, and actions."""
+"""The server's answers: the page, its parts, drawings, news as they come, and actions."""
 
 import asyncio
 import json
@@ -34,7 +34,8 @@ def application(shelf: Shelf, ends: Callable[[], bool]) -> Starlette:
     pages = Pages(shelf, ends)
     _file("plotly.js")  # importing plotly takes a while: before anybody waits for it
     routes = [
-        Route("/", pages.page),
+        Route("/", shell),
+        Route("/frame", pages.frame),
         Route("/list", pages.studies),
         Route("/news", pages.news),
         Route("/part/{part}", pages.part),
@@ -68,6 +69,11 @@ def static(request: Request) -> Response:
     return Response(data, media_type=kind)
 
 
+def shell(request: Request) -> Response:
+    """The page before its script has asked for anything: it tells nothing of any study."""
+    return HTMLResponse(parts.SHELL)
+
+
 def _json(found: Any) -> Response:
     """Data for a script; numbers that JSON lacks are null."""
     return Response(embedded(found), media_type="application/json")
@@ -96,17 +102,19 @@ class Pages:
         self.ends = ends
         self.actions = Actions()
 
-    def page(self, request: Request) -> Response:
-        """The page of a study, or the list of them."""
+    def frame(self, request: Request) -> Response:
+        """What the page of a study, or the list of them, consists of before its parts come."""
         name = request.query_params.get("study")
         if name is None and self.shelf.alone:
             name = next(iter(self.shelf.studies()))
         if name is None:
-            return HTMLResponse(parts.list_page(self.shelf.path))
+            path = self.shelf.path
+            return _json({"title": path.name, "html": parts.list_frame(path)})
         study = self.shelf.get(name)
         if study is None:
             return Response("there is no such study", status_code=404)
-        return HTMLResponse(parts.study_page(study, self.shelf.alone))
+        html = parts.study_frame(self.shelf.alone)
+        return _json({"title": study.name, "study": study.name, "html": html})
 
     def studies(self, request: Request) -> Response:
         """The studies, those with the newest entries first."""

@@ -29,8 +29,19 @@ STATUSES = ("running", "waiting", "finished", "retired", "failed")
 
 # -- whole pages -----------------------------------------------------------------------------------
 
+SHELL = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Shoal</title>'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<link rel="icon" href="data:,">'
+    '<link rel="stylesheet" href="/static/page.css">'
+    '<link rel="stylesheet" href="/static/ui.css">'
+    '<script src="/static/ui.js" defer></script>'
+    '<script src="/static/plotly.js" async></script></head><body></body></html>\n'
+)
+THEME = '<button id="theme" type="button" title="light or dark"></button>'
 
-def study_page(study: LiveStudy, alone: bool) -> str:
+
+def study_frame(alone: bool) -> str:
     """The page of one study; its parts come afterwards. `alone`: there is no other."""
     links = "".join(f'<a href="#{key}">{title}</a>' for key, title in SECTIONS.items())
     back = ""
@@ -40,41 +51,19 @@ def study_page(study: LiveStudy, alone: bool) -> str:
         f'<section id="{key}"><h2>{title}</h2>{_places(key)}</section>'
         for key, title in SECTIONS.items()
     )
-    return _page(
-        study.name,
+    return (
         f'<div id="heading" class="fill"></div>'
         f"{_controls()}<nav>{back}{links}{THEME}</nav><main>{body}</main>"
-        '<dialog id="dialog" aria-label="trial"></dialog>',
-        f'data-study="{escape(study.name)}"',
+        '<dialog id="dialog" aria-label="trial"></dialog>'
     )
 
 
-def list_page(path: Path) -> str:
+def list_frame(path: Path) -> str:
     """The page that lists the studies of a folder."""
     heading = f'<header><div class="name"><h1>{escape(path.name)}</h1></div></header>'
-    return _page(
-        path.name,
-        f"{heading}<nav>{THEME}</nav><main><section><h2>Studies</h2>"
-        '<div id="list" class="fill"></div></section></main>',
-        "",
-    )
-
-
-THEME = '<button id="theme" type="button" title="light or dark"></button>'
-
-
-def _page(title: str, body: str, data: str) -> str:
-    """A whole page. `data`: attributes of its body."""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)} · Shoal</title>"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="/static/page.css">'
-        '<link rel="stylesheet" href="/static/ui.css">'
-        '<script src="/static/ui.js" defer></script>'
-        f'<script src="/static/plotly.js" async></script></head><body {data}>{body}'
-        "</body></html>\n"
+        f"{heading}<nav>{THEME}</nav><main><section><h2>Studies</h2>"
+        '<div id="list" class="fill"></div></section></main>'
     )
 
 

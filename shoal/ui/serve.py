@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shoal.study.folder import StudyError
 from shoal.ui.app import application
-from shoal.ui.guard import Guard
+from shoal.ui.guard import PATIENCE, Connections, Guard
 from shoal.ui.shelf import Shelf
 
 HOST = "127.0.0.1"
@@ -60,7 +61,7 @@ def _bound(port: int) -> socket.socket | None:
 class Server:
     """The page of a folder, at a socket.
 
-    `address`: what to open in a browser, with the token.
+    `address`: what to open in a browser, with the token and the key.
 
     Raises:
         StudyError: there is no study in the folder, or the port is taken.
@@ -72,15 +73,19 @@ class Server:
         _read(shelf)
         number = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(24)
-        self.address = f"http://{HOST}:{number}/?token={token}"
+        key = secrets.token_urlsafe(24)
+        self.address = f"http://{HOST}:{number}/?token={token}#{key}"
+        connections = Connections()
         guarded = Guard(
             application(shelf, lambda: self._server.should_exit),
             token,
+            key,
             secrets.token_urlsafe(24),
             f"shoal-{number}",
             (f"{HOST}:{number}", f"localhost:{number}"),
+            connections,
         )
-        self._server = uvicorn.Server(_config(guarded))
+        self._server = uvicorn.Server(_config(guarded, connections))
 
     def run(self) -> None:
         """Serve until Ctrl-C."""
@@ -101,15 +106,31 @@ def _read(shelf: Shelf) -> None:
     reading.join(READING)
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, connections: Connections) -> uvicorn.Config:
     """No words about each request; connections are cut three seconds after Ctrl-C."""
+
+    class Counted(H11Protocol):
+        """HTTP over a connection that is counted, and must soon show something."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            connections.opened(self.client, transport)
+            self.loop.call_later(PATIENCE, connections.late, self.client, transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections.closed(self.client)
+            super().connection_lost(exc)
+
     return uvicorn.Config(
         app,
-        log_level="warning",
+        http=Counted,
+        ws="none",
+        log_level="error",  # what strangers send is no warning to the owner
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=3,
         server_header=False,
+        proxy_headers=False,  # a client is who connects, whatever it says
     )
 
 

@@ -1,8 +1,17 @@
 "use strict";
-(() => {
-  const root = document.documentElement;
-  const study = document.body.dataset.study;
+(async () => {
   const one = (id) => document.getElementById(id);
+  const here = new URLSearchParams(location.search);
+
+  // -- the key: it stands behind the # of the address, and is kept for this origin alone
+  const KEPT = "shoal-key";
+  if (here.has("token")) {  // the first page: the server has given the cookie
+    if (location.hash.length > 1) localStorage.setItem(KEPT, location.hash.slice(1));
+    location.replace("/");
+    return;
+  }
+  const headers = { "X-Shoal-Key": localStorage.getItem(KEPT) ?? "" };
+  let study = here.get("study") ?? undefined;
   const address = (path, query = {}) => {
     const asked = new URLSearchParams(study === undefined ? {} : { study });
     for (const [name, value] of Object.entries(query)) {
@@ -10,6 +19,25 @@
     }
     return `${path}?${asked}`;
   };
+
+  async function fetched(path, query) {
+    const answer = await fetch(address(path, query), { headers });
+    if (answer.ok) return answer;
+    const why = [401, 403].includes(answer.status) ? "open the whole address that shoal ui has printed last, with what follows #" : answer.status;
+    throw new Error(`${path}: ${why}`);
+  }
+
+  // -- the frame, which the parts of the page fill
+  try {
+    const frame = await (await fetched("/frame")).json();
+    study = frame.study;
+    document.title = `${frame.title} · Shoal`;
+    document.body.innerHTML = frame.html;  // escaped by the server
+  } catch (error) {
+    document.body.textContent = `The server does not show the page (${error.message}).`;
+    return;
+  }
+  const root = document.documentElement;
 
   // -- light and dark: as the system says, until the button says otherwise
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -45,12 +73,6 @@
     if (key !== undefined) [...box.querySelectorAll("[data-key]")].find((part) => part.dataset.key === key)?.focus();
   }
 
-  async function fetched(path, query) {
-    const answer = await fetch(address(path, query));
-    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-    return answer;
-  }
-
   // -- one request of a kind at a time; if more was asked for meanwhile, it is made once more
   function loader(work) {
     let busy = false;
@@ -70,9 +92,22 @@
     if (said) { said.className = "bad"; said.textContent = `The server does not answer (${error.message}).`; }
   }
 
-  function follow(take) {
-    const news = new EventSource(address("/news"));
-    news.addEventListener("message", (event) => take(JSON.parse(event.data)));
+  // News as the server sends them. An EventSource would do the same, but cannot send the key.
+  async function follow(take) {
+    for (;;) {
+      try {
+        const reader = (await fetched("/news")).body.pipeThrough(new TextDecoderStream()).getReader();
+        let rest = "";
+        for (;;) {
+          const { value, done } = await reader.read();
+          if (done) break;
+          const events = (rest + value).split("\n\n");
+          rest = events.pop();
+          for (const event of events) if (event.startsWith("data: ")) take(JSON.parse(event.slice(6)));
+        }
+      } catch (error) { lost(error); }
+      await new Promise((again) => setTimeout(again, 3000));
+    }
   }
 
   // -- the list of studies
@@ -228,7 +263,7 @@
     said.textContent = `${asked.do} ${asked.trial ?? ""} …`;
     try {
       const answer = await fetch("/do", {
-        method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ study, ...asked }),
+        method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ study, ...asked }),
       });
       const found = await answer.json();
       said.className = answer.ok ? "good" : "bad";

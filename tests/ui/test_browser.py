@@ -4,11 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 from ui_kit import epoch, many, opened, serving, submitted, write
 
@@ -197,6 +200,83 @@ def test_without_the_token_the_browser_gets_nothing(page: Any, tmp_path: Path) -
         other.close()
         _ready(page, server.address)
         assert page.evaluate("document.cookie") == ""
+
+
+class Neighbour(BaseHTTPRequestHandler):
+    """A server of somebody else on this machine, and its page, which tries what it can."""
+
+    cookies: ClassVar[list[str]] = []
+    aim = ""
+
+    def do_GET(self) -> None:
+        self.cookies.append(self.headers.get("Cookie", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        script = f"""
+            const asked = JSON.stringify({{ study: "few", do: "pause" }});
+            const tries = [
+              ["do", {{ method: "POST", mode: "no-cors", body: asked }}],
+              ["do", {{ method: "POST", body: asked, headers: {{ "X-Shoal-Key": "x",
+                "Content-Type": "application/json" }} }}],
+              ["list", {{}}],
+              ["list", {{ mode: "no-cors" }}],
+              ["?token=x", {{}}],
+            ];
+            async function tried() {{
+              const found = [];
+              for (const [path, more] of tries) {{
+                try {{
+                  const asked = {{ credentials: "include", ...more }};
+                  const answer = await fetch("{self.aim}" + path, asked);
+                  found.push(answer.type + await answer.text());
+                }} catch (error) {{ found.push("refused"); }}
+              }}
+              found.push(localStorage.length);
+              return found;
+            }}"""
+        self.wfile.write(f"<script>{script}</script>".encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_another_port_gets_the_cookie_and_can_do_nothing(
+    page: Any, tmp_path: Path
+) -> None:
+    folder = many(tmp_path / "few", 3)
+    neighbour = ThreadingHTTPServer(("127.0.0.1", 0), Neighbour)
+    threading.Thread(target=neighbour.serve_forever, daemon=True).start()
+    try:
+        with serving(folder) as server:
+            _ready(page, server.address)
+            plain = Neighbour.aim = server.address.partition("?")[0]
+            other = page.context.new_page()
+            other.goto(f"http://127.0.0.1:{neighbour.server_port}/")
+            found = other.evaluate("tried()")
+            assert found == [*["refused"] * 5, 0]
+            name, _, value = Neighbour.cookies[0].partition("=")
+            assert name.startswith("shoal-") and value, "browsers send it to each port"
+            origin = {"origin": plain.rstrip("/")}
+            with httpx.Client(base_url=plain, cookies={name: value}) as client:
+                for path in ("list", "frame", "news", "trials?study=few", "part/log"):
+                    assert client.get(path).status_code == 403
+                asked = {"do": "pause", "study": "few"}
+                assert client.post("do", json=asked, headers=origin).status_code == 403
+                assert "few" not in client.get("").text
+            assert not (folder / "inbox").exists()
+            _ready(
+                other, f"{plain}?study=few"
+            )  # the owner's further windows need no key
+            other.close()
+    finally:
+        neighbour.shutdown()
+
+
+def test_an_address_without_its_end_says_so(page: Any, tmp_path: Path) -> None:
+    with serving(many(tmp_path / "few", 3)) as server:
+        page.goto(server.address.partition("#")[0])
+        page.wait_for_selector("text=open the whole address that shoal ui has printed")
 
 
 def test_a_hostile_journal_makes_no_elements(page: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import platform
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from ui_kit import (
     ORIGIN,
     client_of,
     epoch,
+    keyed,
     many,
     opened,
     serving,
@@ -40,10 +42,12 @@ from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
 from shoal.study.folder import StudyError
 from shoal.ui import actions, serve
+from shoal.ui.guard import KEY, Connections
 from shoal.ui.serve import listening
 
 PATHS = (
     "/",
+    "/frame",
     "/list",
     "/news",
     "/part/heading",
@@ -80,7 +84,7 @@ def names(answer: httpx.Response) -> list[str]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_served(folder: Path, path: str) -> None:
-    client = client_of(folder, known=False)
+    client = client_of(folder, cookie=False)
     for query in ("", "?token=", "?token=wrong", "?token=%F0%9F%90%9F", "?study=few"):
         answer = client.get(path + query)
         assert answer.status_code == 401 and answer.content == b"", (path, query)
@@ -90,13 +94,116 @@ def test_without_the_token_nothing_is_served(folder: Path, path: str) -> None:
 
 
 def test_the_token_becomes_a_strict_cookie_and_leaves_the_address(folder: Path) -> None:
-    client = client_of(folder, known=False)
+    client = client_of(folder, cookie=False, key=False)
     first = client.get("/?token=token")
     cookie = first.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=strict" in cookie
-    assert "token" not in cookie
-    assert 'content="0;url=/"' in first.text and "few" not in first.text
-    assert "data-study" in client.get("/").text
+    assert "token" not in cookie and "key" not in cookie
+    assert "few" not in first.text and "key" not in first.text
+    assert "few" not in client.get("/").text
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS[1:] if "static" not in path])
+def test_the_cookie_alone_shows_nothing_and_does_nothing(
+    folder: Path, path: str
+) -> None:
+    """It goes to every port of this machine; the key does not."""
+    client = client_of(folder, key=False)
+    asked = {"do": "pause", "study": "few"}
+    for key in ({}, {KEY: ""}, {KEY: "secret"}, {KEY: "token"}, {KEY: "k\xe9y"}):
+        given = {name: value.encode("latin-1") for name, value in key.items()}
+        answer = client.get(f"{path}?study=few&key=key&{KEY}=key", headers=given)
+        assert answer.status_code == 403 and answer.content == b""
+        answer = client.post("/do", json=asked, headers=ORIGIN | given)
+        assert answer.status_code == 403 and answer.content == b""
+    assert not (folder / "inbox").exists()
+
+
+def test_the_key_needs_the_cookie_and_the_origin(folder: Path) -> None:
+    assert client_of(folder, cookie=False).get("/list").status_code == 401
+    asked = {"do": "pause", "study": "few"}
+    assert client_of(folder).post("/do", json=asked).status_code == 403
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ulimit")
+def test_half_open_requests_do_not_block_the_owner(folder: Path) -> None:
+    """200 strangers begin a request and never end it; the process may open 150 files."""
+    program = (
+        "import resource, sys; from pathlib import Path; from shoal.ui.serve import serve; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150)); "
+        "serve(Path(sys.argv[1]), 0, lambda text: print(text, flush=True))"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address, _, key = process.stdout.readline().strip().partition("#")
+        port = int(re.findall(r":(\d+)/", address)[0])
+        begun = b"POST /do HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n"
+        strangers = []
+        try:
+            for number in range(200):
+                strangers.append(socket.create_connection(("127.0.0.1", port), 5))
+                strangers[-1].sendall(begun[: number % len(begun)])
+            start = time.monotonic()
+            with httpx.Client(headers={KEY: key}, timeout=5) as owner:
+                owner.get(address)
+                answer = owner.get(address.partition("?")[0] + "list")
+            assert answer.status_code == 200
+            assert time.monotonic() - start < 2
+        finally:
+            process.terminate()
+            for each in strangers:
+                each.close()
+
+
+class Transport:
+    """A connection that may be ended."""
+
+    ended = False
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+def test_the_oldest_strangers_go_first_and_the_owner_stays() -> None:
+    connections = Connections(most=2)
+    made = [Transport() for _ in range(8)]
+    for number in (0, 1, 2):
+        connections.opened(number, made[number])
+        connections.showed_cookie(number)
+    connections.showed_key(1)
+    for number in range(3, 8):  # places of their own: those with a cookie stay
+        connections.opened(number, made[number])
+    connections.late(6, made[6])
+    connections.late(7, made[0])  # another connection of the same client
+    ended = [number for number, each in enumerate(made) if each.ended]
+    assert ended == [0, 3, 4, 5, 6]
+
+
+def test_a_stranger_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the rest of its request, nor for a body once it is refused."""
+    monkeypatch.setattr(serve, "PATIENCE", 0.3)
+    begun = b"POST /do HTTP/1.1\r\nHost: %s\r\nContent-Length: 9999\r\n"
+    with serving(folder) as server:
+        port = int(re.findall(r":(\d+)/", server.address)[0])
+        host = f"127.0.0.1:{port}".encode()
+        for said in (
+            b"",
+            begun % host,
+            begun % host + b"\r\n{",
+            begun % b"x" + b"\r\n",
+        ):
+            with socket.create_connection(("127.0.0.1", port), 5) as stranger:
+                stranger.sendall(said)
+                start = time.monotonic()
+                try:
+                    while stranger.recv(1000):
+                        pass
+                except ConnectionResetError:
+                    pass
+                assert time.monotonic() - start < 3
 
 
 def test_another_host_or_page_may_ask_nothing(folder: Path) -> None:
@@ -120,9 +227,10 @@ def test_every_answer_has_a_strict_policy(folder: Path) -> None:
         assert "frame-ancestors 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
-    page = client.get("/").text
-    assert "http://" not in page and "https://" not in page
-    assert not re.search(r"<script(?! src)|\son\w+=", page)
+    for path in ("/", "/frame?study=few"):
+        page = client.get(path).text
+        assert "http://" not in page and "https://" not in page
+        assert not re.search(r"<script(?! src)|\son\w+=", page)
 
 
 def test_a_port_that_is_taken_is_one_clear_error() -> None:
@@ -290,9 +398,11 @@ def test_several_studies_are_a_list(tmp_path: Path) -> None:
     listed = client.get("/list").text
     assert 'href="/?study=one"' in listed and 'href="/?study=deep%2Ftwo"' in listed
     assert "finished" in listed and "accuracy 0." in listed
-    assert 'data-study="deep/two"' in client.get("/?study=deep/two").text
+    frame = page_of(client.get("/frame?study=deep/two"))
+    assert frame["study"] == "deep/two" and "all studies" in frame["html"]
+    assert "study" not in page_of(client.get("/frame"))
     assert page_of(client.get("/trials?study=deep/two"))["all"] == 5
-    assert client.get("/?study=none").status_code == 404
+    assert client.get("/frame?study=none").status_code == 404
     many(tmp_path / "runs" / "three", 2)
     assert "study=three" in client.get("/list").text
     with pytest.raises(StudyError, match="there is no study in"):
@@ -331,6 +441,7 @@ def test_news_come_as_the_journal_grows(tmp_path: Path) -> None:
     write(folder, {0.0: [opened("s"), submitted("t0", {"lr": 0.1})]})
     with serving(folder) as server, httpx.Client() as client:
         client.get(server.address)
+        client.headers.update(keyed(server))
         news = server.address.partition("?")[0] + "news?study=s"
         with client.stream("GET", news, timeout=20) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
@@ -459,7 +570,8 @@ def test_the_command_says_where_and_what_is_missing(
     monkeypatch.setattr(serve.Server, "run", lambda self: None)
     done = CliRunner().invoke(app, ["ui", str(folder), "--port", "0"])
     assert re.fullmatch(
-        r"live page: http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}\n", done.output
+        r"live page: http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}#[\w-]{20,}\n",
+        done.output,
     )
     done = CliRunner().invoke(app, ["ui", str(tmp_path / "none")])
     assert done.exit_code == 2 and "there is no study in" in done.output

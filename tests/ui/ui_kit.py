@@ -26,7 +26,7 @@ from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.engine.journal import Journal
 from shoal.ui.app import application
-from shoal.ui.guard import Guard
+from shoal.ui.guard import KEY, Connections, Guard
 from shoal.ui.serve import Server
 from shoal.ui.shelf import Shelf
 
@@ -118,14 +118,22 @@ def many(folder: Path, trials: int, slots: int = 4, epochs: int = 2) -> Path:
     return folder
 
 
-def client_of(path: Path, known: bool = True) -> TestClient:
-    """A browser at the page of this folder; `known`: it came with the token."""
+def client_of(path: Path, cookie: bool = True, key: bool = True) -> TestClient:
+    """A browser at the page of this folder, with the cookie for the token, and with the key."""
     served = application(Shelf(path), lambda: False)
-    guarded = Guard(served, "token", "secret", "shoal-8765", (HOST,))
+    names = "token", "key", "secret", "shoal-8765"
+    guarded = Guard(served, *names, (HOST,), Connections())
     client = TestClient(guarded, base_url=f"http://{HOST}")
-    if known:
+    if cookie:
         assert client.get("/?token=token").status_code == 200
+    if key:
+        client.headers[KEY] = "key"
     return client
+
+
+def keyed(server: Server) -> dict[str, str]:
+    """The header that the page of this server sends."""
+    return {KEY: server.address.partition("#")[2]}
 
 
 @contextmanager
