@@ -76,8 +76,7 @@ class Connections:
     def late(self, client: Any, transport: Any) -> None:
         """End it, if it has shown nothing until now."""
         if self._strange.get(client) is transport:
-            del self._strange[client]
-            transport.abort()
+            self._strange.pop(client).abort()
 
     def _add(self, there: dict[Any, Any], client: Any, transport: Any) -> None:
         """Add it; the oldest is ended if there are too many."""

@@ -109,7 +109,7 @@ def _read(shelf: Shelf) -> None:
 def _config(app: Any, connections: Connections) -> uvicorn.Config:
     """No words about each request; connections are cut three seconds after Ctrl-C."""
 
-    class Counted(H11Protocol):
+    class Counted(H11Protocol):  # type: ignore[misc]
         """HTTP over a connection that is counted, and must soon show something."""
 
         def connection_made(self, transport: Any) -> None:
