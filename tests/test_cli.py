@@ -426,6 +426,92 @@ def test_check_passes_a_sound_recipe_and_fails_an_unsound_one(tmp_path: Path) ->
     assert "FAIL" in shoal("check", str(unsound), code=1)
 
 
+FULL = """
+import numpy as np
+import torch
+from torch import nn
+
+import shoal
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(6, 8), nn.Linear(8, 2)]
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](x).relu())
+
+
+class Full(shoal.Recipe):
+    search_space = {"lr": shoal.grid([0.01, 0.1]), "size": 160}
+    metric, mode, max_epochs, batch_size = "acc", "max", 9, 160
+
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(200, 6)).astype("float32")
+        return shoal.Data.arrays(x, (x.sum(1) > 0).astype("int64"))
+
+    def configure_model(self, config):
+        return nn.Linear(6, 2)
+
+    def configure_optimizers(self, model, config):
+        return torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def training_step(self, model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def validation_step(self, model, batch):
+        return {"acc": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+class Unregistered(Full):
+    def configure_model(self, config):
+        return Listed()
+
+    def configure_optimizers(self, model, config):
+        parameters = [p for layer in model.layers for p in layer.parameters()]
+        return torch.optim.Adam(parameters, lr=config["lr"])
+
+
+class Misspelt(Full):
+    metric = "accc"
+
+
+class Named(Full):
+    batchsize = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Unregistered", "4 of which are not the model's"),
+        ("Misspelt", "did you mean 'acc'"),
+        ("Named", "did you mean 'batch_size'"),
+    ],
+)
+def test_check_does_first_what_run_does_first(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    file = tmp_path / "full.py"
+    file.write_text(FULL)
+    checked = shoal("check", f"{file}:{name}", code=1)
+    assert "FAIL  begins: " in checked and said in checked
+    ran = shoal("run", f"{file}:{name}", "--storage", str(tmp_path / "s"), code=2)
+    assert said in ran
+
+
+def test_check_says_what_it_was_tried_with(tmp_path: Path) -> None:
+    file = tmp_path / "full.py"
+    file.write_text(FULL)
+    out = shoal("check", f"{file}:Full")
+    assert "ok    trains: 3 steps" in out
+    first, other = {"lr": 0.01, "size": 160}, {"lr": 0.1, "size": 160}
+    assert f"tried with {first} beside {other}" in out
+    out = shoal("check", f"{file}:Full", "--space", "lr=0.5")
+    assert "tried with {'lr': 0.5, 'size': 160} beside the same" in out
+
+
 def test_plan_compares_policies_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = json.loads(
         shoal(

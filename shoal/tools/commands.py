@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -33,9 +34,7 @@ from shoal.tools.parse import (
     check_driven,
     open_study,
     parse_config,
-    recipe_of,
     run_options,
-    space_of,
     whole_numbers,
 )
 from shoal.tools.slurm.again import going_on
@@ -221,16 +220,19 @@ def profile(
 
 @errors()
 def check(file: str, space: list[str] | None, device: str, as_json: bool) -> None:
-    """Train three steps of a recipe alone and beside another model, and compare.
+    """Do what a run does before its first trial; then train three steps, and compare.
+
+    The steps are taken alone, again, beside another model, and around a move and a validation.
 
     Raises:
         Exit: with 1 when they differ.
     """
     from shoal.tools.probe import checked
 
-    recipe = recipe_of(file)
-    check_driven(recipe, "check")
-    found = checked(recipe, space_of(recipe, space), device)
+    with TemporaryDirectory() as folder:  # where nothing is written
+        study = open_study(file, Path(folder), space, None, None, 0)
+        check_driven(study.recipe, "check")
+        found = checked(study, device)
     show(found, as_json, check_lines)
     if not found["ok"]:
         raise typer.Exit(1)

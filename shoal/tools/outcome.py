@@ -275,9 +275,10 @@ def studies_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def check_lines(found: Mapping[str, Any]) -> list[str]:
     """A line for each check of a recipe."""
     verdicts = {True: "ok  ", False: "FAIL"}
-    return [
+    lines = [
         f"{verdicts[passed]}  {name}: {text}" for name, passed, text in found["checks"]
     ]
+    return [*lines, *found["tried"]]
 
 
 def replay_lines(found: Mapping[str, Any]) -> list[str]:

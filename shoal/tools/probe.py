@@ -22,27 +22,23 @@ from shoal.profile.pace import FORM
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
+from shoal.study.parts.asked import check_metric
 from shoal.study.parts.planned import plan_to_measure
-from shoal.study.setup import (
-    as_space,
-    data_of,
-    first_config,
-    named_recipes,
-    unlike_config,
-)
+from shoal.study.parts.rehearsed import check_by_rehearsal
+from shoal.study.setup import check_recipe as check_configured
+from shoal.study.setup import data_of, each_recipe, first_config, unlike_config
 from shoal.train.lane.blame import explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
-from shoal.train.recipe.several.recipes import Recipes, own_space
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.tools.check import check_recipe
 
 if TYPE_CHECKING:
+    from shoal.study.setup import Setup
     from shoal.study.study import Study
     from shoal.train.data.data import Data
-    from shoal.train.recipe.recipe import Recipe
 
 Space = Mapping[str, Any]
 
@@ -148,30 +144,46 @@ def _most(step: Seconds) -> int:
     return max(2, min(MOST_TOGETHER, in_time))
 
 
-def checked(recipe: "Recipe", space: Space | None, device: str) -> dict[str, Any]:
-    """What `check_recipe` finds; of recipes by name, each is checked by itself.
+def checked(study: "Study", device: str) -> dict[str, Any]:
+    """What `shoal check` finds; of recipes by name, each is checked by itself.
+
+    Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …], "tried": [text, …]}.
 
     Raises:
         StudyError: the space names no recipe, or the data cannot be read.
     """
-    if not isinstance(recipe, Recipes):
-        return _checked(recipe, space, device)
-    domains = as_space(space) or {}
+    setup = study.setup
     steps = 0
     checks: list[tuple[str, bool, str]] = []
-    for name in named_recipes(recipe, domains):
-        found = _checked(recipe.parts[name], own_space(domains, name), device)
+    tried: list[str] = []
+    for own, _, space in each_recipe(setup, None, setup.space or {}):
+        found = _checked(own, space or {}, device)
+        prefix = "" if own is setup else f"{own.recipe.recipe_name}: "
         steps += found["steps"]
-        checks += [(f"{name}: {each}", *rest) for each, *rest in found["checks"]]
-    return {"ok": all(each[1] for each in checks), "steps": steps, "checks": checks}
+        checks += [(prefix + name, *rest) for name, *rest in found["checks"]]
+        tried.append(prefix + found["tried"])
+    ok = all(passed for _, passed, _ in checks)
+    return {"ok": ok, "steps": steps, "checks": checks, "tried": tried}
 
 
-def _checked(recipe: "Recipe", space: Space | None, device: str) -> dict[str, Any]:
-    """What the check of one recipe finds."""
-    recipe = plan_to_measure(recipe)
+def _checked(setup: "Setup", space: Space, device: str) -> dict[str, Any]:
+    """What the check of one recipe finds: first what a run looks at before its first trial."""
+    setup = replace(setup, source=plan_to_measure(setup.recipe))
+    data = data_of(setup.recipe)
     config = first_config(space)
     neighbour = unlike_config(space, config)
-    where = device_of(device)
-    return check_recipe(
-        recipe, data_of(recipe), config, neighbour=neighbour, device=where
+    tried = f"tried with {dict(config)} beside {dict(neighbour)}"
+    if neighbour == config:
+        tried = f"tried with {dict(config)} beside the same with another seed"
+    try:
+        check_metric(setup, data, space)
+        parameters = check_configured(setup, space)
+        check_by_rehearsal(setup, space, data, Options(device=device), parameters)
+    except StudyError as error:
+        checks = [("begins", False, str(error))]
+        return {"steps": 0, "checks": checks, "tried": tried}
+    found = check_recipe(
+        setup.recipe, data, config, setup.seed, neighbour, device_of(device)
     )
+    begins = ("begins", True, "as shoal run checks it before the first trial")
+    return {**found, "checks": [begins, *found["checks"]], "tried": tried}

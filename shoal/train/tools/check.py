@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ def check_recipe(
 ) -> dict[str, Any]:
     """Take three steps alone, and again in ways that must make no difference.
 
+    Where a pass has fewer steps, its batches are trained again.
+
     `device`: where the steps are taken. `neighbour`: the configuration of the trial beside which
     they are taken again; best one that differs from `config` in every key. None: the same
     configuration under another seed.
@@ -53,8 +55,7 @@ def check_recipe(
         first = alone.train(alone.lane(), _same)
     except RAISED as error:
         return _report(0, [("trains", False, _described(error))])
-    steps = alone.steps
-    checks: list[Check] = [("trains", True, f"{steps} steps")]
+    checks: list[Check] = [("trains", True, f"{STEPS} steps")]
     if neighbour is None:
         neighbour = config
     beside = Neighbour(recipe, data, neighbour, seed + 1, device)
@@ -66,7 +67,7 @@ def check_recipe(
             checks.append((name, False, _described(error)))
     if isinstance(recipe, Adapted):
         checks.append(("fused packs", True, alone.fused()))
-    return _report(steps, checks)
+    return _report(STEPS, checks)
 
 
 def trained_names(
@@ -80,7 +81,9 @@ def trained_names(
         if isinstance(lane.model, ShardModel):
             with lane.rng:
                 return set(lane.model.trained(iter([arrays(bench.batches[0])])))
-        bench.step(lane, bench.batches[0])
+        batch = bench.batches[0]
+        with lane.rng:
+            lane.step(batch, cols.rows(batch))
         _, values = lane.taken()
     except RAISED:
         return None
@@ -142,17 +145,15 @@ class _Bench:
             self._checked = list(stream.validation())[:1]
 
     def _first_batches(self, stream: Stream) -> list[Columns]:
-        """The batches of up to `STEPS` steps, of the first chunk; at least one."""
+        """The batches of `STEPS` steps: the whole ones of the first chunk, over and over."""
         settings = self.lane().settings
-        group = settings.accumulate_grad_batches
         size = settings.batch_size
         shard = self._data.shards[0]
         with closing(stream.chunks(shard, 0, settings.order)) as chunks:
             chunk = next(chunks)
-        count = min(STEPS * group, max(1, cols.rows(chunk) // size))
-        self.steps = -(-count // group)
-        starts = range(0, count * size, size)
-        return [cols.cut(chunk, start, start + size) for start in starts]
+        whole = max(1, cols.rows(chunk) // size)
+        batches = [cols.cut(chunk, at * size, (at + 1) * size) for at in range(whole)]
+        return list(islice(cycle(batches), STEPS * settings.accumulate_grad_batches))
 
     def lane(self) -> TrainingLane:
         """A new lane of the trial."""
@@ -183,9 +184,14 @@ class _Bench:
         lane.begin(data.sizes[data.shards[0]])
 
     def step(self, lane: TrainingLane, batch: Columns) -> None:
-        """Train on the batch."""
+        """Train on the batch, and look at what that did, as slots do.
+
+        Raises:
+            Diverged, ChangeError: see `TrainingLane.taken`.
+        """
         with lane.rng:
-            deque(lane.feed(batch), maxlen=0)
+            lane.step(batch, cols.rows(batch))
+        lane.taken()
 
     def fused(self) -> str:
         """Whether two lanes can make their first step in one, or what is in the way."""

@@ -209,7 +209,7 @@ class WrongStep(Small):
     ("recipe", "why"),
     [
         (Wrong(), "validation_epoch must return {name: one number}; got NoneType"),
-        (Wrong(returned={"f1": torch.zeros(3)}), "one number}; f1: got tensor"),
+        (Wrong(returned={"f1": torch.zeros(3)}), "one number}; f1: got shape"),
         (
             WrongStep(returned={"f1": torch.zeros(3)}),
             "'f1': .predictions, targets.}; got",

@@ -113,7 +113,12 @@ def failing(recipe: Any) -> set[str]:
     return {name for name, passed, _ in found["checks"] if not passed}
 
 
-def test_a_recipe_that_holds_state_is_found_out() -> None:
+# the last one is larger than the data: each pass is one step
+SIZES = pytest.mark.parametrize("size", [4, 99])
+
+
+@SIZES
+def test_a_recipe_that_holds_state_is_found_out(size: int) -> None:
     class Counting(Small):
         steps = 0
 
@@ -121,7 +126,7 @@ def test_a_recipe_that_holds_state_is_found_out() -> None:
             self.steps += 1
             return super().training_step(model, batch) * self.steps
 
-    assert failing(Counting(batch_size=4)) == {"trains"}
+    assert failing(Counting(batch_size=size)) == {"trains"}
 
     class Hidden(Small):
         steps: ClassVar[list[int]] = []
@@ -130,20 +135,22 @@ def test_a_recipe_that_holds_state_is_found_out() -> None:
             self.steps.append(1)
             return super().training_step(model, batch) * len(self.steps)
 
-    assert "repeats itself" in failing(Hidden(batch_size=4))
+    assert "repeats itself" in failing(Hidden(batch_size=size))
 
 
-def test_a_recipe_whose_model_hides_state_is_found_out() -> None:
+@SIZES
+def test_a_recipe_whose_model_hides_state_is_found_out(size: int) -> None:
     class Hiding(Small):
         def training_step(self, model: Any, batch: Any) -> Any:
             calls = vars(model).setdefault("_calls", SimpleNamespace(number=0))
             calls.number += 1
             return super().training_step(model, batch) * calls.number
 
-    assert failing(Hiding(batch_size=4)) == {"same after a move"}
+    assert failing(Hiding(batch_size=size)) == {"same after a move"}
 
 
-def test_a_recipe_that_shares_between_trials_is_found_out() -> None:
+@SIZES
+def test_a_recipe_that_shares_between_trials_is_found_out(size: int) -> None:
     class Sharing(Small):
         last: ClassVar[dict[str, Any]] = {}
 
@@ -156,7 +163,30 @@ def test_a_recipe_that_shares_between_trials_is_found_out() -> None:
             self.last["model"] = model
             return super().training_step(model, batch) * (2 if mixed else 1)
 
-    assert "same beside another trial" in failing(Sharing(batch_size=4))
+    assert "same beside another trial" in failing(Sharing(batch_size=size))
+
+
+def test_full_batches_are_trained_three_times() -> None:
+    class Seen(Small):
+        rows: ClassVar[list[int]] = []
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.rows.append(len(batch[0]))
+            return super().training_step(model, batch)
+
+    size = blobs().sizes["s000"]
+    assert check_recipe(Seen(batch_size=99), blobs(), {})["steps"] == 3
+    assert Seen.rows[:3] == [size] * 3 and size < 99
+
+
+def test_what_no_state_can_hold_fails_the_steps() -> None:
+    class Closed(Small):
+        def training_step(self, model: Any, batch: Any) -> Any:
+            model.add = lambda: 1
+            return super().training_step(model, batch)
+
+    found = check_recipe(Closed(batch_size=99), blobs(), {})
+    assert not found["ok"] and "training changed" in found["checks"][0][2]
 
 
 def test_a_validation_that_trains_is_found_out() -> None:
