@@ -128,13 +128,23 @@ def as_data(
     return Data.dataset(found.training, validation, shards, samples=samples)
 
 
-def batch_form(found: Sources) -> str:
-    """How DataLoaders hand out batches: as a "dict", "list" or "tensor", or "as it is"."""
+def batch_forms(found: Sources) -> tuple[str, str]:
+    """How DataLoaders hand out batches to train and to validate on.
+
+    Each as a "dict", "list" or "tensor", or "as it is".
+    """
     given = (found.training, found.validation)
     loaders = [each for each in given if isinstance(each, DataLoader)]
     if any(loader.collate_fn is not default_collate for loader in loaders):
-        return "as it is"
-    dataset: Any = found.training
+        return "as it is", "as it is"
+    training = _batch_form(found.training)
+    if found.validation is None:
+        return training, training
+    return training, _batch_form(found.validation)
+
+
+def _batch_form(dataset: Any) -> str:
+    """How torch's default collate makes batches of a data set's, or a loader's, items."""
     if isinstance(dataset, DataLoader):
         dataset = dataset.dataset
     if isinstance(dataset, IterableDataset):

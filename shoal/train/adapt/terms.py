@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.train.adapt.kinds import is_data_module, is_data_module_class
-from shoal.train.adapt.loaders import Sources, batch_form, loaders_of, opened, sources
+from shoal.train.adapt.loaders import Sources, batch_forms, loaders_of, opened, sources
 from shoal.train.data.columns import DataError
 
 # attributes of a DataLoader that may be the user's code
@@ -70,11 +70,13 @@ def _made(module: Any) -> Any:
 class Terms:
     """What the data and the arguments of `shoal.lightning` tell all trials.
 
-    `data_module`, `form` and `sizes` are known once the data was built in this process.
+    `data_module`, `forms` and `sizes` are known once the data was built in this process.
 
     `max_epochs`: what the recipe was given. `planned`: the study's, where the recipe has none.
     `asked`: whether a module asked for either in this process.
     """
+
+    _forms: tuple[str, str] | None = None  # old pickles lack it
 
     def __init__(self, given: GivenData, module: Any) -> None:
         self.given = given
@@ -84,7 +86,6 @@ class Terms:
         self.asked = False
         self.drop_last = False
         self._data_module: Any = None
-        self._form: str | None = None
         self._sizes: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,16 +94,16 @@ class Terms:
     def learn(self, found: Sources, sizes: tuple[int, ...] | None = None) -> None:
         """Take over what the data tells."""
         self._data_module = found.data_module
-        self._form = batch_form(found)
+        self._forms = batch_forms(found)
         self._sizes = sizes or self._sizes
 
     @property
-    def form(self) -> str:
-        """How torch's DataLoader hands out batches: as `batch_form` tells."""
-        if self._form is None:
+    def forms(self) -> tuple[str, str]:
+        """How torch's DataLoader hands out batches: as `batch_forms` tells."""
+        if self._forms is None:
             self.learn(self.given.sources(self.module))
-        assert self._form is not None
-        return self._form
+        assert self._forms is not None
+        return self._forms
 
     @property
     def data_module(self) -> Any:

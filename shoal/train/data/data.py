@@ -57,7 +57,9 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     collates = (
         False  # whether batches are made of items, by `collate` or else torch's default
     )
+    scored_form: Any = None  # of items to validate on, where that is another one
     _tried: Sequence[Any] = ()  # the first items
+    _scored_tried: Sequence[Any] = ()  # those to validate on; none: they are like `_tried`
 
     def __init__(self, parts: Parts) -> None:
         if not parts.training:
@@ -84,6 +86,8 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         self.names = parts.names
         self.table = parts.table
         self._tried = parts.tried
+        self.scored_form = parts.scored_form
+        self._scored_tried = parts.scored_tried
         self._row_bytes = parts.row_bytes
         if parts.sequential:
             defaults = {"shuffle": "sequential"}
@@ -122,8 +126,12 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         """
         if self.collates:
             check_collate(self._tried, self.collate)
-        if self.scored_collate is not None:
-            check_collate(self._tried, self.scored_collate)
+            if self._scored_tried or self.scored_collate is not None:
+                check_collate(
+                    self._scored_tried or self._tried,
+                    self.scored_collate or self.collate,
+                    beside=() if self.scored_collate else self._tried,
+                )
 
     @property
     def samples(self) -> int:

@@ -79,6 +79,9 @@ class Parts:
     form: Any = None
     collate: Any = None
     tried: Sequence[Any] = ()  # the first items
+    # the same of the items to validate on, where these have a form of their own
+    scored_form: Any = None
+    scored_tried: Sequence[Any] = ()
     sequential: bool = False  # the rows of the parts are in the order of the data
     # the texts or classes behind a column's numbers, by column
     names: dict[str, Sequence[str]] = field(default_factory=dict)
@@ -341,7 +344,8 @@ def alike(first: Columns, second: Columns, one: str, other: str) -> None:
             raise DataError(
                 f"column {name} must hold the same in every part; "
                 f"got {a.dtype} of shape {a.shape[1:]} in {one} "
-                f"and {b.dtype} of shape {b.shape[1:]} in {other}"
+                f"and {b.dtype} of shape {b.shape[1:]} in {other}: samples to validate on may have "
+                "a form of their own in Data.dataset(train, validation), as two TensorDatasets have"
             )
 
 

@@ -84,7 +84,8 @@ class Lots:
         if data.collates:
             scored = data.scored_collate or data.collate
             self._collator = Collator(data.form, data.collate, seed, device)
-            self._scored = Collator(data.form, scored, seed, device)
+            form = data.scored_form or data.form
+            self._scored = Collator(form, scored, seed, device)
         self.varies = self._collator is not None and self._collator.may_draw
 
     def of(self, chunks: Chunks, part: ShardId, turn: int, at: int) -> Chunks:

@@ -438,3 +438,35 @@ def test_a_metric_that_no_module_logs_is_an_error_before_training(
     with pytest.raises(shoal.StudyError, match="did you mean 'val_loss'"):
         study.optimize(max_epochs=1, progress=False)
     assert not study.folder.journal.exists()
+
+
+class Encoder(Net):
+    """Learns from points alone, and is validated on points with labels."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        assert isinstance(batch, torch.Tensor)
+        return self(batch).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        assert isinstance(batch, list)
+        self.log("val_acc", (self(x).argmax(1) == y).float().mean())
+
+
+class Points(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, number: int) -> Any:
+        return torch.ones(8) * number
+
+
+def test_validation_batches_may_have_a_form_of_their_own(tmp_path: Path) -> None:
+    recipe = shoal.lightning(
+        Encoder,
+        train=torch.utils.data.DataLoader(Points(), 16),
+        valid=torch.utils.data.DataLoader(kit.dots(50, 1), 16),
+    )
+    space = {"lr": shoal.grid([0.1])}
+    study = kit.searched(recipe, tmp_path, space, metric="val_acc", max_epochs=2)
+    assert [trial.status for trial in study.trials] == ["finished"]

@@ -10,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from train_kit import S0, Small, go, planned, station, trial
 
+from shoal.train.data import columns as cols
 from shoal.train.data import parts as sources
 from shoal.train.data.data import Data, DataError
+from shoal.train.stream.stream import Stream
 
 X, Y = np.arange(200, dtype=np.float32).reshape(100, 2), np.arange(100) % 4
 
@@ -387,16 +389,88 @@ def test_bad_datasets_are_refused(dataset: Any, rule: str) -> None:
         Data.dataset(dataset, validation=None)
 
 
-def test_a_validation_dataset_must_be_alike() -> None:
-    with pytest.raises(DataError, match="column 0 must hold the same in every part"):
-        Data.dataset(
-            Items(lambda i: (np.zeros(2), i)),
-            validation=Items(lambda i: (np.zeros(3), i)),
-        )
-    with pytest.raises(DataError, match="must have the form of those"):
-        Data.dataset(
-            Items(lambda i: (np.zeros(2), i)), validation=Items(lambda i: np.zeros(2))
-        )
+def test_validation_columns_must_be_alike() -> None:
+    with pytest.raises(DataError, match=r"\(2,\) in training .*\(3,\) .*Data.dataset"):
+        Data.arrays(np.zeros((4, 2)), validation=(np.zeros((4, 3)),))
+
+
+class Streamed(IterableDataset[Any]):
+    """The same items, one after the other."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return (self.items[i] for i in range(len(self.items)))
+
+
+FORMS: dict[str, Any] = {  # what makes items, and what the first batch of two of them is
+    "views": (lambda i: (torch.ones(2) * i, torch.ones(2), i), 3),
+    "pair": (lambda i: (torch.ones(2) * i, i), 2),
+    "wider": (lambda i: (torch.ones(5) * i, i), 2),
+    "single": (lambda i: torch.ones(3) * i, 1),
+    "dict": (lambda i: {"x": torch.ones(2) * i, "n": i}, {"x", "n"}),
+    "texts": (lambda i: (torch.ones(2) * i, f"number {i}"), 2),
+}
+
+
+class Formed(Items):
+    """Items of one of these forms."""
+
+    def __init__(self, form: str) -> None:
+        self.form, self.count = form, 6
+
+    def make(self, number: int) -> Any:
+        return FORMS[self.form][0](number)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("training", FORMS)
+@pytest.mark.parametrize("validation", FORMS)
+def test_validation_items_have_a_form_of_their_own(
+    training: str, validation: str, streamed: bool
+) -> None:
+    made: list[Any] = [Formed(training), Formed(validation)]
+    if streamed:
+        made = [Streamed(each) for each in made]
+    data = pickle.loads(pickle.dumps(Data.dataset(made[0], made[1])))
+    data.check()
+    stream = Stream(
+        Small(), data, seed=0, device=torch.device("cpu"), memory_gb=0.0
+    )
+    chunks = (next(stream.chunks(S0, 0)), next(stream.validation()))
+    for name, chunk in zip((training, validation), chunks, strict=True):
+        batch = cols.ready(cols.cut(chunk, 0, 2))
+        items = FORMS[name][1]
+        if isinstance(items, set):
+            assert set(batch) == items
+        elif name == "single" and isinstance(batch, torch.Tensor):  # of collate
+            assert batch.shape == (2, 3)
+        else:
+            assert len(batch) == items
+            assert batch[0].shape == (2, 5 if name == "wider" else len(batch[0][0]))
+            if name == "texts":
+                assert sorted(batch[1])[0].startswith("number ")
+
+
+def test_a_collate_that_does_not_fit_validation_items_says_both_forms() -> None:
+    def views(items: list[Any]) -> Any:
+        return [torch.stack(column) for column in zip(*items, strict=True)][2]
+
+    def item(i: int) -> Any:
+        return (torch.ones(2), torch.ones(2), torch.ones(1) * i)
+
+    data = Data.dataset(
+        Items(item), Items(lambda i: (torch.ones(2), torch.ones(1))), collate=views
+    )
+    with pytest.raises(DataError) as caught:
+        data.check()
+    assert "(shape (2,), shape (1,))" in str(caught.value)
+    assert "train on are (shape (2,), shape (2,), shape (1,))" in str(caught.value)
+    assert "collate_fn of its own" in str(caught.value)
+    own = DataLoader(Items(lambda i: (torch.ones(2),)), collate_fn=len)
+    data = Data.dataset(Items(item), own, collate=views)
+    data.check()
 
 
 def test_a_datasets_fingerprint() -> None:

@@ -35,9 +35,12 @@ def call(module: Any, hook: str, *arguments: Any) -> Any:
     return None
 
 
-def moved(module: Any, batch: Any, terms: Terms) -> Any:
-    """The batch as Lightning hands it to a step, after the hooks around its transfer."""
-    batch = in_form(batch, terms.form)
+def moved(module: Any, batch: Any, terms: Terms, scored: bool) -> Any:
+    """The batch as Lightning hands it to a step, after the hooks around its transfer.
+
+    `scored`: it is of a validation.
+    """
+    batch = in_form(batch, terms.forms[scored])
     for hook, more in zip(OF_TRANSFER, ((0,), (module.device, 0), (0,)), strict=True):
         made = terms.data_module_class
         if made is not None and overrides(made, hook):
@@ -65,7 +68,7 @@ def train(
             f"{kind.__name__} changes automatic_optimization in training: set it in __init__"
         )
     with seat.in_training(is_fused(module)) as log:
-        batch = moved(module, batch, terms)
+        batch = moved(module, batch, terms, scored=False)
         number = seat.batch_number()
         if call(module, "on_train_batch_start", batch, number) == -1:
             raise ValueError(
@@ -169,7 +172,7 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
         raise RuntimeError(
             "hooks and metrics of validation are for one model at a time"
         )
-    batch = moved(module, batch, terms)
+    batch = moved(module, batch, terms, scored=True)
     number = seat.validation_batches
     with seat.in_validation(samples_in(batch), is_fused(module)) as returned:
         call(module, "on_validation_batch_start", batch, number)

@@ -99,8 +99,12 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def check_collate(items: Sequence[Any], collate: Collate | None) -> None:
+def check_collate(
+    items: Sequence[Any], collate: Collate | None, beside: Sequence[Any] = ()
+) -> None:
     """Make a batch of the first items, before any training.
+
+    `beside`: the first items to train on, where `items` are those to validate on.
 
     Raises:
         DataError: that does not work.
@@ -110,7 +114,13 @@ def check_collate(items: Sequence[Any], collate: Collate | None) -> None:
         try:
             (collate or default_collate)(tried)
         except Exception as error:
-            raise DataError(_refusal(tried, collate, error)) from error
+            said = _refusal(tried, collate, error)
+            if beside:
+                said = (
+                    f"{said}. These are items to validate on; those to train on are "
+                    f"{_shapes(beside)}: give validation= a DataLoader with a collate_fn of its own"
+                )
+            raise DataError(said) from error
 
 
 def _refusal(items: Sequence[Any], collate: Collate | None, error: Exception) -> str:

@@ -26,7 +26,6 @@ from shoal.train.data.parts import (
     Division,
     Index,
     Parts,
-    alike,
     as_array,
     divide,
     hash_array,
@@ -45,7 +44,8 @@ class Items:
     """Which items of which dataset make up each part.
 
     Reading runs the user's code: under a seed, and never beside training. `whole`: items are kept
-    as they are, for collate; otherwise they are columns of equal shapes.
+    as they are, for collate; otherwise they are columns of equal shapes. `scored_form`: of the
+    items of `validation`, where it is another than `form`.
     """
 
     training: Any
@@ -56,10 +56,13 @@ class Items:
     serial: bool = True
     form: ItemForm | None = None  # of the items read first
     whole: bool = False
+    scored_form: ItemForm | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Read also what an earlier Shoal pickled, which lacks the last fields."""
-        values = [*state, None, False][: len(self.__slots__)]
+        defaults = [None, False, None]  # of the last fields
+        missing = len(self.__slots__) - len(state)
+        values = [*state, *defaults[len(defaults) - missing :]]
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -69,12 +72,12 @@ class Items:
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These items of the part, read under a seed that is theirs."""
-        dataset = self.training
+        dataset, form = self.training, self.form
         if part in self.apart:
-            dataset = self.validation
+            dataset, form = self.validation, self.scored_form or self.form
         numbers = self.index[part][index].tolist()
         seed = seed_of_rows(self.seed, part, index)
-        return read(dataset, numbers, seed, self.form, self.whole)
+        return read(dataset, numbers, seed, form, self.whole)
 
     def divided(self, index: Mapping[ShardId, Index]) -> Items:
         """The same training items, divided otherwise; nothing else is validated on."""
@@ -98,12 +101,18 @@ def from_dataset(
     train = order
     test = order[:0]
     others = dataset
+    scored_form: ItemForm | None = None
+    scored: list[Any] = []
     if is_fraction(validation):
         train, test = how.aside(order, float(validation), None)
     elif validation is not None:
         others = validation
         test = np.arange(_length(others, "the validation dataset"))
-        _check_alike(columns, columns_of(_items(others, [0], seed))[0])
+        scored = _items(others, _spread(others, PROBES), seed)
+        scored_columns, other_form = columns_of(scored)
+        whole = whole or not is_plain(scored_columns)
+        if not form.fits(other_form):
+            scored_form = other_form
 
     row_bytes = cols.nbytes(columns) / len(probed)
     rows = divide(train, test, how, row_bytes)
@@ -111,7 +120,16 @@ def from_dataset(
     apart: frozenset[ShardId] = frozenset()
     if not is_fraction(validation):
         apart = rows.validation
-    items = Items(dataset, others, rows.index, apart, seed, form=form, whole=whole)
+    items = Items(
+        dataset,
+        others,
+        rows.index,
+        apart,
+        seed,
+        form=form,
+        whole=whole,
+        scored_form=scored_form,
+    )
     fingerprint = _divided_fingerprint(items)
     if _warn_of_random_items(dataset, seed):
         # A former version drew once a shard: a study of that time cannot go on with other draws.
@@ -126,6 +144,8 @@ def from_dataset(
         form=form,
         collate=collate,
         tried=probed[:TWICE],
+        scored_form=scored_form,
+        scored_tried=scored[:TWICE],
     )
 
 
@@ -161,15 +181,6 @@ def _length(dataset: Any, name: str) -> int:
     if not count:
         raise DataError(f"{name} needs at least one item; got none")
     return count
-
-
-def _check_alike(first: Columns, other: Columns) -> None:
-    """Raise DataError unless both items have the same form."""
-    if isinstance(first, dict) != isinstance(other, dict) or len(first) != len(other):
-        raise DataError(
-            "items of the validation dataset must have the form of those of the training dataset"
-        )
-    alike(first, other, "training", "validation")
 
 
 def _items(dataset: Any, numbers: Iterable[int], seed: int) -> list[Any]:

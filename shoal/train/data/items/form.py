@@ -52,6 +52,13 @@ class ItemForm:
             return list(zip(*values, strict=True))
         return [self.container(*item) for item in zip(*values, strict=True)]
 
+    def fits(self, other: ItemForm) -> bool:
+        """Whether items of the other form hold the same kinds of values under the same names."""
+        return (self.container, dict(self.kinds)) == (
+            other.container,
+            dict(other.kinds),
+        )
+
     def of(self, columns: Columns) -> ItemForm:
         """The form of items in columns that a recipe's hook may have changed."""
         named = isinstance(columns, dict)

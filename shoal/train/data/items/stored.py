@@ -95,6 +95,8 @@ def from_iterable(
         form=read.form,
         collate=collate,
         tried=read.first,
+        scored_form=None if others is read else others.form,
+        scored_tried=[] if others is read else others.first,
         sequential=how.sequential,
     )
 
