@@ -59,7 +59,9 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     )
     scored_form: Any = None  # of items to validate on, where that is another one
     _tried: Sequence[Any] = ()  # the first items
-    _scored_tried: Sequence[Any] = ()  # those to validate on; none: they are like `_tried`
+    _scored_tried: Sequence[
+        Any
+    ] = ()  # those to validate on; none: they are like `_tried`
 
     def __init__(self, parts: Parts) -> None:
         if not parts.training:

@@ -404,7 +404,9 @@ class Streamed(IterableDataset[Any]):
         return (self.items[i] for i in range(len(self.items)))
 
 
-FORMS: dict[str, Any] = {  # what makes items, and what the first batch of two of them is
+FORMS: dict[
+    str, Any
+] = {  # what makes items, and what the first batch of two of them is
     "views": (lambda i: (torch.ones(2) * i, torch.ones(2), i), 3),
     "pair": (lambda i: (torch.ones(2) * i, i), 2),
     "wider": (lambda i: (torch.ones(5) * i, i), 2),
@@ -435,9 +437,7 @@ def test_validation_items_have_a_form_of_their_own(
         made = [Streamed(each) for each in made]
     data = pickle.loads(pickle.dumps(Data.dataset(made[0], made[1])))
     data.check()
-    stream = Stream(
-        Small(), data, seed=0, device=torch.device("cpu"), memory_gb=0.0
-    )
+    stream = Stream(Small(), data, seed=0, device=torch.device("cpu"), memory_gb=0.0)
     chunks = (next(stream.chunks(S0, 0)), next(stream.validation()))
     for name, chunk in zip((training, validation), chunks, strict=True):
         batch = cols.ready(cols.cut(chunk, 0, 2))
