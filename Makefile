@@ -69,8 +69,8 @@ mutants: $(VENV)/.dev  ## faults put into the papers' rules: tests must notice e
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
 	for file in sim elastic replay hop plan packing hyperband search_on_hop model_selection tune_grid shared_stream feed feed_nodes rescale rescaled arrivals flotilla rungs choice choice_on_ray many step harvest page; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-gpu:  ## what needs a GPU, a part of eight minutes; again until it says that all is done; with a Python that has torch
-	PYTHONPATH=$(CURDIR) $(PYTHON) benchmarks/gpu.py
+gpu:  ## what needs a GPU, nine minutes of it; again until nothing is left; with a Python that has torch (docs/gpu.md)
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) benchmarks/gpu.py $(GPU)
 
 papers: $(VENV)/.dev  ## the five papers' experiments, with their goals; needs the shared data for one of them
 	for name in cerebro capes fleet pack bftrainer; do $(BIN)/python papers/$$name/run.py || exit 1; done

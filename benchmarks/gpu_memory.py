@@ -1,6 +1,6 @@
 """What trials take of a GPU's memory, and what happens when it is short. Part of `gpu.py`.
 
-    python benchmarks/gpu_memory.py check|probe|largest|short [--device cuda]
+    python benchmarks/gpu_memory.py check|probe|largest|short|all [--device cuda]
 
 - check: `shoal check` for nets with convolutions and batch norm.
 - probe: what Shoal measured that a trial takes, beside what a plain loop allocates at most.
@@ -8,8 +8,8 @@
 - short: eight models that fit alone but not together, and one that never fits, in 1 GiB: the eight
   finish, the ninth fails and says why.
 
-Each prints one line of JSON with "ok". On a CPU, the stand-in, memory has no such limit: there the
-ninth model raises the error itself, and the eight may go together.
+Each prints one line of JSON with "ok"; all: each of them. On a CPU, the stand-in, memory has no
+such limit: there the ninth model raises the error itself, and the eight may go together.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -214,18 +215,25 @@ def short(device: str) -> dict[str, Any]:
     }
 
 
-CASES = {"check": check, "probe": probe, "largest": largest, "short": short}
+# Limits of memory are the process's: what has none comes first.
+CASES = {"probe": probe, "check": check, "largest": largest, "short": short}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("case", choices=CASES)
+    parser.add_argument("case", choices=(*CASES, "all"))
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(CASES[args.case](args.device)))
+    for name in CASES if args.case == "all" else [args.case]:
+        try:
+            said = CASES[name](args.device)
+        except Exception as error:  # noqa: BLE001 - the other cases say something, too
+            traceback.print_exc()
+            said = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"case": name, **said}), flush=True)
 
 
 if __name__ == "__main__":

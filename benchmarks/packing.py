@@ -55,6 +55,7 @@ COMPARED = (
     "fused_over_sequential",
 )
 PARTS = ("cells", "plain", "pairs", "switching")
+FEWEST_STEPS = 5  # of a cell that is made shorter
 ROUNDS, LOOKS, SLACK = 5, (1, 4, 8, 24), 1.05  # looked at after so many makings
 
 
@@ -70,7 +71,13 @@ def cell(
     names = WAYS if device == "cpu" else GPU_WAYS
     recipe, given = Images(NETS[net].shape, STEPS * batch), configs(net, models, batch)
     alone = one_alone(recipe, given[0], device)
+    steps = STEPS
+    if args.shorten and alone * models > args.shorten:
+        steps = max(FEWEST_STEPS, int(STEPS * args.shorten / (alone * models)))
+        recipe = Images(NETS[net].shape, steps * batch)
     row: dict[str, Any] = {"net": net, "models": models, "batch": batch, "alone": alone}
+    if args.shorten:
+        row["steps"] = steps
     row |= dict.fromkeys((*names, "chosen", *COMPARED))
     if alone * models > args.longest:
         note = f"left out: sequential takes about {alone * models:.2g} s"
@@ -81,7 +88,7 @@ def cell(
     for made in range(args.makings):
         if made and made in LOOKS and over_best(times) <= SLACK:
             break
-        ways = make_ways(recipe, given, batch, crews, device)
+        ways = make_ways(recipe, given, batch, crews, device, steps)
         try:
             for way in ways.values():
                 way.settle()
@@ -115,6 +122,7 @@ def make_ways(
     batch: int,
     crews: Mapping[str, Crew],
     device: str,
+    steps: int = STEPS,
 ) -> dict[str, Any]:
     """All ways to train these models, by name."""
     ways: dict[str, Any] = {
@@ -122,7 +130,7 @@ def make_ways(
         for how in ("sequential", "interleaved", "fused", "chosen")
     }
     if device != "cpu":
-        ways["streams"] = Streams(recipe, given, batch, device)
+        ways["streams"] = Streams(recipe, given, batch, device, steps)
     for name, crew in crews.items():
         ways[name] = Processes(crew, recipe, given, device)
     return ways
@@ -209,10 +217,12 @@ def measure(args: argparse.Namespace) -> None:
         if cpu and hasattr(os, "sched_getaffinity")
         else None
     )
-    name = ("packing" if cpu else "packing-gpu") + ("-quick" if args.quick else "")
+    name = args.write or (
+        ("packing" if cpu else "packing-gpu") + ("-quick" if args.quick else "")
+    )
     if "cells" in args.parts:
         with ExitStack() as stack:
-            crews = make_crews(args, core, stack)
+            crews = {} if args.no_processes else make_crews(args, core, stack)
             settle_down(core)
             cells(args, crews, name)
     settle_down(core)
@@ -322,13 +332,12 @@ def cells_of(args: argparse.Namespace) -> list[tuple[str, int, int]]:
 
 
 def same_place(found: dict[str, Any], device: str) -> bool:
-    """Whether results are of this machine (on a GPU: of such a GPU) and of these versions."""
-    if (
-        found["versions"] != versions()
-        or found["ratios"].get("device", device) != device
-    ):
+    """Whether results are of this machine and these versions; on a GPU of such a one and torch."""
+    if found["ratios"].get("device", device) != device:
         return False
-    return device != "the CPU" or bool(found["machine"] == machine())
+    if device != "the CPU":
+        return bool(found["versions"].get("torch") == versions().get("torch"))
+    return bool(found["versions"] == versions() and found["machine"] == machine())
 
 
 def told(row: dict[str, Any]) -> str:
@@ -383,6 +392,19 @@ def main() -> None:
         default=0.0,
         help="begin no cell later than this; 0: no limit",
     )
+    parser.add_argument(
+        "--shorten",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help=f"fewer steps, {FEWEST_STEPS} at least, where a sequential pass takes longer",
+    )
+    parser.add_argument(
+        "--no-processes",
+        action="store_true",
+        help="without the ways of processes, whose start takes longer than most cells",
+    )
+    parser.add_argument("--write", metavar="NAME", help="the name of the results")
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     args = parser.parse_args()
     if args.makings < 1 or args.rounds < 1:

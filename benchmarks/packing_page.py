@@ -30,13 +30,14 @@ GPU_WAYS = (
 )
 
 
-def markdown(name: str) -> str:
-    """The tables of docs/packing.md, from the results of that name.
+def markdown(name: str, folder: Path | None = None) -> str:
+    """The tables of docs/packing.md, from the results of that name; `folder`: where they are.
 
     Raises:
         FileNotFoundError: there are none.
     """
-    found = json.loads((RESULTS / f"{name}.json").read_text())
+    folder = RESULTS if folder is None else folder
+    found = json.loads((folder / f"{name}.json").read_text())
     ratios, rows = found["ratios"], found["rows"]
     ways = [*(way for way in GPU_WAYS if way in rows[0]), "chosen"]
     on_gpu = ratios["device"] != "the CPU"
@@ -66,7 +67,7 @@ def markdown(name: str) -> str:
         table(heads, lines),
     ]
     with suppress(FileNotFoundError):
-        loops = json.loads((RESULTS / f"{name}-plain.json").read_text())["rows"]
+        loops = json.loads((folder / f"{name}-plain.json").read_text())["rows"]
         names = [name for name in loops[0] if name != "batch"]
         parts += [
             "### Against plain PyTorch loops",
@@ -83,10 +84,10 @@ def markdown(name: str) -> str:
             ),
         ]
     with suppress(FileNotFoundError):
-        two = json.loads((RESULTS / f"{name}-pairs.json").read_text())["rows"]
+        two = json.loads((folder / f"{name}-pairs.json").read_text())["rows"]
         parts += ["### Pairs of models, by the paper's five factors", *_pairs(two)]
         parts += ["### Where pairs gained", *_gained(two)]
-        cost = json.loads((RESULTS / f"{name}-switching.json").read_text())["rows"]
+        cost = json.loads((folder / f"{name}-switching.json").read_text())["rows"]
         parts += [
             "### Switching",
             "SwOH (eq. 4) is what two models one after the other, on a slot that "
@@ -99,20 +100,46 @@ def markdown(name: str) -> str:
 
 
 def gpu_markdown() -> str:
-    """The part of docs/packing.md about a GPU, from what `gpu.py` has written."""
-    path = RESULTS / "gpu.json"
-    if not path.exists():
+    """The part of docs/packing.md about GPUs: what `gpu.py` has written, device by device."""
+    files = sorted(RESULTS.glob("gpu/*/items.json"))
+    if not files:
         return "Not measured yet.\n"
+    return "\n\n".join(map(_of_device, files)).rstrip() + "\n"
+
+
+def _of_device(path: Path) -> str:
+    """What came of the items on one device with one version of torch."""
     found = json.loads(path.read_text())
     place = found["place"]
-    lines = [[name, _outcome(said)] for name, said in found["steps"].items()]
+    lines = [[name, _outcome(said)] for name, said in found["items"].items()]
     parts = [
-        f"{place['device']}, torch {place['torch']}, Python {place['python']}, without Ray.",
-        table(["step of `benchmarks/gpu.py`", "what came of it"], lines),
+        f"### {place['device']}, torch {place['torch']}",
+        f"Python {place['python']}, without Ray.",
+        table(["item of `benchmarks/gpu.py`", "what came of it"], lines),
     ]
     with suppress(FileNotFoundError):
-        parts.append(markdown("packing-gpu"))
-    return "\n\n".join(parts).rstrip() + "\n"
+        parts.append(
+            _key_cells(json.loads((path.parent / "packing-key.json").read_text()))
+        )
+    with suppress(FileNotFoundError):
+        parts.append(markdown("packing-gpu", path.parent).rstrip())
+    return "\n\n".join(parts)
+
+
+def _key_cells(found: dict[str, Any]) -> str:
+    """The cells that are timed first."""
+    ways = ("sequential", "interleaved", "streams", "fused", "chosen")
+    lines = [
+        [
+            *(row["net"], row["models"]),
+            *(ms(row, way, row["steps"]) for way in ways),
+            *_rest(row),
+        ]
+        for row in found["rows"]
+        if row["rounds"]
+    ]
+    heads = ["net", "models", *ways, "choice", "chosen / best", "sequential / chosen"]
+    return "Milliseconds for a step of all models, batch 32:\n\n" + table(heads, lines)
 
 
 def _outcome(said: dict[str, Any]) -> str:
@@ -153,12 +180,12 @@ def _rest(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def ms(row: dict[str, Any], how: str) -> str:
-    """Bold for the best way; what loses to the sequential way is in italics."""
+def ms(row: dict[str, Any], how: str, steps: int = 1) -> str:
+    """Bold for the best way; what loses to the sequential way is in italics. Of `steps` one."""
     value = row.get(how)
     if value is None:
         return ""
-    text = short(1e3 * value)
+    text = short(1e3 * value / steps)
     if how == row["best"]:
         return f"**{text}**"
     return f"*{text}*" if how == "fused" and value > row["sequential"] else text

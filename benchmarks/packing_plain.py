@@ -36,6 +36,7 @@ class Plain:
         device: str,
         fused: bool | None,
         batch: int = BATCH,
+        steps: int = STEPS,
     ) -> None:
         self.models = [recipe.configure_model(config).to(device) for config in configs]
         rates = [config["lr"] for config in configs]
@@ -44,8 +45,8 @@ class Plain:
             for m, lr in zip(self.models, rates, strict=True)
         ]
         self.batch = batch
-        self.x = torch.randn(STEPS * batch, *recipe.shape, device=device)
-        self.y = torch.randint(0, 10, (STEPS * batch,), device=device)
+        self.x = torch.randn(steps * batch, *recipe.shape, device=device)
+        self.y = torch.randint(0, 10, (steps * batch,), device=device)
         self.device = device
 
     def visit(self) -> float:
@@ -78,9 +79,14 @@ class Streams:
     """
 
     def __init__(
-        self, recipe: Images, configs: Sequence[dict[str, Any]], batch: int, device: str
+        self,
+        recipe: Images,
+        configs: Sequence[dict[str, Any]],
+        batch: int,
+        device: str,
+        steps: int = STEPS,
     ) -> None:
-        self.loop = Plain(recipe, list(configs), device, True, batch)
+        self.loop = Plain(recipe, list(configs), device, True, batch, steps)
         self.streams = [
             torch.cuda.stream(torch.cuda.Stream())
             if device == "cuda"

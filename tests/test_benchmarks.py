@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ from shoal.core.event import Advanced, Fell, Measured
 from shoal.core.trial import TrialId, Visit
 from shoal.engine.journal import Line
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+REPO = Path(__file__).resolve().parents[1]
+BENCHMARKS = REPO / "benchmarks"
 TRIAL = TrialId("t0")
 
 
@@ -78,83 +82,328 @@ def test_ratios_of_many_leave_out_what_took_too_long() -> None:
 
 # -- gpu.py ------------------------------------------------------------------------------------
 
+PLACE = {"device": "Some GPU", "torch": "2.11", "python": "3.12"}
+
 
 @pytest.fixture
-def args(tmp_path: Path) -> argparse.Namespace:
-    (tmp_path / "copy").mkdir()
-    folders = {"results": tmp_path / "results", "copy": tmp_path / "copy"}
-    return argparse.Namespace(device="cpu", short=True, minutes=2.0, **folders)
-
-
-def a_step(gpu: Any, name: str, program: str, seconds: float = 1.0, **more: Any) -> Any:
-    return gpu.Step(
-        name, (sys.executable, "-c", program), seconds, gpu.read_json, **more
-    )
-
-
-def test_parts_continue_one_another(args: argparse.Namespace, monkeypatch: Any) -> None:
-    """A part does what there is time for; the next one goes on with what is left."""
+def gpu_call(tmp_path: Path, monkeypatch: Any) -> Any:
+    """A call over items of one's own: its exit code, and what came of each."""
     import gpu
 
-    good = """print('{"ok": true, "a": 1}')"""
-    left = [True, False]
-    steps = [
-        a_step(gpu, "first", good),
-        a_step(gpu, "twice", good, again=lambda: left.pop(0)),
-        a_step(gpu, "bad", "raise SystemExit('broken')"),
-        a_step(gpu, "long", good, seconds=500.0),
+    monkeypatch.setattr(gpu, "place_of", lambda *_: PLACE)
+
+    def call(*items: Any, minutes: float = 2.0, place: Any = PLACE) -> tuple[int, Any]:
+        monkeypatch.setattr(gpu, "place_of", lambda *_: place)
+        monkeypatch.setattr(gpu, "items", lambda *_: items)
+        folders = {"results": tmp_path / "results", "copy": tmp_path / "out"}
+        args = argparse.Namespace(device="cpu", short=True, minutes=minutes, **folders)
+        code = gpu.call(args)
+        (written,) = (tmp_path / "out").glob(
+            f"{place['device'].replace(' ', '-')}*/items.json"
+        )
+        return code, json.loads(written.read_text())["items"]
+
+    return call
+
+
+def an_item(name: str, code: str, **more: Any) -> Any:
+    import gpu
+
+    fields = {"seconds": 1.0, "limit": 60.0, "read": gpu.read_cases, "needs": {}}
+    command = (sys.executable, "-c", code)
+    return gpu.Item(name, lambda _: command, **{**fields, **more})
+
+
+GOOD = """print('{"case": "a", "ok": true}')"""
+
+
+def test_a_call_goes_on_with_what_is_left(gpu_call: Any, tmp_path: Path) -> None:
+    """What passed is not begun again; what failed is, after what was never begun."""
+    order = tmp_path / "order"
+    noted = f"open({str(order)!r}, 'a').write('NAME '); " + GOOD
+    items = [
+        an_item("bad", noted.replace("NAME", "bad") + "; raise SystemExit('broken')"),
+        an_item("long", noted.replace("NAME", "long"), seconds=500.0),
+        an_item("good", noted.replace("NAME", "good")),
     ]
-    monkeypatch.setattr(gpu, "steps", lambda args, results: steps)
-    assert not gpu.part(args)
-    assert gpu.part(args) is False, "'long' does not fit behind 'twice'"
-    assert gpu.part(args), "alone it may begin"
-    assert gpu.part(args), "all is over: nothing is done again"
-    said = json.loads((args.copy / "gpu.json").read_text())["steps"]
-    assert {name: each["ok"] for name, each in said.items()} == {
-        "first": True,
-        "twice": True,
-        "bad": False,
-        "long": True,
+    code, came = gpu_call(*items)
+    assert (code, set(came)) == (1, {"bad", "good"}), "the long one does not fit behind"
+    assert "broken" in came["bad"]["tail"]
+    code, came = gpu_call(*items)
+    assert came["long"]["ok"], "alone it may begin"
+    assert order.read_text().split() == ["bad", "good", "long", "bad"]
+    assert (code, came["bad"]["tries"]) == (1, 2)
+    assert gpu_call(*items)[0] == 1
+    assert order.read_text().split() == ["bad", "good", "long", "bad"], "two tries"
+
+
+def test_more_to_do_is_no_failure_and_goes_on(gpu_call: Any, tmp_path: Path) -> None:
+    import gpu
+
+    write = "import os, json; json.dump({'rows': [{'rounds': 1}], 'ratios': {'cells_missing': %d}},"
+    write += " open(os.environ['SHOAL_RESULTS'] + '/cells.json', 'w'))"
+    read = gpu.read_cells("cells")
+    code, came = gpu_call(an_item("cells", write % 3, read=read))
+    assert (code, came["cells"]["result"]) == (3, "1 cells timed, 3 to do")
+    code, came = gpu_call(an_item("cells", write % 0, read=read))
+    assert (code, came["cells"]["result"]) == (0, "1 cells timed")
+
+
+def test_cells_that_are_cut_short_are_no_failure_while_there_are_more(
+    gpu_call: Any,
+) -> None:
+    import gpu
+
+    code = "import os, json, time; json.dump({'rows': [{'rounds': 1}], "
+    code += "'ratios': {'cells_missing': 1}}, open(os.environ['SHOAL_RESULTS'] "
+    code += "+ '/cells.json', 'w')); time.sleep(60)"
+    item = an_item("cells", code, read=gpu.read_cells("cells"), limit=3.0)
+    assert gpu_call(item)[0] == 3, "one cell more than before"
+    code_, came = gpu_call(item)
+    assert (code_, came["cells"]["ok"]) == (1, False), "none more"
+
+
+def test_what_cannot_start_or_tries_nothing_has_failed(gpu_call: Any) -> None:
+    import gpu
+
+    absent = gpu.Item(
+        "absent", lambda _: ("/no/such/program",), 1, 9, gpu.read_exit, {}
+    )
+    items = [
+        absent,
+        an_item("silent", "pass"),
+        an_item("no test", "pass", read=gpu.read_tests),
+        an_item("no check", "pass", read=gpu.read_check),
+        an_item("no row", "pass", read=gpu.read_file("nothing")),
+        an_item("no cell", "pass", read=gpu.read_cells("nothing")),
+        an_item("import", "import no_such_module", read=gpu.read_exit),
+        an_item("unread", """print('{"case": "a"}')"""),
+        an_item("lacks", GOOD, needs={"no_such_module": "such-package"}),
+        an_item("good", GOOD),
+    ]
+    code, came = gpu_call(*items)
+    assert code == 1
+    assert {name for name, said in came.items() if said["ok"]} == {"good"}
+    assert came["lacks"]["result"] == "not installed: such-package"
+    assert "No such file" in came["absent"]["result"]
+
+
+def test_one_that_takes_too_long_is_killed_with_its_children(
+    gpu_call: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """What it has written by then is kept, and was copied while it ran."""
+    import gpu
+
+    monkeypatch.setattr(gpu, "SYNC", 0.2)
+    child = tmp_path / "child"
+    code = (
+        f"import os, subprocess, time; p = subprocess.Popen(['sleep', '60']); "
+        f"open({str(child)!r}, 'w').write(str(p.pid)); {GOOD.rstrip(')')}, flush=True); "
+        f"open(os.environ['SHOAL_RESULTS'] + '/part.json', 'w').write('1'); time.sleep(60)"
+    )
+    published: list[bool] = []
+    publish = gpu.Results.publish
+
+    def noted(results: Any) -> None:
+        publish(results)
+        published.append((results.copy / "part.json").exists())
+
+    monkeypatch.setattr(gpu.Results, "publish", noted)
+    exit_code, came = gpu_call(an_item("slow", code, limit=5.0))
+    said = came["slow"]
+    assert (exit_code, said["ok"], said["tries"]) == (1, False, 1)
+    assert said["result"] == "not over after 5 s; 1 of 1 cases ok"
+    assert True in published[:-1], "only at its end"
+    status = Path("/proc") / child.read_text() / "status"
+    assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_results_of_another_device_or_torch_lie_beside(
+    gpu_call: Any, tmp_path: Path
+) -> None:
+    item = an_item("a", GOOD)
+    assert gpu_call(item)[0] == 0
+    assert gpu_call(item, place={**PLACE, "device": "Other GPU"})[0] == 0
+    folders = {path.name for path in (tmp_path / "out").iterdir()}
+    assert folders == {"Some-GPU-torch-2.11", "Other-GPU-torch-2.11"}
+    (tmp_path / "results" / "Some-GPU-torch-2.11" / "items.json").write_text("{half")
+    assert gpu_call(item)[0] == 0, "a damaged file begins anew"
+
+
+def test_results_of_packing_on_the_same_card_are_added_to(monkeypatch: Any) -> None:
+    """Device and torch say whether; another NumPy or machine of such a card is no reason."""
+    import packing
+
+    found = {
+        "ratios": {"device": "Some GPU"},
+        "versions": {"torch": "2.11", "numpy": "1"},
     }
-    assert "broken" in said["bad"]["tail"]
-    assert not left
+    monkeypatch.setattr(packing, "versions", lambda: {"torch": "2.11", "numpy": "2"})
+    assert packing.same_place(found, "Some GPU")
+    assert not packing.same_place(found, "Other GPU")
+    monkeypatch.setattr(packing, "versions", lambda: {"torch": "2.12", "numpy": "1"})
+    assert not packing.same_place(found, "Some GPU")
 
 
-def test_a_step_that_takes_too_long_is_begun_twice(
-    args: argparse.Namespace, monkeypatch: Any
+def test_a_folder_that_cannot_be_copied_to_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import gpu
 
-    slow = a_step(gpu, "slow", "import time; time.sleep(60)")
-    monkeypatch.setattr(gpu, "steps", lambda args, results: [slow])
-    monkeypatch.setattr(gpu, "LEAST", 0.0)
-    args.minutes = 1 / 60
-    assert not gpu.part(args)
-    assert gpu.part(args)
-    (said,) = json.loads((args.results / "gpu.json").read_text())["steps"].values()
-    assert (said["tries"], said["ok"]) == (2, False)
+    (tmp_path / "file").write_text("")
+    results = gpu.Results(tmp_path / "results", tmp_path / "file", PLACE)
+    results.note(an_item("a", GOOD), {"ok": True, "result": ""})
+    assert "could not be copied" in capsys.readouterr().out
 
 
-def test_results_of_another_gpu_are_not_continued(
-    args: argparse.Namespace, monkeypatch: Any
-) -> None:
+def test_what_is_worth_most_a_second_comes_first() -> None:
     import gpu
 
-    step = a_step(gpu, "a", """print('{"ok": true}')""")
-    monkeypatch.setattr(gpu, "steps", lambda args, results: [step])
-    gpu.part(args)
-    monkeypatch.setattr(gpu, "place_of", lambda device: {"device": "another"})
-    with pytest.raises(SystemExit, match="another"):
-        gpu.part(args)
+    names = [item.name for item in gpu.items("cuda", False)]
+    assert names[:4] == ["smoke", "packing, key cells", "memory", "tests marked device"]
+    command = list(gpu.items("cuda", False)[1].command(120.0))
+    nets = command[command.index("--nets") + 1 : command.index("--models")]
+    models = command[command.index("--models") + 1 : command.index("--batches")]
+    assert nets == ["MLP-3 x64", "CNN, 3x32x32", "ResNet-18"] and models == [
+        "2",
+        "8",
+        "32",
+    ]
+    assert command[-2:] == ["--seconds", "95"] and "32" in command
+    for device, short in (("cuda", False), ("cpu", True)):
+        for item in gpu.items(device, short):
+            words = item.command(60.0)
+            there = [
+                REPO / word
+                for word in words
+                if word.endswith(".py") or word.startswith("tests/")
+            ]
+            assert all(path.exists() for path in there), item.name
 
 
-def test_what_tests_came_to_is_read() -> None:
+def hiding(folder: Path, *names: str) -> dict[str, str]:
+    """An environment in which Python does not find these packages; paths given stay."""
+    (folder / "sitecustomize.py").write_text(
+        f"""
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+
+def find_spec(finder, name, path=None, target=None):
+    return None if name.partition(".")[0] in {names!r} else find(name, path, target)
+
+PathFinder.find_spec = classmethod(find_spec)
+"""
+    )
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "device", "says"),
+    [
+        (
+            ("msgspec", "plotly"),
+            "cpu",
+            r"Python 3\.\d+ at \S+ lacks msgspec, plotly; docs/gpu.md says how .*",
+        ),
+        ((), "cuda", "device 'cuda' does not work: .*"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    tmp_path: Path, hidden: tuple[str, ...], device: str, says: str
+) -> None:
+    if device == "cuda" and torch_sees_a_gpu():
+        pytest.skip("there is a GPU here")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "benchmarks/gpu.py",
+            "--device",
+            device,
+            "--results",
+            tmp_path,
+        ],
+        cwd=REPO,
+        env=hiding(tmp_path, *hidden),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and not done.stderr
+    assert re.fullmatch(f"cannot begin: {says}\n", done.stdout), done.stdout
+
+
+def torch_sees_a_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def test_make_gpu_keeps_the_path_that_carries_wheels() -> None:
+    done = subprocess.run(
+        ["make", "-s", "gpu", "PYTHON=printenv PYTHONPATH; true"],
+        cwd=REPO,
+        env={**os.environ, "PYTHONPATH": "/some/wheels"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{REPO}:/some/wheels"
+
+
+# What a bare machine does not have, and what tests use if it is there.
+ABSENT = ("ray", "pyarrow", "optuna", "pandas", "lightning", "transformers", "datasets")
+ABSENT_TOO = ("torchmetrics", "h5py", "PIL", "sklearn", "accelerate", "keras")
+
+
+@pytest.mark.slow
+def test_tests_marked_device_are_found_on_a_bare_machine(tmp_path: Path) -> None:
+    """A module that needs what is not there skips itself: it is no error of the device."""
+    import gpu
+
+    command = gpu.tests("cpu", False).command(60.0)
+    done = subprocess.run(
+        [*command, "--collect-only"],
+        cwd=REPO,
+        env=hiding(tmp_path, *ABSENT, *ABSENT_TOO),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "tests/train/fuse/test_fused.py" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_stand_in_runs_whole_without_ray(tmp_path: Path) -> None:
+    """As on a bare machine: no Ray, nothing that is not needed; results go to $OUT."""
+    (tmp_path / "out").mkdir()
+    environment = {**hiding(tmp_path, *ABSENT), "OUT": str(tmp_path / "out")}
+    done = subprocess.run(
+        ["make", "-s", "gpu", f"PYTHON={sys.executable}", "GPU=--device cpu --short"],
+        cwd=REPO,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    came = json.loads((folder / "items.json").read_text())["items"]
+    assert len(came) == 9 and all(said["ok"] for said in came.values())
+    assert came["smoke"]["result"] == came["memory"]["result"] == "4 of 4 cases ok"
+    assert "sequential / chosen" in done.stdout and "ResNet" not in done.stdout
+
+
+def test_what_tests_came_to_is_read(tmp_path: Path) -> None:
     import gpu
 
     output = "..F\nFAILED tests/a.py::test_b - assert 0\n1 failed, 2 passed, 1 skipped in 3.2s\n"
-    said = gpu.read_tests(1, output)
+    said = gpu.read_tests(1, output, tmp_path)
     assert said["result"] == "1 failed, 2 passed, 1 skipped"
     assert said["failed"] == ["FAILED tests/a.py::test_b"]
+    assert not gpu.read_tests(0, "3 skipped in 0.1s", tmp_path)["ok"]
 
 
 def test_without_mps_it_says_why(monkeypatch: Any) -> None:
@@ -186,19 +435,21 @@ def test_the_table_of_a_gpu_has_its_ways_and_its_name(
     }
     content = {"rows": [row], "ratios": ratios, "versions": {"torch": "2.11"}}
     packed = {"name": "packing-gpu", "machine": {"cpu": "Some CPU"}, **content}
-    (tmp_path / "packing-gpu.json").write_text(json.dumps(packed))
-    done = {
-        "place": {"device": "Some GPU", "torch": "2.11", "python": "3.12"},
-        "steps": {},
-    }
-    done["steps"] = {
-        "tests/train/fuse": {"ok": False, "result": "1 failed", "failed": ["F t::a"]}
-    }
-    (tmp_path / "gpu.json").write_text(json.dumps(done))
+    folder = tmp_path / "gpu" / "Some-GPU-torch-2.11"
+    folder.mkdir(parents=True)
+    (folder / "packing-gpu.json").write_text(json.dumps(packed))
+    del row["processes"], row["processes, MPS"]
+    key = {"rows": [{**row, "steps": 5, "sequential_over_chosen": 2.5}]}
+    (folder / "packing-key.json").write_text(json.dumps(key))
+    failed = {"ok": False, "result": "1 failed", "failed": ["F t::a"]}
+    done = {"place": PLACE, "items": {"tests marked device": failed}}
+    (folder / "items.json").write_text(json.dumps(done))
     monkeypatch.setattr(packing_page, "RESULTS", tmp_path)
     page = packing_page.gpu_markdown()
+    assert "### Some GPU, torch 2.11" in page
     assert "Some CPU, Some GPU, torch 2.11" in page
-    assert "| tests/train/fuse | **not ok**: 1 failed `F t::a` |" in page
+    assert "| tests marked device | **not ok**: 1 failed `F t::a` |" in page
+    assert "| CNN | 4 | 20 | 20 | 20 | **20** | 20 | fused by 4 | 1.00 | 2.50 |" in page
     heads = (
         "| net | models | batch | one model | sequential | processes | processes, MPS |"
     )

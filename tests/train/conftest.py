@@ -8,6 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+# Folders whose tests train on the device that SHOAL_TEST_DEVICE names.
+ON_DEVICE = {"fuse", "lane", "recipe", "slot", "stream", "tools", "workers"}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what tells something about a device; `make gpu` runs it on a GPU."""
+    if item.path.parent.name in ON_DEVICE or hasattr(item.module, "HERE"):
+        item.add_marker(pytest.mark.device)
+
 
 @pytest.fixture
 def quiet() -> Iterator[None]:

@@ -10,7 +10,6 @@ from reviews_kit import classifier, reviews
 from reviews_kit import tokenizer as tokens
 
 import shoal
-from shoal.train.adapt.batches import inputs_of
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install transformers"
@@ -18,6 +17,8 @@ transformers = pytest.importorskip(
 datasets = pytest.importorskip(
     "datasets", reason="datasets is not installed: pip install datasets"
 )
+
+from shoal.train.adapt.batches import inputs_of  # noqa: E402 - it needs transformers
 
 ARGS = {
     "output_dir": "out",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from train_kit import S0, S1, Small, go, planned, rows_are_rows, station, trial
 
 from shoal.train.data.columns import DataError
@@ -18,6 +17,7 @@ from shoal.train.data.data import Data
 from shoal.train.stream.stream import Stream
 
 pa = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+Image = pytest.importorskip("PIL.Image", reason="pip install pillow")
 
 
 def jpeg(shade: int, size: tuple[int, int] = (6, 4), kind: str = "PNG") -> bytes:

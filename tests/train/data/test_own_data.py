@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -200,14 +199,15 @@ def test_a_parquet_file_with_lists(tmp_path: Path) -> None:
 
 
 def test_pictures_of_all_kinds_in_one_folder(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
     for name in ("cat", "dog", ".cache"):
         (tmp_path / name).mkdir()
     shades = np.full((5, 7), 3 * 256 + 7, np.uint16)
     pictures = {
-        "rgb": Image.new("RGB", (9, 6), (3, 3, 3)),
-        "grey": Image.new("L", (4, 4), 3),
-        "deep": Image.fromarray(shades),
-        "clear": Image.new("RGBA", (8, 8), (3, 3, 3, 0)),
+        "rgb": image.new("RGB", (9, 6), (3, 3, 3)),
+        "grey": image.new("L", (4, 4), 3),
+        "deep": image.fromarray(shades),
+        "clear": image.new("RGBA", (8, 8), (3, 3, 3, 0)),
     }
     for name, picture in pictures.items():
         picture.save(tmp_path / "cat" / f"{name}.png")

@@ -9,7 +9,6 @@ import pytest
 import torch
 from pack_kit import Zoo, packed
 from pack_kit import trial as packed_trial
-from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 from torch.nn.functional import cross_entropy
 from train_kit import Small, blobs, copied, go, planned, station, trial
@@ -24,14 +23,15 @@ from shoal.train.tools.check import check_recipe
 from shoal.train.tools.verify import differences
 
 torchmetrics = pytest.importorskip("torchmetrics", reason="torchmetrics is optional")
+sklearn = pytest.importorskip("sklearn.metrics", reason="pip install scikit-learn")
 
 
 def of_outputs(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
     logits, target = outputs["logits"], outputs["target"]
     right = torch.softmax(logits, 1)
     return {
-        "f1": f1_score(target, logits.argmax(1), average="macro"),
-        "auc": roc_auc_score(target, right, multi_class="ovr"),
+        "f1": sklearn.f1_score(target, logits.argmax(1), average="macro"),
+        "auc": sklearn.roc_auc_score(target, right, multi_class="ovr"),
         "perplexity": cross_entropy(logits, target).exp(),  # type: ignore[dict-item]
     }
 

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from device_kit import HERE
-from PIL import Image
 from train_kit import S0, Small
 
 import shoal
@@ -327,9 +326,10 @@ def test_workers_make_what_is_drawn_or_sorted_or_read_from_files(
     elif kind == "bucketed":
         data = data.bucketed(lambda item: float(item[0]))
     else:
+        image = pytest.importorskip("PIL.Image", reason="pip install pillow")
         (tmp_path / "a").mkdir()
         for number in range(12):
-            picture = Image.new("RGB", (6, 4), (number, 0, 0))
+            picture = image.new("RGB", (6, 4), (number, 0, 0))
             picture.save(tmp_path / "a" / f"{number}.png")
         data = Data.images(tmp_path, shards=2)
         data.chunk = 2
