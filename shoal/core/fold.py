@@ -36,9 +36,10 @@ from shoal.core.event import (
 )
 from shoal.core.plan import Gang
 from shoal.core.profile import Place, added, is_same, kind_of
-from shoal.core.state import State, start_of
+from shoal.core.state import Score, State, durable, start_of
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, priority_of
 
+Scores = tuple[Score, ...]
 # After so many strikes a trial runs alone. Company never gives it more.
 STRIKES_OF_COMPANY = 2
 # Tables that are empty when a run begins.
@@ -91,8 +92,22 @@ def _submitted(draft: Draft, entry: Submitted) -> None:
     if how is not None and how.startswith("failed"):  # it is tried again
         draft.forget("strikes", trial.id)
         draft.forget("strikes_of_slots", trial.id)
+        _judge_anew(draft, trial)
     if former is None:
         _begin(draft, trial)
+
+
+def _judge_anew(draft: Draft, trial: Trial) -> None:
+    """What comes after the trial's durable state comes for the first time again."""
+    visits, _ = durable(draft.read("kept").get(trial.id))
+    scores = draft.read("scores")[trial.id]
+    draft.write("first_scores")[trial.id] = _until(scores, visits, trial)
+
+
+def _until(scores: Scores, visits: int, trial: Trial) -> Scores:
+    """The scores that a trial had after so many visits."""
+    epochs = visits / max(1, len(trial.shards))
+    return tuple(score for score in scores if score[0] <= epochs)
 
 
 def _begin(draft: Draft, trial: Trial) -> None:
@@ -161,12 +176,14 @@ def _fell(draft: Draft, entry: Fell) -> None:
         _lose_newest(draft, trial, entry.visits)
     visits = draft.read("visits")[trial][: entry.visits]
     draft.set_visits(trial, visits)
-    shards = len(known[trial].shards)
-    if shards:
+    if known[trial].shards:
         # Evaluations after the epoch that it fell back to will come again.
-        reached = len(visits) / shards
-        scores = draft.write("scores")
-        scores[trial] = tuple(score for score in scores[trial] if score[0] <= reached)
+        before = draft.read("scores")[trial]
+        scores = _until(before, len(visits), known[trial])
+        if len(scores) < len(before):
+            draft.write("scores")[trial] = scores
+            if trial not in draft.read("first_scores"):
+                draft.write("first_scores")[trial] = before
 
 
 def _lose_newest(draft: Draft, trial: TrialId, visits: int) -> None:
@@ -182,7 +199,11 @@ def _lose_newest(draft: Draft, trial: TrialId, visits: int) -> None:
 def _evaluated(draft: Draft, entry: Evaluated) -> None:
     if entry.trial not in draft.read("known"):
         return
-    draft.write("scores")[entry.trial] += ((entry.epoch, entry.values),)
+    score = (entry.epoch, entry.values)
+    draft.write("scores")[entry.trial] += (score,)
+    first = draft.read("first_scores").get(entry.trial)
+    if first is not None and (not first or first[-1][0] < entry.epoch):
+        draft.write("first_scores")[entry.trial] = (*first, score)
 
 
 def _measured(draft: Draft, entry: Measured) -> None:

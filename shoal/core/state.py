@@ -103,6 +103,10 @@ class State:
     # The evaluations of each trial, oldest first.
     scores: Mapping[TrialId, tuple[Score, ...]] = field(default_factory=dict)
 
+    # Of trials that fell back after evaluations: the scores of each epoch as they first came.
+    # Deciders that compare trials go by them, so that what was decided is not decided anew.
+    first_scores: Mapping[TrialId, tuple[Score, ...]] = field(default_factory=dict)
+
     # What was measured, by signature. Trials of one signature cost the same.
     figures: Mapping[str, Figures] = field(default_factory=dict)
     # The signature of each trial that was measured.
@@ -169,6 +173,7 @@ class View:
     pending: Mapping[TrialId, frozenset[ShardId]]
     kept: Mapping[TrialId, Kept]
     scores: Mapping[TrialId, tuple[Score, ...]]
+    first_scores: Mapping[TrialId, tuple[Score, ...]]
     strikes: Mapping[TrialId, int]
     plan: Plan
     busy: Mapping[SlotId, Gang]
@@ -188,6 +193,11 @@ _view: Callable[..., View] = View
 def view(state: State, now: Seconds, profile: Profile) -> View:
     """The state as deciders see it at this time of the study."""
     return _view(now, *_shared(state), profile)
+
+
+def having(scores: Iterable[Score], metric: str | None) -> tuple[Score, ...]:
+    """The evaluations that give the metric; others of the trial may give other values only."""
+    return tuple(score for score in scores if metric in score[1])
 
 
 def durable(kept: Kept | None) -> tuple[int, Samples]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
-from shoal.core.state import State
+from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.search.optuna.parameters import optuna, parameters, quietly
 from shoal.search.rank import EPOCH
@@ -190,14 +190,11 @@ class OptunaLog:
 
     def _last(self, trial: TrialId, state: State) -> float | None:
         """The newest score; None if there is none, or if it is not finite."""
-        scores = state.scores[trial]
+        scores = having(state.scores[trial], self._metric)
         if not scores:
             return None
-        _, values = scores[-1]
-        last = values.get(self._metric)
-        if last is None or not isfinite(last):
-            return None
-        return last
+        last = scores[-1][1][self._metric]
+        return last if isfinite(last) else None
 
 
 def _opened(path: Path, name: str, mode: str) -> tuple[Any, Any]:

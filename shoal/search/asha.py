@@ -32,7 +32,15 @@ from shoal.search.draws import (
 )
 from shoal.search.halving import ETA_SLACK
 from shoal.search.look import Look, Ranking
-from shoal.search.rank import EPOCH, Mode, best_first, check_scores, cost_at, reached
+from shoal.search.rank import (
+    EPOCH,
+    Mode,
+    best_first,
+    check_scores,
+    cost_at,
+    reached,
+    scored,
+)
 from shoal.search.space import Space
 
 
@@ -270,7 +278,11 @@ class _Rungs(Look):
     def _falls_out(self, view: View, trial: TrialId, rung: _Rung) -> bool:
         """Whether the trial's newest evaluation is its first at the rung, and not good enough."""
         out = trial in rung.came and not self._keeps(rung, trial)
-        return out and _newest_is_first_at(view, trial, rung.at)
+        return out and self._newest_is_first_at(view, trial, rung.at)
+
+    def _newest_is_first_at(self, view: View, trial: TrialId, epochs: float) -> bool:
+        before = scored(view, trial, self._rule.metric)[:-1]
+        return not before or before[-1][0] < epochs - EPOCH
 
     def _keeps(self, rung: _Rung, trial: TrialId) -> bool:
         """Whether a trial that came to the rung is among the best there."""
@@ -280,8 +292,3 @@ class _Rungs(Look):
 
 def _failed(view: View, trial: TrialId) -> bool:
     return view.ended.get(trial, "").startswith("failed")
-
-
-def _newest_is_first_at(view: View, trial: TrialId, epochs: float) -> bool:
-    before = view.scores[trial][:-1]
-    return not before or before[-1][0] < epochs - EPOCH

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from math import inf, isfinite
 from typing import Literal
 
-from shoal.core.state import View
+from shoal.core.state import Score, View, having
 from shoal.core.trial import TrialId
 from shoal.search.draws import by_number
 
@@ -13,7 +13,6 @@ MaybeMode = Mode | None  # None: "min"
 Metric = str | None  # None: none was named
 Scores = Mapping[str, float]  # by metric, of one evaluation
 EPOCH = 1e-9  # the part of an epoch that counts as none
-NOTHING: Scores = {}
 
 
 def cost(values: Scores, metric: Metric, mode: MaybeMode) -> float:
@@ -34,26 +33,40 @@ def cost(values: Scores, metric: Metric, mode: MaybeMode) -> float:
     return value
 
 
-def check_scores(view: View, metric: str | None) -> None:
-    """Check the first scores that there are, so that a wrong name is found early.
+def scored(view: View, trial: TrialId, metric: Metric) -> tuple[Score, ...]:
+    """The trial's evaluations that give the metric, oldest first, each as it first came.
 
-    One evaluation that lacks the metric counts as one that is not finite.
+    Where the trial fell back and was evaluated anew, what was decided by the first values still
+    holds.
+    """
+    return having(view.first_scores.get(trial) or view.scores[trial], metric)
+
+
+def check_scores(view: View, metric: str | None) -> None:
+    """Check that there are scores to compare by, once the first trial came to its end.
+
+    Until then the metric may still come: it may be given by some evaluations only, or at the end.
+    Evaluations that lack it do not count.
 
     Raises:
         ValueError: no metric was named, no evaluation gives it, or nothing is evaluated.
     """
     cost({}, metric, None)
-    first: Mapping[str, float] | None = None
+    ends: list[TrialId] = []
+    names: set[str] = set()
     for trial in view.known:
-        for _, values in view.scores[trial]:
-            if metric in values:
-                return
-            if first is None:
-                first = values
-    if first is not None:
-        names = ", ".join(sorted(first)) or "nothing"
-        raise ValueError(f"trials have no metric {metric!r}; evaluations give {names}")
-    if any(view.ended.get(trial) == "finished" for trial in view.known):
+        if scored(view, trial, metric):
+            return
+        if view.ended.get(trial) == "finished":
+            ends.append(trial)
+            names.update(*(values for _, values in view.scores[trial]))
+    if names:
+        raise ValueError(
+            f"trials have no metric {metric!r}; evaluations give {', '.join(sorted(names))}: trial "
+            f"{ends[0]} came to an end where it is compared with others. Give metric= one of "
+            "these, or let an evaluation give it by then"
+        )
+    if ends:
         raise ValueError(
             f"trials are compared by {metric!r}, but nothing is evaluated: define validation_step"
         )
@@ -63,15 +76,10 @@ def cost_at(
     view: View, trial: TrialId, epochs: float, metric: Metric, mode: MaybeMode
 ) -> float:
     """The cost at the trial's last evaluation within so many epochs; inf if there was none."""
-    return cost(_last_within(view, trial, epochs), metric, mode)
-
-
-def _last_within(view: View, trial: TrialId, epochs: float) -> Scores:
-    """The trial's last scores within so many epochs; nothing if there were none."""
-    for epoch, values in reversed(view.scores[trial]):
+    for epoch, values in reversed(scored(view, trial, metric)):
         if epoch <= epochs + EPOCH:
-            return values
-    return NOTHING
+            return cost(values, metric, mode)
+    return inf
 
 
 def reached(
@@ -81,17 +89,9 @@ def reached(
 
     None if it has not come so far.
     """
-    values = _first_from(view, trial, epochs)
-    if values is None:
-        return None
-    return cost(values, metric, mode)
-
-
-def _first_from(view: View, trial: TrialId, epochs: float) -> Scores | None:
-    """The trial's first scores after so many epochs or more; None if it has not come so far."""
-    for epoch, values in view.scores[trial]:
+    for epoch, values in scored(view, trial, metric):
         if epoch >= epochs - EPOCH:
-            return values
+            return cost(values, metric, mode)
     return None
 
 

@@ -262,3 +262,22 @@ def test_a_start_must_be_durable():
 def test_wrong_values(wrong):
     with pytest.raises(ValueError, match="PBT needs perturbation_interval"):
         PBT(X, 4, 3, **wrong)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_has_no_checkpoint_cannot_be_copied(asynchronous: bool) -> None:
+    trials = {f"t00{i}": (1, [i / 4], "finished") for i in range(4)}
+    seen = told(trials)
+    searcher = PBT(
+        {"x": uniform(0, 1)},
+        4,
+        2,
+        asynchronous=asynchronous,
+        metric="score",
+        mode="max",
+    )
+    assert searcher.propose(seen, None)[0].submit
+    with pytest.raises(
+        ValueError, match=r"trial t00\d has none at the end of an interval"
+    ):
+        searcher.propose(replace(seen, kept={}), None)

@@ -526,3 +526,181 @@ def test_progress_tells_who_was_stopped_at_which_epoch(
     out = capsys.readouterr().out
     assert "t000 finished: " in out
     assert "t001 stopped at epoch 1: " in out
+
+
+# -- what functions give late, or never
+# ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("searcher", "samples", "came"),
+    [
+        ("hyperband", None, {1: 6, 3: 6, 9: 5}),
+        ("halving", 27, {1: 18, 3: 6, 9: 3}),
+    ],
+)
+def test_functions_without_checkpoints_keep_to_the_rungs(
+    tmp_path: Path, searcher: str, samples: int | None, came: dict[int, int]
+) -> None:
+    """More wait at a rung than may be at rest, so that some begin again."""
+
+    def train(config: dict[str, Any]) -> None:
+        for _ in range(40):
+            shoal.report({"score": config["q"]})
+
+    study = shoal.create_study(
+        train,
+        storage=tmp_path / "s",
+        metric="score",
+        mode="max",
+        search_space={"q": shoal.uniform(0, 1)},
+    )
+    study.optimize(searcher, num_samples=samples, max_epochs=9, progress=False)
+    counts: dict[int, int] = {}
+    for trial in study.trials:
+        counts[int(trial.epochs)] = counts.get(int(trial.epochs), 0) + 1
+    assert counts == came
+
+
+def helper(score: float, kept: Any) -> None:
+    shoal.report({"score": score}, checkpoint=kept)
+
+
+def test_pbt_needs_checkpoints(tmp_path: Path) -> None:
+    called = []
+
+    def without(config: dict[str, Any]) -> None:
+        called.append(config)
+        for _ in range(4):
+            shoal.report({"score": config["q"]})
+
+    def objective(trial: Any) -> float:
+        called.append(trial)
+        trial.report(trial.suggest_float("q", 0, 1), 0)
+        return 0.0
+
+    space = {"q": shoal.uniform(0, 1)}
+    for name, function in (("f", without), ("o", objective)):
+        study = shoal.create_study(
+            function, storage=tmp_path / name, metric="score", search_space=space
+        )
+        with pytest.raises(shoal.StudyError, match="this function reports without one"):
+            study.optimize("pbt", num_samples=4, max_epochs=4, progress=False)
+    assert not called and not (tmp_path / "f" / "journal.jsonl").exists()
+
+    def through_a_helper(config: dict[str, Any]) -> None:
+        kept = shoal.restore() or {"done": 0}
+        while True:
+            kept["done"] += 1
+            helper(config["q"], kept)
+
+    study = shoal.create_study(
+        through_a_helper, storage=tmp_path / "h", metric="score", search_space=space
+    )
+    study.optimize("pbt", num_samples=4, max_epochs=3, progress=False)
+    assert any("-g" in trial.id for trial in study.trials)
+
+    def at_odd_reports(config: dict[str, Any]) -> None:
+        for number in range(4):
+            kept = {"number": number} if number % 2 else None
+            shoal.report({"score": config["q"]}, checkpoint=kept)
+
+    study = shoal.create_study(
+        at_odd_reports, storage=tmp_path / "odd", metric="score", search_space=space
+    )
+    with pytest.raises(ValueError, match="has none at the end of an interval"):
+        study.optimize("pbt", num_samples=4, max_epochs=4, progress=False)
+
+
+def at_the_end(config: dict[str, Any]) -> dict[str, float]:
+    for _ in range(4):
+        shoal.report({"loss": 1.0})
+    return {"score": float(config["k"])}
+
+
+def each_second(config: dict[str, Any]) -> None:
+    for number in range(5):
+        late = {"score": float(config["k"])} if number % 2 else {}
+        shoal.report({"loss": 1.0, **late})
+
+
+@pytest.mark.parametrize("function", [at_the_end, each_second])
+@pytest.mark.parametrize("searcher", [None, "median", "patience(epochs=9)", "optuna"])
+@pytest.mark.filterwarnings("ignore:trials have no metric 'score' so far")
+@pytest.mark.filterwarnings("ignore:trial t:UserWarning")
+def test_a_metric_may_come_late(tmp_path: Path, function: Any, searcher: Any) -> None:
+    study = shoal.create_study(
+        function,
+        storage=tmp_path / "s",
+        metric="score",
+        mode="max",
+        search_space={"k": shoal.grid([1, 3, 2])},
+    )
+    asked = {"num_samples": 9} if searcher == "optuna" else {}
+    study.optimize(searcher, progress=False, **asked)
+    assert study.best_trial.config["k"] == max(t.config["k"] for t in study.trials)
+    if searcher is None:
+        rows = study.trials_dataframe()
+        assert list(rows["last.score"]) == [1, 3, 2]
+        assert list(rows["last.loss"]) == [1, 1, 1]
+
+
+def test_a_rung_before_the_metric_is_one_error(tmp_path: Path) -> None:
+    def run(name: str, searcher: str, **asked: Any) -> shoal.Study:
+        study = shoal.create_study(
+            each_second,
+            storage=tmp_path / name,
+            metric="score",
+            mode="max",
+            search_space={"k": shoal.grid([*range(9, 0, -1)])},
+        )
+        study.optimize(searcher, progress=False, max_epochs=4, **asked)
+        return study
+
+    for name, searcher in (
+        ("halving", "halving"),
+        ("asha", "asha"),
+        ("hyperband", "hyperband(reduction_factor=4)"),
+    ):
+        with pytest.raises(
+            ValueError,
+            match="no metric 'score'; evaluations give loss: trial t... came to an end",
+        ):
+            run(name, searcher, num_samples=9)
+    study = run("later", "asha(grace_period=2, reduction_factor=2)", num_samples=9)
+    assert study.best_trial.epochs == 4
+    study = run("stopping", "asha(stopping=True, reduction_factor=2)", num_samples=9)
+    assert {trial.status for trial in study.trials} == {"finished", "retired"}
+
+
+def test_a_metric_that_never_comes_is_warned_of_and_ends_the_study(
+    tmp_path: Path,
+) -> None:
+    study = shoal.create_study(
+        each_second,
+        storage=tmp_path / "s",
+        metric="f1",
+        mode="max",
+        search_space={"k": shoal.grid([1, 2, 3])},
+    )
+    with (
+        pytest.warns(UserWarning, match="no metric 'f1' so far; evaluations give loss"),
+        pytest.raises(ValueError, match="no metric 'f1'; evaluations give loss, score"),
+    ):
+        study.optimize(progress=False)
+    assert len([t for t in study.trials if t.scores]) == 1
+
+
+def test_a_recipe_may_score_by_epoch(tmp_path: Path, blobs: Any) -> None:
+    class Seldom(blobs):  # type: ignore[misc]
+        def validation_step(self, model: Any, batch: Any, epoch: int) -> Any:
+            found = super().validation_step(model, batch)
+            if epoch % 2:
+                return {"other": found["accuracy"]}
+            return found
+
+    study = shoal.create_study(
+        Seldom(), storage=tmp_path / "s", metric="accuracy", search_space=SPACE
+    )
+    study.optimize(num_samples=2, max_epochs=3, progress=False)
+    assert study.best_trial.value == study.best_trial.scores[1][1]["accuracy"]

@@ -132,6 +132,7 @@ def _state_of(view: View) -> State:
         visits=view.visits,
         pending=view.pending,
         scores=view.scores,
+        first_scores=view.first_scores,
         kept=kept,
     )
 

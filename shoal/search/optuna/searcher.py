@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.plan import Proposal
-from shoal.core.state import View
+from shoal.core.state import View, having
 from shoal.core.trial import Trial, TrialId
 from shoal.search.batch import Widths
 from shoal.search.draws import check_numbers, needed, new_trial, numbered, room
@@ -262,7 +262,7 @@ class Past(Look):
     def _record(self, view: View, trial: TrialId) -> _Record:
         costs = [
             (epoch, cost(values, self._metric, self._mode))
-            for epoch, values in view.scores[trial]
+            for epoch, values in having(view.scores[trial], self._metric)
         ]
         last = inf
         if costs:

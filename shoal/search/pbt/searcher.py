@@ -265,12 +265,20 @@ class _Population:
         kept = set(sound) & set(ranked[: len(ranked) - count])
         # A copy of a trial that is beyond this generation would be beyond it, too.
         best = [t for t in sound[: max(1, count)] if view.done[t] <= samples + EPS]
+        self._check_durable(best)
         for place in due:
             trial = holders[place]
             if trial in kept or (trial in alive and not best):
                 yield extended(view, trial, self._ends[generation + 1])
             elif best:
                 yield self._copy(place, generation + 1, best)
+
+    def _check_durable(self, donors: Sequence[TrialId]) -> None:
+        """Raise ValueError unless copies can begin with what these trials have come to."""
+        for trial in donors:
+            kept = self._view.kept.get(trial)
+            if kept is None or kept.visits != len(self._view.visits[trial]):
+                raise ValueError(_not_durable(trial))
 
     def _holder(self, chain: Chain, generation: int) -> TrialId:
         """Who had a place in a generation."""
@@ -304,6 +312,8 @@ class _Population:
         count = self._quantile(len(ranked))
         finite = [t for t in ranked[: max(1, count)] if costs[t] < inf]
         best = [t for t in finite if self._can_be_copied(t, generation)]
+        if finite and not any(each in self._view.kept for each in ranked):
+            raise ValueError(_not_durable(trial))
         among_worst = trial in ranked[len(ranked) - count :]
         sound = finished and costs.get(trial, inf) < inf and not among_worst
         if not sound and best:
@@ -368,6 +378,15 @@ class _Population:
         donor = self._view.known[start[0]]
         config = self._rule.mutated(donor.config, rng)
         return replace(donor, id=name, samples=samples, config=config, start=start)
+
+
+def _not_durable(trial: TrialId) -> str:
+    """What to say where a trial has no state that a copy could begin with."""
+    return (
+        f"PBT copies trials from their checkpoints, and trial {trial} has none at the end of an "
+        "interval: give shoal.report(…, checkpoint=…) at the end of each perturbation_interval, or "
+        "use another searcher"
+    )
 
 
 def _drawn(best: Sequence[TrialId], rng: Rng) -> TrialId:

@@ -14,7 +14,7 @@ from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.search.draws import check_numbers, needed, retiring, training
-from shoal.search.rank import EPOCH, Mode, check_scores, cost
+from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class MedianStopping:
 
     def _stopped(self, view: View) -> Iterator[TrialId]:
         """The trials to stop: each is looked at in the epoch of its newest score."""
-        for epoch, trials in sorted(_by_epoch(view).items()):
+        for epoch, trials in sorted(_by_epoch(view, self.metric).items()):
             if epoch >= self.grace_period - EPOCH:
                 yield from self._stopped_at(view, epoch, trials)
 
@@ -81,7 +81,7 @@ class MedianStopping:
         """All costs up to that epoch, of the trials that came so far and were evaluated."""
         costs: dict[TrialId, list[float]] = {}
         for trial in view.known:
-            scores = view.scores[trial]
+            scores = scored(view, trial, self.metric)
             if not scores or scores[-1][0] < epochs - EPOCH:
                 continue
             within = [values for epoch, values in scores if epoch <= epochs + EPOCH]
@@ -92,11 +92,11 @@ class MedianStopping:
         return costs
 
 
-def _by_epoch(view: View) -> dict[float, list[TrialId]]:
+def _by_epoch(view: View, metric: str | None) -> dict[float, list[TrialId]]:
     """The trials under way, by the epoch of their newest score."""
     found: dict[float, list[TrialId]] = {}
     for trial in training(view):
-        scores = view.scores[trial]
+        scores = scored(view, trial, metric)
         if scores:
             epoch = scores[-1][0]
             found.setdefault(epoch, []).append(trial)

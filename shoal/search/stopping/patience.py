@@ -15,7 +15,7 @@ from shoal.core.ports import Searcher
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.search.draws import check_numbers, needed, retiring, training
-from shoal.search.rank import EPOCH, Mode, check_scores, cost
+from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Patience:
                 yield trial
 
     def _converged(self, view: View, trial: TrialId) -> bool:
-        scores = view.scores[trial]
+        scores = scored(view, trial, self.metric)
         if not scores or scores[-1][0] < self.grace_period - EPOCH:
             return False
         best = inf

@@ -25,6 +25,7 @@ from shoal.study.parts.auto import policy_of
 from shoal.study.parts.grown import with_last
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
+from shoal.train.tools.reads import reports_no_checkpoint
 
 # Searchers whose trials stop at rungs, which lie before an end that must be known.
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)
@@ -64,6 +65,12 @@ def check_function_search(setup: Setup, searcher: Searcher[Any]) -> None:
             )
         check_drawn(setup, searcher)
     for each in nested(searcher):
+        if isinstance(each, PBT) and reports_no_checkpoint(setup.recipe):
+            raise StudyError(
+                "PBT copies trials from their checkpoints, and this function reports without one: "
+                "give shoal.report(…, checkpoint=…) and begin with shoal.restore(), or use another "
+                "searcher"
+            )
         widths = getattr(each, "widths", None)
         if widths not in (None, (1, 1)):
             raise StudyError(

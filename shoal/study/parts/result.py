@@ -192,10 +192,12 @@ def _best_first(trials: Sequence[TrialResult], mode: str) -> list[TrialResult]:
 
 
 def row_of(trial: TrialResult) -> dict[str, Any]:
-    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric."""
+    """A trial as a row of a table: its results, config.<name>, and last.<name> for each metric.
+
+    The last value of a metric is that of the last evaluation which gave it.
+    """
     row = {name: getattr(trial, name) for name in COLUMNS}
     row |= {f"config.{name}": value for name, value in trial.config.items()}
-    if trial.scores:
-        _, values = trial.scores[-1]
+    for _, values in trial.scores:
         row |= {f"last.{name}": value for name, value in values.items()}
     return row

@@ -4,14 +4,14 @@ import warnings
 from collections.abc import Iterable
 
 from shoal.core.cluster import RECIPE
-from shoal.core.event import Entry, Evaluated, Fell, Submitted
+from shoal.core.event import Entry, Evaluated, Fell, Finished, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.recipe.several.recipes import Aim
 
 # Idle seconds of slots that are not worth a warning.
 LITTLE = 5.0
-# So many damaged checkpoints are warned of one by one.
+# So many damaged checkpoints are warned of one by one, and so many scores may lack the metric.
 FEW = 3
 
 
@@ -96,36 +96,56 @@ def _key(trial: Trial) -> int:
 
 
 class MetricCheck:
-    """Ends the run at a recipe's first score if its scores lack the study's metric."""
+    """Ends the run when a recipe's first trial has finished, if no score is the study's metric.
+
+    Until then it may still come: some evaluations may give it only, or the last one. After a few
+    without it, a warning says so.
+    """
 
     def __init__(self, aim: Aim) -> None:
         self._aim = aim
-        self._seen: set[object] = set()  # recipes by name
+        self._seen: set[object] = set()  # recipes by name whose metric came
+        self._warned: set[object] = set()
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
-        """Look at the first evaluation of each recipe.
+        """Look at evaluations and ends.
 
         Raises:
-            ValueError: it lacks the metric.
+            ValueError: a trial has finished, and no evaluation of its recipe's gave the metric.
         """
         for entry in entries:
-            if not isinstance(entry, Evaluated) or entry.trial not in state.known:
+            if not isinstance(entry, Evaluated | Finished):
+                continue
+            if entry.trial not in state.known:
                 continue
             config = state.known[entry.trial].config
             recipe = config.get(RECIPE)  # its name, among several
             if recipe not in self._seen:
-                self._check(entry, recipe, self._aim(config)[0])
-                self._seen.add(recipe)
+                self._look(entry.trial, recipe, self._aim(config)[0], state)
 
-    def _check(self, entry: Evaluated, recipe: object, metric: str | None) -> None:
-        """Raise ValueError if the scores lack the metric."""
-        if metric is None or metric in entry.values:
+    def _look(
+        self, trial: TrialId, recipe: object, metric: str | None, state: State
+    ) -> None:
+        """Note that the metric came, warn that it has not, or raise ValueError."""
+        scores = state.scores[trial]
+        names = sorted(set().union(*(values for _, values in scores)))
+        if metric is None or metric in names:
+            self._seen.add(recipe)
             return
-        names = ", ".join(sorted(entry.values)) or "nothing"
-        raise ValueError(
-            f"trials{_of(recipe)} have no metric {metric!r}; evaluations give {names}: run again "
-            "with metric= set to one of them"
-        )
+        lack = f"trials{_of(recipe)} have no metric {metric!r}"
+        gives = f"evaluations give {', '.join(names)}"
+        if names and state.ended.get(trial) == "finished":
+            raise ValueError(
+                f"{lack}; {gives}: run again with metric= set to one of them, or let an evaluation "
+                "give it"
+            )
+        if len(scores) >= FEW and recipe not in self._warned:
+            self._warned.add(recipe)
+            warnings.warn(
+                f"{lack} so far; {gives}: the run waits for it until a trial has finished. If the "
+                "name is wrong, stop the run and set metric= to one of these",
+                stacklevel=2,
+            )
 
 
 def _of(recipe: object) -> str:

@@ -16,7 +16,7 @@ from shoal.core.event import (
     Retired,
     Submitted,
 )
-from shoal.core.state import State
+from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line
@@ -215,7 +215,8 @@ class Retention:
 
     def _worth(self, state: State, trial: TrialId) -> float:
         """The last score, the larger the better; -inf without one, and of a failed trial."""
-        scores = state.scores.get(trial, ())
+        metric, _ = self._aim(self._configs.get(trial, {}))
+        scores = having(state.scores.get(trial, ()), metric)
         if not scores or state.ended.get(trial, "").startswith("failed"):
             return -inf
         score = self._score(trial, scores[-1][1])

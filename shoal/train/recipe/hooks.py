@@ -62,6 +62,8 @@ class TrialHooks:
         self._validation = _wanted(recipe.validation_step)
         self._epoch = _wanted(recipe.validation_epoch)
         self.steps_itself = steps_itself(recipe)
+        # whether other epochs may give other scores
+        self.scores_by_epoch = "epoch" in (*self._validation, *self._epoch)
         # whether the whole validation set's outputs are asked for
         self.gathers = overrides(recipe, "validation_epoch")
         self._metrics: Mapping[str, Any] | None = None

@@ -108,6 +108,15 @@ def code_of(recipe: Recipe) -> list[CodeType]:
     return [*found]
 
 
+def reports_no_checkpoint(recipe: Recipe) -> bool:
+    """Whether the user's code makes reports, and none of it can give one a checkpoint."""
+    codes = code_of(recipe)
+    names = set().union(*map(names_in, codes))
+    if "report" not in names or "checkpoint" in names:
+        return False
+    return not any(map(spreads, codes))
+
+
 def _named_in(function: FunctionType) -> Iterator[FunctionType]:
     """The user's functions, and those of the user's classes, that the function's code names."""
     names = names_in(function.__code__)

@@ -174,7 +174,7 @@ class _Rehearsal:
         self._train_rest(lane, data)
         if validates(self._recipe, few):
             scores = self._scored(lane, stream, data, metric)
-            if scores is not None:
+            if scores is not None and not lane.hooks.scores_by_epoch:
                 _check_metric(metric, {*scores, *named_apart(trained, scores)})
 
     # -- the samples -------------------------------------------------------------------------------
