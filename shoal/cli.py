@@ -18,6 +18,7 @@ from shoal.tools.arguments import (
     CheckFiles,
     CheckpointEvery,
     CheckpointLimit,
+    CheckpointPlace,
     Cold,
     CommandLine,
     Concurrent,
@@ -189,10 +190,13 @@ def resume(
     requeue: Requeue = False,
     retry_failed: RetryFailed = False,
     trust: Trust = False,
+    checkpoints: CheckpointPlace = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was stopped or killed, as its last run was set up."""
-    _commands().resume(directory, timeout, requeue, retry_failed, trust, as_json)
+    _commands().resume(
+        directory, timeout, requeue, retry_failed, trust, checkpoints, as_json
+    )
 
 
 @app.command()

@@ -129,8 +129,8 @@ class Positions:
         """The trial cannot go on; its traceback goes to the log folder."""
         if self.logs is not None:
             place = self.logs / trial
-            make_folder(place)
-            write_private(place / "error.txt", error.text)
+            make_folder(place, self.logs.parent)
+            write_private(place / "error.txt", error.text, self.logs.parent)
         return Failed(trial, error.why)
 
     def fall(self, trial: TrialId) -> Fell:

@@ -9,7 +9,9 @@ from typing import Any
 from shoal.callbacks.logger import apart
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import is_there, open_file, read_file
 
+LARGEST_TABLE = 2**30  # bytes
 FIRST = ("trial", "epoch")
 CONFIG = "config."
 
@@ -28,7 +30,7 @@ class CsvFile:
         self._epochs: dict[str, float] = {}
         rows: list[dict[str, Any]] = []
         try:
-            if self._path.exists():
+            if is_there(self._path):
                 rows = _whole_rows(self._path)
             for row in rows:
                 self._epochs[row["trial"]] = float(row["epoch"])
@@ -50,13 +52,16 @@ class CsvFile:
         if more:
             rows = _whole_rows(self._path) if self._columns else []
             self._begin([*self._columns, *more], rows)
-        with self._path.open("a", newline="") as file:
+        with open_file(self._path, "a", newline="") as file:
             csv.DictWriter(file, self._columns).writerow(row)
 
     def _begin(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         """Write the file anew, with these columns."""
         self._columns = columns
-        with replaced(self._path) as beside, beside.open("w", newline="") as file:
+        with (
+            replaced(self._path) as beside,
+            open_file(beside, "w", newline="") as file,
+        ):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(rows)
@@ -70,7 +75,7 @@ class CsvFile:
 
 def _whole_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of the file; a last line that a crash cut short is left out."""
-    text = path.read_bytes().decode(errors="replace")
+    text = read_file(path, LARGEST_TABLE).decode(errors="replace")
     whole = text[: text.rfind("\n") + 1]
     rows = csv.DictReader(io.StringIO(whole, newline=""))
     return [row for row in rows if all(row.get(name) for name in FIRST)]

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.callbacks.callback import Callback
+from shoal.engine.own import make_folder
+from shoal.engine.plain_files import check_plain_below
 
 Values = Mapping[str, float]
 METRIC = "metric."  # before a score's name that would be that of something else
@@ -44,7 +46,12 @@ class Logger(Callback):
         self._logged: dict[str, float] = {}
 
     def on_start(self, study: Any) -> None:
-        self.sink.open(study, self.folder or study.folder.path / self.name)
+        folder = self.folder
+        if folder is None:
+            folder = study.folder.path / self.name
+            make_folder(study.folder.path)
+            check_plain_below(folder, study.folder.path)
+        self.sink.open(study, folder)
         self._logged = {}
         for trial in study.trials:
             if trial.scores and self._catch_up(trial) and trial.status != "running":

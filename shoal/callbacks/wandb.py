@@ -9,6 +9,7 @@ import wandb
 
 from shoal.callbacks.logger import apart
 from shoal.engine.own import make_folder, write_private
+from shoal.engine.plain_files import is_there, read_file
 
 # what a run's history and summary hold beside its scores
 OWN = ("epoch", "status", "_step", "_runtime", "_timestamp", "_wandb")
@@ -35,9 +36,9 @@ class WeightsAndBiases:
 
     def logged(self, trial: Any) -> float:
         note = self._notes / trial.id
-        if not note.exists():
+        if not is_there(note):
             return -inf
-        return float(note.read_text() or -inf)
+        return float(read_file(note) or -inf)
 
     def write(self, trial: Any, epoch: float, values: Mapping[str, float]) -> None:
         self._run(trial).log({**apart(values, OWN), "epoch": epoch})

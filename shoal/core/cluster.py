@@ -1,5 +1,6 @@
 """WHERE trials train: slots, and the shards of data lying at them."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -11,7 +12,21 @@ ShardId = NewType("ShardId", str)
 GiB = float
 # Of several recipes, each has shards of its own. Their names begin with the recipe's name and this.
 OF_RECIPE = "::"
+LONGEST_NAME = 200  # characters of an id
+NO_NAME = re.compile(r"[/\\\0-\x1f\x7f-\x9f]")
 RECIPE = "recipe"  # the key of a configuration that names the trial's recipe
+
+
+def is_name(text: str) -> bool:
+    """Whether the text can be an id: it names a file or a folder, and only one in its own place.
+
+    It goes into files, onto terminals and to other processes, so it has no control characters.
+    """
+    return (
+        0 < len(text) <= LONGEST_NAME
+        and text not in (".", "..")
+        and NO_NAME.search(text) is None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +34,7 @@ class Slot:
     """The smallest thing Shoal lends: one GPU, one CPU share, or one whole node.
 
     Raises:
-        ValueError: no id, memory not positive, or an end that is no time.
+        ValueError: no id, or one that is no name, memory not positive, or an end that is no time.
     """
 
     id: SlotId
@@ -34,6 +49,12 @@ class Slot:
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a slot needs an id; got an empty one")
+        for what in (self.id, self.node):
+            if not is_name(what):
+                raise ValueError(
+                    "the ids of slots and nodes must hold no '/', '\\\\' or control characters, "
+                    f"and have at most {LONGEST_NAME} characters; got {what[:40]!r}"
+                )
         if not self.memory > 0:
             raise ValueError(
                 f"slot {self.id}: memory must be > 0 GiB; got {self.memory!r}"

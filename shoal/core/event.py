@@ -262,3 +262,35 @@ def trials_of(entry: Entry) -> Iterable[TrialId]:
     if trial is None:
         return ()
     return (trial,)
+
+
+def ids_of(entry: Entry) -> Iterable[str]:
+    """The ids that an entry holds of trials, slots and nodes, other than those of new ones.
+
+    Trials and slots check their own when they are made.
+    """
+    match entry:
+        case Advanced():
+            for held in (entry.samples, entry.values, entry.visits, entry.spent):
+                yield from held
+            yield from entry.moved
+            yield from entry.dealt
+        case Submitted(trial):
+            if trial.start is not None:
+                yield trial.start[0]
+        case Planned():
+            for gang in (*entry.stop, *entry.start):
+                yield from gang.trials
+                yield from gang.slots
+        case Ended(gang):
+            yield from gang.trials
+            yield from gang.slots
+        case Left(slots):
+            yield from slots
+        case Unread():
+            yield entry.slot
+            yield from entry.trials
+        case Fed(node):
+            yield node
+        case _:
+            yield from trials_of(entry)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple, NewType
 
-from shoal.core.cluster import ShardId
+from shoal.core.cluster import LONGEST_NAME, ShardId, is_name
 
 TrialId = NewType("TrialId", str)
 Samples = float
 Seconds = float
 # What a configuration may hold: what JSON holds, with lists as tuples.
 Value = bool | int | float | str | None | tuple[Any, ...]
-LONGEST_NAME = 200  # characters of a trial's id
 LONGEST_TEXT = 100_000  # characters of what a user types as one value
 
 
@@ -47,11 +46,11 @@ class Trial:
     def __post_init__(self) -> None:
         if not self.id:
             raise ValueError("a trial needs an id; got an empty one")
-        if not is_within(self.id):
+        if not is_name(self.id):
             raise ValueError(
-                "a trial's id names its folder, within the study's: it must not lead out of that "
-                f"by '..', begin or end with '/', hold '\\\\' or NUL, nor have more than "
-                f"{LONGEST_NAME} characters; got {self.id[:40]!r}"
+                "a trial's id names its folder, within the study's: it must hold no '/', '\\\\' or "
+                f"control characters, not be '.' or '..', nor have more than {LONGEST_NAME} "
+                f"characters; got {self.id[:40]!r}"
             )
         if not (isfinite(self.samples) and self.samples > 0):
             raise ValueError(
@@ -74,13 +73,6 @@ class Trial:
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
             config = {name: _as_tuple(value) for name, value in self.config.items()}
             object.__setattr__(self, "config", config)
-
-
-def is_within(name: str) -> bool:
-    """Whether the text names a file, and only one within the folder where it is looked for."""
-    if len(name) > LONGEST_NAME or "\\" in name or "\0" in name:
-        return False
-    return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def parsed(text: str) -> ast.expr:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shoal.engine.own import file_mode
+from shoal.engine.plain_files import (
+    descriptor,
+    open_file,
+    remove_file,
+    rename_file,
+    status_of,
+    sync_folder,
+)
 
 PARTIAL = ".part"  # ends the name of a file that is not whole yet
 
@@ -33,46 +40,44 @@ def is_remote(place: str | os.PathLike[str]) -> bool:
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path, root: Path | None = None) -> Iterator[Path]:
     """Write the file beside `path`, where this says; at the end it takes the place of the old one.
 
     Others then see the old file or the new one, and never a part. An error leaves the old one.
     The new one may be read by those who could read the old one; without one by this user alone.
+    `root`: see `engine.plain_files`; so it is for all here.
     """
     beside = path.with_name(path.name + PARTIAL)
     try:
-        _create(beside, like=path)
+        _create(beside, path, root)
         yield beside
-        beside.replace(path)
+        rename_file(beside, path, root)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            remove_file(beside, root)
         raise
 
 
-def _create(beside: Path, like: Path) -> None:
+def _create(beside: Path, like: Path, root: Path | None) -> None:
     """Make an empty file, and nothing of what lay at its place, such as a link, stays."""
-    beside.unlink(missing_ok=True)
-    mode = file_mode(beside.parent)
-    with suppress(FileNotFoundError):
-        mode = stat.S_IMODE(like.stat().st_mode)
-    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    remove_file(beside, root)
+    former = status_of(like, root)
+    mode = None
+    if former is not None and stat.S_ISREG(former.st_mode):
+        mode = stat.S_IMODE(former.st_mode)
+    os.close(descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, root, mode))
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, root: Path | None = None) -> None:
+    """Write the file whole or not at all."""
+    with replaced(path, root) as beside, open_file(beside, "wb", root) as file:
+        file.write(content)
+
+
+def write_durably(path: Path, content: bytes, root: Path | None = None) -> None:
     """Write the file whole or not at all. Afterwards it survives a crash of the machine."""
-    with replaced(path) as beside, beside.open("wb") as file:
+    with replaced(path, root) as beside, open_file(beside, "wb", root) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let the names of the folder's files survive a crash of the machine."""
-    if os.name != "posix":  # a folder cannot be opened
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync_folder(path.parent, root)

@@ -4,17 +4,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from errno import ENOENT
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from shoal.core.event import Entry, Event, Planned, Remembered
+from shoal.core.cluster import LONGEST_NAME, is_name
+from shoal.core.event import Entry, Event, Kept, Planned, Remembered, ids_of
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Seconds
-from shoal.engine.own import private
+from shoal.engine.plain_files import is_there, open_file, status_of
 from shoal.engine.sealed import JournalError, LineOrder, at_line, number_of, sealed
 from shoal.engine.small import marked, unmarked
 
@@ -22,6 +24,7 @@ __all__ = ["Journal", "JournalError", "Line", "Tail", "newest", "read", "replay"
 
 E = TypeVar("E")
 SCHEMA = 1
+LONGEST_LINE = 2**26  # bytes
 KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (*get_args(Event), Planned, Remembered)
 }
@@ -75,10 +78,32 @@ def decode(line: bytes) -> Line:
         raw = _decode(line)
         if b'"~"' in line:
             raw = unmarked(raw)
-        return Line(_seconds(raw["t"]), msgspec.convert(raw["d"], KINDS[raw["e"]]))
+        entry: Entry = msgspec.convert(raw["d"], KINDS[raw["e"]])
+        _check_ids(entry)
+        return Line(_seconds(raw["t"]), entry)
     except WRONG as error:
         about = f"{type(error).__name__}: {error}"[:500]
         raise JournalError(f"not a journal entry ({about}): {line[:120]!r}") from error
+
+
+def _check_ids(entry: Entry) -> None:
+    """Raise ValueError if an id could not name a file of the study, and only that."""
+    for name in ids_of(entry):
+        if not _is_name(name):
+            raise ValueError(
+                "ids of trials, slots and nodes hold no '/', '\\\\' or control characters, are not "
+                f"'.' or '..', and have at most {LONGEST_NAME} characters; got {name[:40]!r}"
+            )
+    if isinstance(entry, Kept) and entry.name:
+        parts = entry.name.split("/")
+        if len(entry.name) > 2 * LONGEST_NAME or not all(map(_is_name, parts)):
+            raise ValueError(
+                "a checkpoint's name is of names with '/' between them, within the study's; got "
+                f"{entry.name[:40]!r}"
+            )
+
+
+_is_name = lru_cache(2**14)(is_name)
 
 
 def _seconds(value: Any) -> Seconds:
@@ -138,14 +163,13 @@ class Journal:
 
     def _open(self, path: Path) -> None:
         size = 0
-        if path.exists():
+        if is_there(path):
             size, self._number = sound_part(path)
-        self._file = open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
+        self._file = open_file(path, "ab", buffering=0)
         # A crash may have torn the last line. Nobody has acted upon it: it was never durable.
         self._file.truncate(size)
         if size == 0:
-            head = {"shoal": "journal", "schema": SCHEMA}
-            self._waiting.append(_encode(head) + b"\n")
+            self._waiting.append(first_line())
             self._number = 1
 
     def append(self, time: Seconds, entry: Entry) -> None:
@@ -211,11 +235,8 @@ class Journal:
             FileNotFoundError: it was deleted or moved.
         """
         assert self.path is not None, "an open file has a path"
-        try:
-            there = os.path.samestat(os.fstat(file.fileno()), self.path.stat())
-        except FileNotFoundError:
-            there = False
-        if not there:
+        there = status_of(self.path)
+        if there is None or not os.path.samestat(os.fstat(file.fileno()), there):
             raise FileNotFoundError(
                 ENOENT,
                 "the journal is not there any more, it was deleted or moved while the study ran",
@@ -251,8 +272,32 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 def sound_part(path: Path) -> tuple[int, int]:
     """Bytes up to the end of the last whole line, and how many lines these are."""
-    data = path.read_bytes()
-    return data.rfind(b"\n") + 1, data.count(b"\n")
+    size = count = 0
+    for line in raw_lines(path):
+        if line.endswith(b"\n"):
+            size += len(line)
+            count += 1
+    return size, count
+
+
+def raw_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a journal as they lie there, from that byte on; the last one may be torn.
+
+    Raises:
+        JournalError: one is longer than any that Shoal writes, as of a file of a terabyte of zeros.
+    """
+    with open_file(path) as file:
+        yield from _lines_left(path, file, 0)
+
+
+def _lines_left(path: Path, file: IO[bytes], number: int) -> Iterator[bytes]:
+    """As `raw_lines`, from where the file stands, which is after so many lines."""
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            error = JournalError(f"no journal entry: it has over {LONGEST_LINE} bytes")
+            raise at_line(path, number, error)
+        yield line
 
 
 def read(path: Path) -> Iterator[Line]:
@@ -263,15 +308,14 @@ def read(path: Path) -> Iterator[Line]:
             schema. Lines that are missing, doubled or changed are damage, too.
     """
     order = LineOrder()
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            if order.number == 0:
-                check_schema(path, line)
-                order.number = 1
-                continue
-            yield _next(path, order, line)
+    for line in raw_lines(path):
+        if not line.endswith(b"\n"):
+            return
+        if order.number == 0:
+            check_schema(path, line)
+            order.number = 1
+            continue
+        yield _next(path, order, line)
 
 
 def _next(path: Path, order: LineOrder, line: bytes) -> Line:
@@ -303,11 +347,12 @@ class Tail:
             JournalError: see `read`; or the file is another one than before.
             OSError: there is no such file.
         """
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             self._check_same(os.fstat(file.fileno()))
             file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+            whole = list(_lines_left(self.path, file, self._order.number))
+        if whole and not whole[-1].endswith(b"\n"):
+            del whole[-1]
         if whole and self._offset == 0:
             check_schema(self.path, whole[0])
             self._offset = len(whole[0])
@@ -334,37 +379,54 @@ def newest(path: Path, kind: type[E]) -> E | None:
         JournalError: see `read`; damage in lines of other kinds is not noticed.
     """
     mark = f'"e":"{kind.__name__}"'.encode()
-    for line in reversed(_lines_with(path, mark)):
-        number_of(line)
-        entry = decode(line).entry
+    for number, line in reversed(_lines_with(path, mark)):
+        try:
+            number_of(line)
+            entry = decode(line).entry
+        except JournalError as error:
+            raise at_line(path, number, error) from error
         if isinstance(entry, kind):
             return entry
     return None
 
 
-def _lines_with(path: Path, mark: bytes) -> list[bytes]:
-    """The whole lines, after the first, that contain the mark."""
-    found: list[bytes] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                continue
-            if number == 1:
-                check_schema(path, line)
-            elif mark in line:
-                found.append(line)
+def _lines_with(path: Path, mark: bytes) -> list[tuple[int, bytes]]:
+    """The whole lines, after the first, that contain the mark, with their numbers."""
+    found: list[tuple[int, bytes]] = []
+    for number, line in enumerate(raw_lines(path), 1):
+        if not line.endswith(b"\n"):
+            continue
+        if number == 1:
+            check_schema(path, line)
+        elif mark in line:
+            found.append((number, line))
     return found
 
 
+def first_line() -> bytes:
+    """The first line of a journal, which says what it is."""
+    return sealed(_encode({"shoal": "journal", "schema": SCHEMA}) + b"\n", 1)
+
+
 def check_schema(path: Path, line: bytes) -> None:
-    """Check the first line of a journal."""
+    """Check the first line of a journal; those of before carry no checksum.
+
+    Raises:
+        JournalError: it is damaged, or of another version.
+    """
+    try:
+        number_of(line)
+    except JournalError as error:
+        raise at_line(path, 1, error) from error
     try:
         head = _decode(line)
     except WRONG:
         head = None
     if not isinstance(head, dict) or head.get("shoal") != "journal":
         raise JournalError(
-            f"{path} is not a Shoal journal: its first line is {line[:60]!r}"
+            f"{path}, line 1: it is not a Shoal journal, or its first line is damaged: that is "
+            f"{line[:60]!r}; restore the file from a copy, or have `shoal repair {path.parent}` "
+            "write that line again"
         )
     found = head.get("schema")
     if found != SCHEMA:

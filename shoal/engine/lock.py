@@ -20,8 +20,9 @@ from uuid import uuid4
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from shoal.core.trial import Seconds
-from shoal.engine.files import replaced
+from shoal.engine.files import write_whole
 from shoal.engine.own import file_mode
+from shoal.engine.plain_files import check_plain, read_file
 from shoal.engine.process import lives
 from shoal.engine.small import decoded
 
@@ -46,14 +47,15 @@ class Taken(TimeoutError):  # noqa: N818 - a state of the thing
 
 
 @contextmanager
-def alone(path: Path, timeout: Seconds) -> Iterator[None]:
+def alone(path: Path, timeout: Seconds, root: Path | None = None) -> Iterator[None]:
     """Hold the lock of this file. Without locks, a file beside it that only one can make is it.
 
-    `timeout`: seconds to wait for it.
+    `timeout`: seconds to wait for it. `root`: see `engine.plain_files`.
 
     Raises:
         Taken: another process holds it.
     """
+    check_plain(path, root)
     lock = _acquired(path, timeout)
     try:
         yield
@@ -76,6 +78,7 @@ def _acquired(path: Path, timeout: Seconds) -> BaseFileLock:
         if error.errno not in WITHOUT_LOCKS:
             raise
     made = path.with_name(path.name + ".made")
+    check_plain(made, root=path.parent)
     lock = SoftFileLock(made, **how)
     try:
         lock.acquire()
@@ -138,7 +141,7 @@ def _check_quiet(holder: Path) -> None:
 def _about(holder: Path) -> dict[str, Any]:
     """What the file says; empty if there is none."""
     with suppress(OSError, ValueError):
-        return decoded(holder.read_bytes(), dict[str, Any])
+        return decoded(read_file(holder), dict[str, Any])
     return {}
 
 
@@ -190,8 +193,7 @@ class Heartbeat:
         return bool(there.get("key", own) == own)
 
     def _write(self) -> None:
-        with replaced(self._holder) as beside:
-            beside.write_text(json.dumps(self._about))
+        write_whole(self._holder, json.dumps(self._about).encode())
 
     def end(self) -> None:
         """The thing is free from now on."""

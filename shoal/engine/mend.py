@@ -1,5 +1,7 @@
 """A damaged journal is cut before its first bad line, and a copy of it stays."""
 
+import json
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,9 +9,17 @@ from itertools import count
 from pathlib import Path
 
 from shoal.engine.files import write_durably
-from shoal.engine.journal import JournalError, check_schema, decode
-from shoal.engine.own import private
+from shoal.engine.journal import (
+    JournalError,
+    check_schema,
+    decode,
+    first_line,
+    raw_lines,
+)
+from shoal.engine.plain_files import open_file
 from shoal.engine.sealed import number_of
+
+SEARCHED = 2**14  # bytes of a line in which a turned bit is searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,8 @@ class Mended:
 
     `lines`: that stay, the head among them. `doubled`: that were there twice, and stay once. `cut`:
     lines from the first bad one on. `why`: what is wrong with that one; empty if none is. `copy`:
-    the journal as it was; None if nothing was wrong.
+    the journal as it was; None if nothing was wrong. `restored`: lines that are as they were
+    before a bit of them turned, or the first line, made anew.
     """
 
     lines: int
@@ -26,6 +37,7 @@ class Mended:
     cut: int = 0
     why: str = ""
     copy: Path | None = None
+    restored: int = 0
 
 
 def mend(path: Path) -> Mended:
@@ -35,20 +47,84 @@ def mend(path: Path) -> Mended:
     journal that a run can go on with. Whoever calls this holds the study.
 
     Raises:
-        JournalError: the first line is bad, so that nothing would stay.
+        JournalError: it is no journal, or one of another version.
     """
-    data = path.read_bytes()
-    lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+    lines = [line for line in raw_lines(path) if line.endswith(b"\n")]
     if not lines:
         raise JournalError(f"{path} is empty: bring the file back from a copy")
-    check_schema(path, lines[0])
-    kept, doubled, why = _sound(lines)
+    kept, doubled, why = _sound([_sound_head(path, lines), *lines[1:]])
     cut = len(lines) - len(kept) - doubled
-    if not (cut or doubled):
+    stay = set(kept)
+    restored = sum(line not in stay for line in lines[: len(kept) + doubled])
+    if not (cut or doubled or restored):
         return Mended(len(kept))
     copy = _copied(path)
     write_durably(path, b"".join(kept))
-    return Mended(len(kept), doubled, cut, why, copy)
+    return Mended(len(kept), doubled, cut, why, copy, restored)
+
+
+def _sound_head(path: Path, lines: Sequence[bytes]) -> bytes:
+    """The journal's first line; made anew if it is damaged and others are as Shoal wrote them.
+
+    Raises:
+        JournalError: it is of another version, or the file is no journal.
+    """
+    try:
+        check_schema(path, lines[0])
+        return lines[0]
+    except JournalError:
+        sealed_rest = any(
+            _number_of_sound(line) == n for n, line in enumerate(lines, 1)
+        )
+        if _names_other_schema(lines[0]) or not sealed_rest:
+            raise
+    return first_line()
+
+
+def _number_of_sound(line: bytes) -> int | None:
+    """The number that the line carries, if it is an entry as it was written; else None."""
+    try:
+        decode(line)
+        return number_of(line)
+    except JournalError:
+        return None
+
+
+def _names_other_schema(line: bytes) -> bool:
+    """Whether the first line is whole, without a checksum, and of another version."""
+    try:
+        number = number_of(line)
+        head = json.loads(line)
+    except (JournalError, ValueError):
+        return False
+    return number is None and isinstance(head, dict) and head.get("shoal") == "journal"
+
+
+def _restored(line: bytes, number: int) -> bytes | None:
+    """The line as it was before one bit of it turned; None if that is not what is wrong.
+
+    The checksum tells which bit: no two single bits change it alike.
+    """
+    if len(line) > SEARCHED:
+        return None
+    turned = bytearray(line)
+    for at in range(len(line) - 1):  # the newline is there
+        for bit in range(8):
+            turned[at] ^= 1 << bit
+            if _number_of_sealed(turned) == number:
+                found = bytes(turned)
+                if _number_of_sound(found) == number:
+                    return found
+            turned[at] ^= 1 << bit
+    return None
+
+
+def _number_of_sealed(line: bytes | bytearray) -> int | None:
+    """The number of a line whose checksum is right; else None."""
+    try:
+        return number_of(bytes(line))
+    except JournalError:
+        return None
 
 
 def _sound(lines: Sequence[bytes]) -> tuple[list[bytes], int, str]:
@@ -57,12 +133,15 @@ def _sound(lines: Sequence[bytes]) -> tuple[list[bytes], int, str]:
     doubled = 0
     numbered = False
     for line in lines[1:]:
+        expected = len(kept) + 1
         try:
             number = number_of(line)
             decode(line)
         except JournalError as error:
-            return kept, doubled, str(error)
-        expected = len(kept) + 1
+            before = _restored(line, expected)
+            if before is None:
+                return kept, doubled, str(error)
+            line, number = before, expected
         if number is None and numbered:
             return kept, doubled, "it carries no checksum, and lines before it do"
         numbered = number is not None
@@ -80,7 +159,11 @@ def _copied(path: Path) -> Path:
     """A copy of the file, under a name that is free."""
     for number in count(1):
         copy = path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")
-        with suppress(FileExistsError), open(copy, "xb", opener=private) as file:
-            file.write(path.read_bytes())
+        with (
+            suppress(FileExistsError),
+            open_file(copy, "xb") as file,
+            open_file(path) as source,
+        ):
+            shutil.copyfileobj(source, file)
             return copy
     raise AssertionError("one of the names is free")

@@ -8,18 +8,30 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from shoal.engine.plain_files import (
+    check_plain,
+    descriptor,
+    make_folders,
+    open_file,
+    remove_file,
+)
+
 TOKEN_BYTES = 32
 
 
 # -- what nobody else reads ----------------------------------------------------------------------
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, root: Path | None = None) -> None:
     """Make the folder, and those above it that are missing, for this user alone.
 
     One that is there stays as it is. In a folder with the set-group-ID bit (`chmod g+s`) the
-    group may use what is made, as far as the umask lets it.
+    group may use what is made, as far as the umask lets it. `root`: see `engine.plain_files`.
     """
+    if root is not None and folder != root:
+        make_folder(root)
+        make_folders(folder, root)
+        return
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -34,19 +46,20 @@ def file_mode(folder: Path) -> int:
     return 0o660 if _is_shared(folder) else 0o600
 
 
-def private(path: str, flags: int) -> int:
-    """An opener, for `open`, whose new files nobody else may read (see `file_mode`)."""
-    return os.open(path, flags, file_mode(Path(path).parent))
-
-
-def write_private(file: Path, text: str) -> None:
+def write_private(file: Path, text: str, root: Path | None = None) -> None:
     """Write the text; if the file is new nobody else may read it."""
-    with open(file, "w", encoding="utf-8", opener=private) as opened:
+    with open_file(file, "w", root, encoding="utf-8") as opened:
         opened.write(text)
 
 
-def lock_file(file: Path, timeout: float = -1, thread_local: bool = True) -> FileLock:
+def lock_file(
+    file: Path,
+    timeout: float = -1,
+    thread_local: bool = True,
+    root: Path | None = None,
+) -> FileLock:
     """A lock whose file nobody else may open; its options are FileLock's."""
+    check_plain(file, root)
     mode = file_mode(file.parent)
     return FileLock(file, timeout, mode=mode, thread_local=thread_local)
 
@@ -121,9 +134,9 @@ def why_not_own(found: os.stat_result) -> str | None:
 
 def new_token(file: Path) -> Path:
     """Write a token that cannot be guessed, for this user alone, in place of a former one."""
-    file.unlink(missing_ok=True)
+    remove_file(file)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(file, flags, 0o600), "w") as opened:
+    with os.fdopen(descriptor(file, flags, mode=0o600), "w") as opened:
         opened.write(secrets.token_hex(TOKEN_BYTES))
     return file
 

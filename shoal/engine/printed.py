@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from shoal.engine.own import make_folder, private
+from shoal.engine.own import make_folder
+from shoal.engine.plain_files import is_there, open_file, rename_file
 
 # Bytes of one file. A trial has three of them.
 PART_BYTES = 1_000_000
@@ -21,16 +22,22 @@ def _note(cut: int) -> bytes:
     ).encode()
 
 
+def study_of(log: Path) -> Path:
+    """The study's folder, of a trial's log in it: trials/<id>/log.txt."""
+    return log.parents[2]
+
+
 class PrintedLog:
     """A file for what is printed, made when something is; of a long text, beginning and end.
 
     `log.txt` has the newest part. When it is full it becomes `log.0.txt`, which stays. When it is
     full again it becomes `log.1.txt`, in place of the former one; then the first line of the new
-    `log.txt` says how much was left out.
+    `log.txt` says how much was left out. `root`: see `engine.plain_files`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, root: Path | None = None) -> None:
         self._path = path
+        self._root = root
         self._file: IO[bytes] | None = None
         self._size = 0  # of the open file
 
@@ -57,8 +64,8 @@ class PrintedLog:
             self._file = None
 
     def _open(self) -> None:
-        make_folder(self._path.parent)
-        self._file = open(self._path, "ab", buffering=0, opener=private)  # noqa: SIM115
+        make_folder(self._path.parent, self._root)
+        self._file = open_file(self._path, "ab", self._root, buffering=0)
         self._size = os.fstat(self._file.fileno()).st_size
 
     def _begin_another(self) -> None:
@@ -67,11 +74,11 @@ class PrintedLog:
         beginning = self._path.with_name("log.0.txt")
         former = self._path.with_name("log.1.txt")
         cut = 0
-        if not beginning.exists():
-            self._path.replace(beginning)
+        if not is_there(beginning, self._root):
+            rename_file(self._path, beginning, self._root)
         else:
-            cut = _cut_before(self._path) + _size(former)
-            self._path.replace(former)
+            cut = _cut_before(self._path, self._root) + _size(former, self._root)
+            rename_file(self._path, former, self._root)
         self._open()
         if cut and self._file is not None:
             self._size += self._file.write(_note(cut))
@@ -86,18 +93,18 @@ def _shortened(data: bytes) -> bytes:
     return data[:half] + cut + data[-half:]
 
 
-def _cut_before(file: Path) -> int:
+def _cut_before(file: Path, root: Path | None) -> int:
     """How many bytes were left out before the file began, as its first line says."""
-    with suppress(OSError), file.open("rb") as opened:
+    with suppress(OSError), open_file(file, root=root) as opened:
         found = _NOTE.match(opened.readline(300))
         if found is not None:
             return int(found[1])
     return 0
 
 
-def _size(file: Path) -> int:
+def _size(file: Path, root: Path | None) -> int:
     """Bytes of what was printed that the file has; 0 if there is none."""
-    with suppress(OSError), file.open("rb") as opened:
+    with suppress(OSError), open_file(file, root=root) as opened:
         found = _NOTE.match(opened.readline(300))
         note = 0 if found is None else len(found[0])
         return os.fstat(opened.fileno()).st_size - note

@@ -10,6 +10,8 @@ from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
+from shoal.core.cluster import is_name
+
 T = TypeVar("T")
 # The id of a process.
 Pid = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -78,6 +80,9 @@ def check_head(head: object) -> None:
         msgspec.convert(head, StudyHead)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(str(error)[:200]) from error
+    name = head.get("study") if isinstance(head, dict) else None
+    if name and not is_name(name):
+        raise ValueError(f"no folder of a study is named {name[:40]!r}")
 
 
 def decoded(content: bytes, kind: type[T]) -> T:

@@ -21,6 +21,7 @@ from types import TracebackType
 from shoal.core.install import install
 from shoal.engine.files import write_durably
 from shoal.engine.own import new_token
+from shoal.engine.plain_files import read_file, remove_file
 from shoal.engine.process import lives
 
 FILE = "head.json"
@@ -152,9 +153,9 @@ class RayHead:
         """End the head and all that it started, and remove its files."""
         self.opened = None
         with suppress(OSError):
-            (self.folder / FILE).unlink()
+            remove_file(self.folder / FILE)
         with suppress(OSError):
-            (self.folder / TOKEN).unlink()
+            remove_file(self.folder / TOKEN)
         if self._reaper is not None:
             self._reaper.communicate()
             self._reaper = None
@@ -168,7 +169,7 @@ def opened_in(folder: Path) -> OpenHead:
         HeadError: none is open there.
     """
     try:
-        said = json.loads((folder / FILE).read_text())
+        said = json.loads(read_file(folder / FILE))
         return OpenHead(str(said["address"]), folder.resolve())
     except FileNotFoundError:
         why = "no head is open there"

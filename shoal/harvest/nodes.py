@@ -11,6 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from shoal.core.trial import Seconds
+from shoal.engine.own import own_folder
+from shoal.engine.plain_files import open_file
 from shoal.harvest.allocation import Allocation, SlurmRefused, scontrol
 from shoal.harvest.head import TOKEN, RayHead
 
@@ -32,6 +34,7 @@ class NodesRunner:
     """
 
     def __init__(self, found: Allocation, folder: Path) -> None:
+        own_folder(folder)  # no link: it is removed at the end
         self._folder = folder.resolve()
         self._said = self._folder / "srun.txt"
         self._open = ExitStack()
@@ -39,7 +42,7 @@ class NodesRunner:
         try:
             head = RayHead(self._folder, _head_ip(found))
             self.address = self._open.enter_context(head).address
-            with self._said.open("w") as said:
+            with open_file(self._said, "w") as said:
                 self._srun = subprocess.Popen(
                     [*_srun(found), *_pilot(self._folder)],
                     stdin=subprocess.DEVNULL,

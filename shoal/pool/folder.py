@@ -15,8 +15,16 @@ from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
-from shoal.engine.files import replaced, whole
+from shoal.engine.files import whole, write_whole
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import (
+    NotPlainFile,
+    TooLarge,
+    is_there,
+    names_in,
+    read_file,
+    remove_file,
+)
 from shoal.engine.process import lives
 from shoal.engine.small import decoded
 from shoal.pool.share import SlotClaim
@@ -90,7 +98,7 @@ class PoolFolder:
 
     def make(self) -> None:
         """Make the folder, for this user alone."""
-        make_folder(self._signs)
+        make_folder(self._signs, self.path)
 
     # -- what the pool says ----------------------------------------------------------------------
 
@@ -101,13 +109,13 @@ class PoolFolder:
     def open(self, opened: OpenPool) -> None:
         """Say that the pool is open, or closes."""
         _write(self._opened, asdict(opened))
-        self._opening.unlink(missing_ok=True)
+        remove_file(self._opening)
 
     def close(self) -> None:
         """Say that there is no pool any more."""
-        self._opening.unlink(missing_ok=True)
-        self._opened.unlink(missing_ok=True)
-        self._shares.unlink(missing_ok=True)
+        remove_file(self._opening)
+        remove_file(self._opened)
+        remove_file(self._shares)
 
     def opened(self) -> OpenPool | None:
         """The pool that is open; None if there is none, as far as this machine can tell."""
@@ -150,18 +158,21 @@ class PoolFolder:
 
     def say(self, sign: StudySign) -> None:
         """Leave a sign of life, in place of the one before."""
-        _write(self._signs / f"{sign.claim.study}.json", asdict(sign))
+        _write(self._signs / f"{sign.claim.study}.json", asdict(sign), self.path)
 
     def unsay(self, study: str) -> None:
         """The study has gone."""
-        (self._signs / f"{study}.json").unlink(missing_ok=True)
+        remove_file(self._signs / f"{study}.json", self.path)
 
     def signs(self) -> list[StudySign]:
         """The newest sign of each study. A file that is no sign is left out, with a warning."""
         signs: list[StudySign] = []
-        for path in sorted(self._signs.glob("*.json")):
+        for name in names_in(self._signs, self.path):
+            if not name.endswith(".json"):
+                continue
+            path = self._signs / name
             try:
-                sign = _read(path, StudySign)
+                sign = _read(path, StudySign, self.path)
                 if sign is not None:
                     signs.append(_named(sign, path.stem))
             except PoolError as error:
@@ -178,7 +189,7 @@ class PoolFolder:
 def summary(path: Path) -> dict[str, Any] | None:
     """How a pool stands, for people and programs; None if the folder never was a pool's."""
     folder = PoolFolder(path)
-    if not folder.lock.exists():
+    if not is_there(folder.lock):
         return None
     given = folder.shares()
     studies = []
@@ -221,23 +232,22 @@ def name_of(study: Path) -> str:
     return f"{study.name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
 
 
-def _write(place: Path, content: Any) -> None:
+def _write(place: Path, content: Any, root: Path | None = None) -> None:
     """Write the file whole, or not at all."""
-    with replaced(place) as beside:
-        beside.write_text(json.dumps(content))
+    write_whole(place, json.dumps(content).encode(), root)
 
 
-def _read(place: Path, kind: type[T]) -> T | None:
+def _read(place: Path, kind: type[T], root: Path | None = None) -> T | None:
     """What the file holds; None if it is not there.
 
     Raises:
         PoolError: it holds something else.
     """
     try:
-        return decoded(place.read_bytes(), kind)
+        return decoded(read_file(place, root=root), kind)
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, NotPlainFile, TooLarge) as error:
         raise PoolError(
             f"{place} is not what Shoal writes there ({error}): remove it"
         ) from error

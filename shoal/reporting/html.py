@@ -8,9 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from shoal.engine.files import replaced
+from shoal.engine.files import write_whole
 from shoal.engine.journal import Line, read
-from shoal.engine.own import make_folder, write_private
+from shoal.engine.own import make_folder
+from shoal.engine.plain_files import check_plain
 from shoal.reporting import harvest, measured, packing, sections, tables
 from shoal.reporting.charts.configs import parallel, scatters
 from shoal.reporting.charts.figures import Figure, learning
@@ -30,24 +31,33 @@ Gantt = tuple[Figure, int, int]  # the chart, its intervals, the bars that are d
 
 
 def write(
-    journal_path: Path | str, html_path: Path | str, title: str | None = None
+    journal_path: Path | str,
+    html_path: Path | str,
+    title: str | None = None,
+    named: bool = True,
 ) -> Path:
     """Write the report of that journal; returns the file's path.
 
-    The page loads nothing from elsewhere.
+    The page loads nothing from elsewhere. `named`: see `save`.
 
     Raises:
         JournalError: the journal cannot be read.
         OSError: the file cannot be written.
     """
     source = Path(journal_path)
-    return save(account(read(source)), html_path, title, str(source.parent))
+    return save(account(read(source)), html_path, title, str(source.parent), named)
 
 
 def save(
-    facts: Account, html_path: Path | str, title: str | None, folder: str | None
+    facts: Account,
+    html_path: Path | str,
+    title: str | None,
+    folder: str | None,
+    named: bool = True,
 ) -> Path:
     """Write the report with these figures; returns the file's path.
+
+    `named`: the user named the file, which may then be a link or a device.
 
     Raises:
         OSError: the file cannot be written.
@@ -55,13 +65,17 @@ def save(
     target = Path(html_path)
     text = page_of(facts, title, folder)
     make_folder(target.parent)
-    place = target.resolve()  # a link stays one
-    if place.exists() and not place.is_file():  # as /dev/stdout
-        write_private(place, text)
-        return target
+    if named:
+        place = target.resolve()  # a link stays one
+        if place.exists() and not place.is_file():  # as /dev/stdout
+            with open(place, "w", encoding="utf-8") as opened:
+                opened.write(text)
+            return target
+    else:
+        place = target
+        check_plain(place)
     # A full disk leaves the former report, and no part of a new one.
-    with replaced(place) as beside:
-        beside.write_text(text, encoding="utf-8")
+    write_whole(place, text.encode())
     return target
 
 

@@ -16,6 +16,7 @@ from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
+from shoal.engine.plain_files import remove_file
 from shoal.search.optuna.parameters import optuna, parameters, quietly
 from shoal.search.rank import EPOCH
 from shoal.search.space import Space, validated
@@ -223,7 +224,7 @@ def _release(lock: Path) -> None:
     deadline = monotonic() + LEFT
     while found is not None and _made(lock) == found:
         if monotonic() >= deadline:
-            lock.unlink(missing_ok=True)
+            remove_file(lock)
             warnings.warn(
                 f"a killed process left the lock {lock}; it is taken away", stacklevel=2
             )

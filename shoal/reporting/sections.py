@@ -38,6 +38,7 @@ KNOWN = (
     "metric",
     "mode",
     "space",
+    "marks",
 )  # parts of the head that stand elsewhere on the page
 
 # -- the heading -----------------------------------------------------------------------------------

@@ -8,13 +8,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from shoal.core.cluster import is_name
 from shoal.core.event import Opened
 from shoal.core.state import State
-from shoal.engine.files import is_remote, whole
+from shoal.engine.files import is_remote, whole, write_whole
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import (
+    NotPlainFile,
+    is_there,
+    read_file,
+    remove_file,
+    status_of,
+)
 from shoal.engine.small import SlotsFile, check_head, decoded
+from shoal.study.code.mark import are_own_places, places_outside
 
 
 class StudyError(RuntimeError):
@@ -56,20 +65,34 @@ class Folder:
         self.board = self.path / "slots.json"
         # The place of the weights, if they are not in the folder itself.
         self.elsewhere: str | None = None
+        # Why the place that the last run's head names for them is not used; empty: it is.
+        self._why_not = ""
         # The study's state while its run calls a callback here; None: no callback is called.
         self.live: State | None = None
         if checkpoints:
             self.elsewhere = _whole(checkpoints)
 
     @property
+    def name(self) -> str:
+        """The name of the study: of its folder."""
+        return self.path.resolve().name if self.path.name == ".." else self.path.name
+
+    @property
     def checkpoints(self) -> str:
-        """Where the weights lie, as any process finds them that sees the same files."""
-        return self.elsewhere or _whole(self.path / "checkpoints")
+        """Where the weights lie, as any process finds them that sees the same files.
+
+        Raises:
+            StudyError: the journal names a place that is not known as the user's own choice.
+        """
+        if self._why_not and self.elsewhere is None:
+            raise StudyError(self._why_not)
+        return self.elsewhere or str(self.path.resolve() / "checkpoints")
 
     def go_on(self, head: Mapping[str, Any]) -> None:
         """Take the weights from where the run of this head had them, unless told another place.
 
-        Weights in the folder itself move with the folder.
+        Weights in the folder itself move with the folder. Another place counts only under the
+        user's mark, as whoever made the folder could name any: a run deletes checkpoints there.
         """
         place = head.get("checkpoints")
         if self.elsewhere is not None or place is None:
@@ -77,8 +100,26 @@ class Folder:
         # Heads of the first version named the place also if it was in the folder itself.
         parts = Path(place).parts[-2:]
         inside = not is_remote(place) and parts == (head.get("study"), "checkpoints")
-        if not (inside and (self.path / "checkpoints").exists()):
+        if inside and is_there(self.path / "checkpoints"):
+            return
+        if are_own_places(head, self.path):
             self.elsewhere = place
+        else:
+            self._why_not = not_own_places(self, head, "checkpoints")
+
+    def check_places(self, head: Mapping[str, Any], *other: str) -> None:
+        """Check that what a run is to take from this head lies in the folder, or is the user's own.
+
+        `other`: what is given anew.
+
+        Raises:
+            StudyError: it names other places.
+        """
+        places = places_outside(head)
+        for name in ("checkpoints", *other):
+            places.pop(name, None)
+        if places and not are_own_places(head, self.path):
+            raise StudyError(not_own_places(self, head, *places))
 
     def make(self) -> None:
         """Create the folder, and see that it can be written to.
@@ -86,32 +127,41 @@ class Folder:
         Raises:
             StudyError: it cannot.
         """
+        if self.name and not is_name(self.name):
+            raise StudyError(
+                f"a study is named after its folder, which is named {self.name[:80]!r}: leave out "
+                "control characters and '\\\\', or choose another storage="
+            )
         try:
             make_folder(self.path)
-            probe = self.path / ".writable"
-            probe.write_text("")
-            probe.unlink()
+            write_whole(self.path / ".writable", b"")
+            remove_file(self.path / ".writable")
         except OSError as error:
             raise StudyError(
                 f"the study's folder {self.path} cannot be written to ({error}): "
                 "choose another storage="
             ) from error
 
+    def size(self) -> int:
+        """The journal's bytes; 0 if there is none."""
+        there = status_of(self.journal)
+        return 0 if there is None else there.st_size
+
     def check_begun(self) -> None:
         """Raise StudyError unless there is a study's journal here."""
-        if not self.journal.exists():
+        if not is_there(self.journal):
             raise StudyError(f"there is no study in {self.path}: no journal.jsonl")
 
     def lines(self) -> list[Line]:
         """The journal; empty if there is none."""
-        if not self.journal.exists():
+        if not is_there(self.journal):
             return []
         return list(read(self.journal))
 
     def slots(self) -> Any:
         """What the run of the study wrote of its slots last; None if it has no run."""
         with suppress(OSError, ValueError):
-            return decoded(self.board.read_bytes(), SlotsFile)
+            return decoded(read_file(self.board), SlotsFile)
         return None
 
     def head(self) -> Mapping[str, Any]:
@@ -121,7 +171,7 @@ class Folder:
             StudyError: Shoal writes no such head.
         """
         opened = None
-        if self.journal.exists():
+        if is_there(self.journal):
             opened = newest(self.journal, Opened)
         if opened is None:
             return {}
@@ -151,6 +201,19 @@ class Folder:
             yield
 
 
+def not_own_places(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
+    """Why these places that a head names are not used, and what to do."""
+    places = places_outside(head)
+    said = ", ".join(f"{name} {str(places[name])[:200]!r}" for name in names)
+    return (
+        f"the journal in {folder.path} names {said}, outside of its folder, and this is not known "
+        "as your own choice (no mark of your key, or the folder was moved): if it is right, give "
+        f"it again once: shoal resume {folder.path} --checkpoints PLACE or "
+        f"shoal.load_study({str(folder.path)!r}, checkpoints=PLACE) for checkpoints, else "
+        f"shoal run FILE.py --storage {folder.path} with --address, --logger or --profile"
+    )
+
+
 def not_ours(error: Exception) -> StudyError:
     """What to say of a head in the journal that cannot be used, for this reason."""
     return StudyError(
@@ -161,12 +224,13 @@ def not_ours(error: Exception) -> StudyError:
 
 
 def studies_in(path: Path) -> dict[str, Path]:
-    """The folders of studies at most two levels below this one, by name."""
+    """The folders of studies at most two levels below this one, by name; links are left out."""
     found = {}
     for depth in ("*", "*/*"):
-        for journal in sorted(path.glob(f"{depth}/journal.jsonl")):
-            place = journal.parent
-            found[place.relative_to(path).as_posix()] = place
+        for place in sorted(path.glob(depth)):
+            with suppress(NotPlainFile):
+                if is_there(place / "journal.jsonl", root=path):
+                    found[place.relative_to(path).as_posix()] = place
     return found
 
 

@@ -50,7 +50,7 @@ def head(
     if setup.space is not None:
         space = describe_space(setup.space)
     said = {
-        "study": setup.folder.path.name,
+        "study": setup.folder.name,
         "recipe": _code(
             describe_recipe(setup.recipe), (before or {}).get("recipe", {})
         ),

@@ -7,6 +7,7 @@ nothing more.
 """
 
 import json
+import re
 import signal
 import threading
 import warnings
@@ -24,6 +25,13 @@ from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import (
+    NotPlainFile,
+    TooLarge,
+    names_in,
+    read_file,
+    remove_file,
+)
 from shoal.engine.process import STOPPING, in_forks
 from shoal.engine.small import decoded, marked, unmarked
 
@@ -34,6 +42,7 @@ Meaning = Callable[[State, Note], Iterable[Entry]]
 # In a batch job Slurm's warning before the time limit stops a study, too; a user asks for it
 # (sbatch --signal=B:USR1@60).
 WARNING = "SIGUSR1"
+_NOTE = re.compile(r"[0-9]{1,18}\.json")  # the name of a note's file
 # Between two looks into the folder.
 EVERY: Seconds = 1.0
 # What the backend is told when there are notes; it is never journalled.
@@ -46,52 +55,60 @@ class Inbox:
     """The notes, in the order in which they were left."""
 
     def __init__(self, folder: Path) -> None:
+        self.study = folder
         self.folder = folder / "inbox"
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Nobody else leaves a note meanwhile."""
-        make_folder(self.folder)
-        with alone(self.folder / "lock", timeout=30):
+        make_folder(self.folder, self.study)
+        with alone(self.folder / "lock", timeout=30, root=self.study):
             yield
 
     def leave(self, note: Note) -> None:
         """Leave a note, whole or not at all; only while `writing`."""
-        number = max((int(path.stem) for path in self._paths()), default=0) + 1
+        number = max((int(path.stem) for path in self.paths()), default=0) + 1
         place = self.folder / f"{number:06d}.json"
-        write_durably(place, json.dumps(marked(note)).encode())
+        write_durably(place, json.dumps(marked(note)).encode(), self.study)
 
     def __bool__(self) -> bool:
-        return bool(self._paths())
+        return bool(self.paths())
 
     def read(self) -> dict[Path, Note]:
         """The notes by their files; a file that is no note is removed, with a warning."""
         notes: dict[Path, Note] = {}
-        for path in self._paths():
+        for path in self.paths():
             try:
-                notes[path] = _note_in(path)
+                notes[path] = self._note_in(path)
             except FileNotFoundError:  # the run has written it down, and removed it
                 continue
-            except ValueError as error:
+            except (ValueError, NotPlainFile, TooLarge) as error:
                 warnings.warn(
                     f"{path} is not a note to a study, and was removed: {error}",
                     stacklevel=2,
                 )
-                path.unlink(missing_ok=True)
+                self.remove([path])
         return notes
 
-    def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("*.json"))
+    def remove(self, paths: Iterable[Path]) -> None:
+        """These notes are written down by now."""
+        for path in paths:
+            remove_file(path, self.study)
 
+    def paths(self) -> list[Path]:
+        """The files of the notes, in the order in which they were left; no others are looked at."""
+        names = names_in(self.folder, self.study)
+        return [self.folder / name for name in names if _NOTE.fullmatch(name)]
 
-def _note_in(path: Path) -> Note:
-    """The note in this file.
+    def _note_in(self, path: Path) -> Note:
+        """The note in this file.
 
-    Raises:
-        ValueError: it is none.
-    """
-    found: Note = unmarked(decoded(path.read_bytes(), dict[str, Any]))
-    return found
+        Raises:
+            ValueError, NotPlainFile, TooLarge: it is none.
+        """
+        content = read_file(path, root=self.study)
+        found: Note = unmarked(decoded(content, dict[str, Any]))
+        return found
 
 
 def answers(
@@ -177,8 +194,7 @@ class Reachable:
             paths, more = answers(self._inbox, fold(self._state, said), self._meaning)
             came: tuple[Event, ...] = (*said, *more)  # type: ignore[arg-type]
             yield now, came
-            for path in paths:  # the journal has it by now
-                path.unlink(missing_ok=True)
+            self._inbox.remove(paths)  # the journal has them by now
             self._looks = False
 
 

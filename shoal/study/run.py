@@ -24,6 +24,7 @@ from shoal.search.named import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
+from shoal.study.code.mark import places_mark
 from shoal.study.code.saving import save
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (
@@ -134,6 +135,9 @@ class _Ready:
 def train(setup: Setup, asked: Request) -> None:
     """Train what is asked for, until it is done or told to stop; see `Study.optimize`."""
     with ExitStack() as open_:
+        _ = (
+            setup.folder.checkpoints
+        )  # if they are refused, that is said before anything else
         open_.enter_context(alone_in_process(setup.folder))
         setup.folder.make()
         open_.enter_context(pausing(setup.folder))
@@ -168,6 +172,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     check_scored(setup.metric, state)
     deciders = _deciders(setup, asked.deciders, rule, place, before, state)
     now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
+    now["marks"] = places_mark(now, setup.folder.path)
     check_same(before, now, state)
     check_place(setup, state)
     if not state.known or before["space"] != now["space"]:

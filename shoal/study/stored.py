@@ -92,9 +92,7 @@ class StoredStudy:
         """What the journal says now."""
         if self.folder.live is not None:
             return self.folder.live
-        size = 0
-        if self.folder.journal.exists():
-            size = self.folder.journal.stat().st_size
+        size = self.folder.size()
         if self._state is None or self._state[0] != size:
             self._state = size, replay(self.lines())
         return self._state[1]
@@ -210,7 +208,8 @@ class StoredStudy:
 
         By default it goes into the study's folder.
         """
-        return reporting.write(self.folder.journal, whole(path or self.folder.report))
+        target = whole(path or self.folder.report)
+        return reporting.write(self.folder.journal, target, named=path is not None)
 
     def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.

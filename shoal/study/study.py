@@ -67,7 +67,7 @@ class Study(BesideSearcher):
         ended = Counter(how.partition(": ")[0] for how in state.ended.values())
         counts = [f"{count} {how}" for how, count in sorted(ended.items())]
         stands = ", ".join([plural(len(state.known), "trial"), *counts])
-        if not self.folder.journal.exists():
+        if not self.folder.size():
             stands = "not begun"
         aim = (
             ""
@@ -177,6 +177,7 @@ class Study(BesideSearcher):
             )
         _ = self.recipe  # if it is refused, that is said before anything else
         check_timeout(timeout)
+        self.folder.check_places(former, *([] if loggers is None else ["loggers"]))
         if loggers is None:
             loggers = former.get("loggers") or ()
         request = Request(
@@ -285,7 +286,7 @@ def create_study(
             usual_mode(part.metric)  # warns
     name = study_name or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
-    if folder.journal.exists() and not load_if_exists:
+    if folder.size() and not load_if_exists:
         raise StudyError(
             f"{folder.path} holds a study already: pass load_if_exists=True to go on with it, "
             "or another storage="
@@ -301,16 +302,20 @@ def create_study(
     return Study(setup, searcher)
 
 
-def load_study(storage: str | Path, *, trust: bool = False) -> Study:
+def load_study(
+    storage: str | Path, *, trust: bool = False, checkpoints: str | None = None
+) -> Study:
     """The study in that folder, as its last run left it.
 
     Results need no recipe. What trains or gives a model loads it, which runs its code: only if you
     stored it yourself, or say `trust=True` once, after you have looked at the folder's `recipe`.
+    `checkpoints`: where the weights lie, if that is another place than the last run of yours used,
+    or you have moved the folder.
 
     Raises:
         StudyError: there is none; and of what needs the recipe: it is not there, or not your own.
     """
-    folder = Folder(storage)
+    folder = Folder(storage, checkpoints)
     folder.check_begun()
     former = folder.head()
     folder.go_on(former)

@@ -136,6 +136,15 @@ Trust = Annotated[
     ),
 ]
 
+CheckpointPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoints",
+        help="where the study's weights lie, if they are not in its folder and it was moved, or is "
+        "not yours: a path or a URL",
+    ),
+]
+
 # Of `run` alone.
 StopBefore = Annotated[
     float | None,

@@ -71,10 +71,11 @@ def resume(
     requeue: bool,
     retry_failed: bool,
     trust: bool,
+    checkpoints: str | None,
     as_json: bool,
 ) -> None:
     """Go on with a study that was stopped or killed."""
-    study = shoal.load_study(directory, trust=trust)
+    study = shoal.load_study(directory, trust=trust, checkpoints=checkpoints)
     again = command_to_go_on(study.folder)
     with (
         going_on(study, requeue),
@@ -260,7 +261,9 @@ def report(directory: Path, out: Path | None, as_json: bool) -> None:
     folder = Folder(directory)
     folder.check_begun()
     facts = reporting.account(folder.lines())
-    path = reporting.save(facts, out or folder.report, None, str(folder.path))
+    path = reporting.save(
+        facts, out or folder.report, None, str(folder.path), named=out is not None
+    )
     lines = [f"report: {path}"]
     if facts.rescales:
         lines.append(reporting.rescales_line(facts.rescales))

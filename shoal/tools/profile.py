@@ -238,7 +238,7 @@ def trials_of(
         config = {**first_config(_space_with(study, given.get(RECIPE))), **given}
         shards = frozenset(shards_of(data.sizes, config))
         return [Trial(TrialId("t000"), 1.0, config, shards=shards)]
-    if study.folder.journal.exists() and study.state.known:
+    if study.folder.size() and study.state.known:
         return list(study.state.known.values())
     return _trials_of_space(study, data, num_samples)
 

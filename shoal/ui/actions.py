@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.core.trial import Seconds
-from shoal.engine.own import private
+from shoal.engine.plain_files import open_file
 from shoal.study.folder import timestamp
 from shoal.ui.live import LiveStudy
 
@@ -51,7 +51,7 @@ class Actions:
         if at_work or study.seen().standing == "running":
             raise Refused(f"{study.name} is running already")
         folder = study.folder
-        with open(folder.path / LOG, "ab", opener=private) as log:
+        with open_file(folder.path / LOG, "ab") as log:
             log.write(f"\n{timestamp()} resumed from the page\n".encode())
             log.flush()
             self._runs[study.name] = _detached(["resume", "--", str(folder.path)], log)

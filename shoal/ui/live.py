@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
+from shoal.engine.plain_files import status_of
 from shoal.reporting.charts.palette import painted_by
 from shoal.reporting.facts.metrics import Account, Accounting
 from shoal.reporting.facts.params import Parameter, parameters
@@ -85,10 +86,8 @@ class LiveStudy:
 
     def changed(self) -> float:
         """When the journal last grew, by the clock; 0 if it is gone."""
-        try:
-            return self.folder.journal.stat().st_mtime
-        except OSError:
-            return 0.0
+        there = status_of(self.folder.journal)
+        return 0.0 if there is None else there.st_mtime
 
     def _look(self) -> None:
         """Follow the journal, and count again if anything is new."""

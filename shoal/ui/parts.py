@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shoal.core.trial import Seconds
+from shoal.engine.plain_files import open_file
 from shoal.reporting import sections, tables
 from shoal.reporting.facts.format import config, duration, number, score
 from shoal.reporting.facts.metrics import Account
@@ -157,13 +158,13 @@ def log(study: LiveStudy) -> str:
     return text or "<p>Nothing was logged yet.</p>"
 
 
-def tail_of(file: Path) -> str:
-    """The last whole lines of a file; empty if there is none."""
+def tail_of(file: Path, root: Path | None = None) -> str:
+    """The last whole lines of a file; empty if there is none, or it is no plain file."""
     try:
-        with file.open("rb") as opened:
+        with open_file(file, root=root) as opened:
             size = opened.seek(0, 2)
             opened.seek(max(0, size - TAIL))
-            data = opened.read(TAIL)
+            data: bytes = opened.read(TAIL)
     except OSError:
         return ""
     if size > TAIL:
@@ -190,22 +191,14 @@ def trial(study: LiveStudy, row: TrialRow) -> str:
     for key, text in facts.items():
         if text:
             listed += f"<dt>{key}</dt><dd>{escape(text)}</dd>"
-    error = tail_of(_error_file(study, row))
+    file = study.folder.path / "trials" / row.id / "error.txt"
+    error = tail_of(file, study.folder.path)
     if error:
         listed += f'</dl><h3>error.txt</h3><pre class="tall">{escape(error)}</pre><dl>'
     return (
         f'<div class="name"><h2>{name}</h2>{_close()}</div><dl>{listed}</dl>'
         f"{_does(row, name)}{_clone_form(row, name)}"
     )
-
-
-def _error_file(study: LiveStudy, row: TrialRow) -> Path:
-    """The traceback of the trial, if the file is in the study's folder."""
-    logs = (study.folder.path / "trials").resolve()
-    place = (logs / row.id / "error.txt").resolve()
-    if place.is_relative_to(logs):
-        return place
-    return logs / "none"
 
 
 def _close() -> str:

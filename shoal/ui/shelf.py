@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+from shoal.engine.plain_files import is_there
 from shoal.study.folder import Folder, StudyError, studies_in
 from shoal.ui.live import LiveStudy
 
@@ -12,7 +13,7 @@ class Shelf:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self.alone = (self.path / "journal.jsonl").exists()
+        self.alone = is_there(self.path / "journal.jsonl")
         self._lock = threading.Lock()
         self._studies: dict[str, LiveStudy] = {}
         if not self.studies():

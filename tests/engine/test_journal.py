@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simkit import study
 
-from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId, is_name
 from shoal.core.event import (
     Advanced,
     Commanded,
@@ -35,7 +35,7 @@ from shoal.core.event import (
 from shoal.core.fold import step
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId, Visit, is_within
+from shoal.core.trial import Trial, TrialId, Visit
 from shoal.engine.journal import (
     SCHEMA,
     Journal,
@@ -50,7 +50,7 @@ from shoal.engine.journal import (
 from shoal.policy.hop.hop import Hop
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-NAME = TEXT.filter(is_within)
+NAME = TEXT.filter(is_name)
 FLOAT = st.floats()
 COUNT = st.integers(0, 2**53)
 TRIAL = st.builds(TrialId, NAME)
@@ -88,7 +88,7 @@ GANG = st.builds(
 SLOT = st.builds(
     Slot,
     st.builds(SlotId, NAME),
-    TEXT,
+    NAME,
     TEXT,
     POSITIVE | st.just(float("inf")),
     st.frozensets(st.builds(ShardId, TEXT), max_size=2),
@@ -120,7 +120,7 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
         st.dictionaries(TRIAL, st.dictionaries(TEXT, FLOAT, max_size=2), max_size=2),
         st.dictionaries(TRIAL, COUNT, max_size=2),
     ),
-    Kept: st.builds(Kept, TRIAL, COUNT, FLOAT, TEXT),
+    Kept: st.builds(Kept, TRIAL, COUNT, FLOAT, NAME),
     Fell: st.builds(Fell, TRIAL, COUNT, FLOAT),
     Evaluated: st.builds(
         Evaluated, TRIAL, FLOAT, st.dictionaries(TEXT, FLOAT, max_size=2)
@@ -143,7 +143,7 @@ ENTRIES: dict[type[Any], st.SearchStrategy[Any]] = {
         st.tuples(TRIAL),
     ),
     Decided: st.builds(Decided, FLOAT),
-    Fed: st.builds(Fed, TEXT, st.dictionaries(TEXT, FLOAT, max_size=3)),
+    Fed: st.builds(Fed, NAME, st.dictionaries(TEXT, FLOAT, max_size=3)),
     Commanded: st.builds(Commanded, TEXT, TEXT),
     Planned: st.builds(
         Planned,

@@ -134,6 +134,60 @@ def test_damage_is_one_error_and_after_repair_the_study_goes_on(
     check_equal(study, undisturbed)
 
 
+@pytest.mark.parametrize("line", [0, 1, 9], ids=["first", "head", "other"])
+@pytest.mark.parametrize("bit", range(0, 8, 3))
+def test_after_a_turned_bit_repair_loses_nothing(
+    tmp_path: Path, half: Path, line: int, bit: int
+) -> None:
+    """The line says which bit that was: also of the head, without which nothing can be read."""
+    folder = tmp_path / "s"
+    shutil.copytree(half, folder)
+    journal = folder / "journal.jsonl"
+    sound = journal.read_bytes()
+    lines = sound.splitlines(keepends=True)
+    for at in (
+        0,
+        len(lines[line]) // 3,
+        len(lines[line]) * 2 // 3,
+        len(lines[line]) - 4,
+    ):
+        turned = bytearray(lines[line])
+        turned[at] ^= 1 << bit
+        if b"\n" in turned[:-1]:
+            continue
+        journal.write_bytes(
+            b"".join([*lines[:line], bytes(turned), *lines[line + 1 :]])
+        )
+        for command in ("status", "resume", "report"):
+            said = CliRunner().invoke(app, [command, str(folder)])
+            assert said.exit_code == 2, said.output
+            assert f"{journal}, line {line + 1}: " in said.stderr, said.stderr
+            assert f"`shoal repair {folder}`" in said.stderr
+        said = CliRunner().invoke(app, ["repair", str(folder)])
+        assert said.exit_code == 0, said.output
+        assert "1 line in which a bit had turned" in said.output
+        assert journal.read_bytes() == sound
+
+
+def test_a_first_line_without_a_checksum_is_made_anew(
+    tmp_path: Path, half: Path
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    sound = (half / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([b'{"shoal":"jourNal","schema":1}\n', *sound[1:]]))
+    with pytest.raises(JournalError, match=r"journal.jsonl, line 1: .*`shoal repair"):
+        list(read(journal))
+    mend(journal)
+    assert journal.read_bytes() == b"".join(sound)
+    # One of another version, and a file that is no journal, stay as they are.
+    for other in (b'{"shoal":"journal","schema":7}\n', b"x\n"):
+        rest = sound[1:] if other[:1] == b"{" else [b"y\n"]
+        journal.write_bytes(b"".join([other, *rest]))
+        with pytest.raises(JournalError):
+            mend(journal)
+        assert journal.read_bytes().startswith(other)
+
+
 @pytest.mark.parametrize("how", ["cut", "replaced"])
 def test_a_journal_that_lost_its_newest_runs_goes_on_after_repair(
     tmp_path: Path, half: Path, undisturbed: shoal.Study, how: str

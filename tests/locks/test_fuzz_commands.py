@@ -294,7 +294,8 @@ def test_the_name_of_a_checkpoint_may_be_long(tmp_path: Path) -> None:
     lines = copy.deepcopy(SOUND[0])
     [line for line in lines if line.get("e") == "Kept"][-1]["d"]["name"] = "a" * 10_000
     (folder / "journal.jsonl").write_bytes(written(lines))
-    assert READ["shoal repair"](folder), "refused by one short error"
+    assert READ["shoal status"](folder), "refused by one short error"
+    assert not READ["shoal repair"](folder), "cut before that line"
 
 
 @pytest.mark.soak

@@ -17,7 +17,18 @@ from shoal.reporting.facts.format import printable
 from shoal.reporting.live.stream import write_line
 from shoal.train.recipe.unit import LONGEST_REASON, TrialError
 
-OUTSIDE = ["..", ".", "../../x", "a/../../x", "/etc/x", "a//b", "a/", "a\\b", "a\0b"]
+OUTSIDE = [
+    "..",
+    ".",
+    "../../x",
+    "/etc/x",
+    "a/b",
+    "a/",
+    "a\\b",
+    "a\0b",
+    "a\nb",
+    "a\x1bb",
+]
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "x" * 5000])
@@ -32,7 +43,7 @@ def test_a_trial_of_such_a_name_is_refused(name: str) -> None:
         decode(forged)
 
 
-@pytest.mark.parametrize("name", ["t0001", "a/b", "..a", "a b", "<b>", "\u202eabc"])
+@pytest.mark.parametrize("name", ["t0001", "..a", "a b", "<b>", "\u202eabc"])
 def test_other_names_are_taken(name: str) -> None:
     assert Trial(TrialId(name), 1.0).id == name
 
@@ -46,8 +57,8 @@ ACTED_UPON = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     """A study whose names, values and errors hold such texts; one of them is 1 MB long."""
-    trial, other = TrialId("t" + ESCAPES.replace("/", "")), TrialId("long")
-    head = {"study": ESCAPES, "metric": "loss" + ESCAPES, "mode": "min"}
+    trial, other = TrialId("t\u202e\u2066<script>alert(1)<script>"), TrialId("long")
+    head = {"study": "s\u202e<script>", "metric": "loss" + ESCAPES, "mode": "min"}
     journal = Journal(tmp_path / "journal.jsonl")
     for entry in (
         Opened(1, {}, head),

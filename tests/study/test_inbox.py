@@ -296,5 +296,5 @@ def test_a_note_that_is_taken_while_others_are_read_is_none(
     first = min(notes.read())
     listed = [first, max(notes.read())]
     first.unlink()
-    monkeypatch.setattr(Inbox, "_paths", lambda self: listed)
+    monkeypatch.setattr(Inbox, "paths", lambda self: listed)
     assert list(notes.read().values()) == [{"stop": "t002"}]

@@ -60,7 +60,7 @@ PATHS = (
     "/static/none",
     "/nothing",
 )
-HOSTILE = "\"><img src=x onerror=alert(1)>&'</script>"
+HOSTILE = "\"><img src=x onerror=alert(1)>&'<script>"
 
 
 @pytest.fixture

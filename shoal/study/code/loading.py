@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -16,6 +16,7 @@ import msgspec
 
 from shoal.engine.files import write_durably
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import is_there
 from shoal.study.code import manifest as manifests
 from shoal.study.code.files import function_in, load_module, recipe_class, sha256
 from shoal.study.code.manifest import (
@@ -86,8 +87,7 @@ def _refusal(folder: Folder, kept: StoredRecipe) -> str:
     marked = f"it has no mark of your key {key.file}"
     if key.secret is None:
         marked = f"your key {key.file} cannot tell: {key.why}"
-    found = (each for each in sorted(kept.place.rglob("*")) if each.is_file())
-    files = [str(each.relative_to(kept.place)) for each in islice(found, 9)]
+    files = list(islice(_files_of(kept.place), 9))
     look = f"Look at all in {kept.place}: {', '.join(files)}{' …' * (len(files) == 9)}"
     if kept.manifest.kind == "pickle":
         look = (
@@ -95,6 +95,15 @@ def _refusal(folder: Folder, kept: StoredRecipe) -> str:
             "beforehand: ask who made it"
         )
     return _rule(folder, marked, look)
+
+
+def _files_of(place: Path) -> Iterator[str]:
+    """The files below the folder, by their paths in it; links are not followed."""
+    for where, folders, files in os.walk(place):
+        folders.sort()
+        yield from (
+            os.path.relpath(os.path.join(where, name), place) for name in sorted(files)
+        )
 
 
 def _rule(folder: Folder, marked: str, look: str) -> str:
@@ -116,7 +125,7 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
         NotOwn: the user did not trust it.
     """
     saved = folder.path / FORMER
-    if not saved.exists():
+    if not is_there(saved):
         raise StudyError(
             f"{folder.path} has no {PLACE}/{FILE}: give the recipe's file again "
             f"(shoal run FILE.py --storage {folder.path})"
@@ -130,7 +139,7 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
                 "made this study yourself",
             )
         )
-    content = manifests.read_plain(saved, None)
+    content = manifests.read_plain(saved, None, folder.path)
     path = f"{sha256(content)[:16]}.pkl"
     about = dict(head.get("recipe") or {})
     manifest = Manifest(
@@ -144,10 +153,10 @@ def _former(folder: Folder, head: Mapping[str, Any], trust: bool) -> StoredRecip
     )
     kept = manifests.new(folder.path / PLACE, manifest)
     with suppress(OSError):  # then the user has to trust it each time
-        make_folder(kept.place)
-        write_durably(kept.place / path, content)
+        make_folder(kept.place, folder.path)
+        write_durably(kept.place / path, content, folder.path)
         kept.write(make_key(), MADE)
-    if not (kept.place / path).exists():
+    if not is_there(kept.place / path, folder.path):
         return StoredRecipe(
             folder.path, msgspec.structs.replace(manifest, pickle=FORMER), {}
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from shoal.engine.files import write_durably
+from shoal.engine.plain_files import is_there, read_file
 from shoal.study.code.files import sha256
 from shoal.study.code.mark import Key
 from shoal.study.folder import StudyError
@@ -18,6 +18,7 @@ from shoal.study.folder import StudyError
 FORMAT = 1
 PLACE = "recipe"
 FILE = "recipe.json"
+LARGEST_PICKLE = 2**36  # bytes
 LARGEST_TEXT = 64 * 2**20  # bytes of recipe.json, and of each module's text
 
 
@@ -84,7 +85,7 @@ class StoredRecipe:
         if key.secret is not None:
             marks[key.name] = key.mark(self.content, how)
         text = json.dumps({"recipe": self.plain, "marks": marks}, indent=1)
-        write_durably(self.place / FILE, text.encode())
+        write_durably(self.place / FILE, text.encode(), self.place.parent)
 
     def read(self, path: str, most: int | None = LARGEST_TEXT) -> bytes:
         """The content of a file beside the manifest, of `most` bytes.
@@ -99,7 +100,7 @@ class StoredRecipe:
                 f"{self.place / FILE} names the file {path!r}: only files below "
                 f"{self.place} can be part of a recipe; do not use this study's recipe"
             )
-        return read_plain(self.place / path, most)
+        return read_plain(self.place / path, most, self.place.parent)
 
 
 def new(place: Path, manifest: Manifest) -> StoredRecipe:
@@ -107,19 +108,14 @@ def new(place: Path, manifest: Manifest) -> StoredRecipe:
     return StoredRecipe(place, manifest, msgspec.to_builtins(manifest))
 
 
-def read_plain(file: Path, most: int | None) -> bytes:
-    """The content of a file.
+def read_plain(file: Path, most: int | None, root: Path) -> bytes:
+    """The content of a file of the study in the folder `root`.
 
     Raises:
         StudyError: it is not there, is no plain file, or is larger.
     """
     try:
-        found = file.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            raise StudyError(f"{file} must be a plain file: it is a link or a device")
-        if most is not None and found.st_size > most:
-            raise StudyError(f"{file} has {found.st_size} bytes; {most} are the most")
-        return file.read_bytes()
+        return read_file(file, LARGEST_PICKLE if most is None else most, root)
     except OSError as error:
         raise StudyError(f"{file} is part of the recipe: {error}") from error
 
@@ -131,9 +127,9 @@ def read(folder: Path) -> StoredRecipe | None:
         StudyError: it is damaged, or of a later Shoal.
     """
     place = folder / PLACE
-    if not (place / FILE).exists():
+    if not is_there(place / FILE, folder):
         return None
-    content = read_plain(place / FILE, LARGEST_TEXT)
+    content = read_plain(place / FILE, LARGEST_TEXT, folder)
     try:
         whole = json.loads(content)
         manifest = msgspec.convert(whole["recipe"], Manifest)

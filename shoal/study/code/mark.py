@@ -1,4 +1,4 @@
-"""The mark of a user's own recipes: a keyed hash that only this user can make.
+"""The mark of a user's own recipes and places: a keyed hash that only this user can make.
 
 Files of a folder that was unpacked or downloaded belong to the user, too, so that owner and
 permissions cannot tell what the user has made. The key is a file that no archive brings along.
@@ -6,6 +6,7 @@ permissions cannot tell what the user has made. The key is a file that no archiv
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import stat
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.engine.own import make_folder
 
@@ -135,3 +137,42 @@ def why_foreign(file: Path) -> str | None:
     if mode & others:
         return f"others may write to it (mode {mode:o})"
     return None
+
+
+# -- places outside of a study's folder ------------------------------------------------------------
+
+
+def places_outside(head: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's head names outside of the study's folder, by the argument that gives it."""
+    options = head.get("options") or {}
+    loggers = [each for each in head.get("loggers") or () if ":" in each]
+    named = {
+        "checkpoints": head.get("checkpoints"),
+        "address": options.get("address"),
+        "loggers": loggers,
+        "profile": head.get("profile"),
+    }
+    return {name: place for name, place in named.items() if place}
+
+
+def places_mark(head: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """The user's mark of the places that the head names, for the study in this folder alone."""
+    key = make_key()
+    if key.secret is None or not places_outside(head):
+        return {}
+    return {key.name: key.mark(_places(head, folder), MADE)}
+
+
+def are_own_places(head: Mapping[str, Any], folder: Path) -> bool:
+    """Whether the user's own run named these places, of a study in this folder."""
+    marks = head.get("marks")
+    if not isinstance(marks, dict):
+        return False
+    marks = {name: each for name, each in marks.items() if isinstance(each, str)}
+    return read_key().standing(_places(head, folder), marks) is not None
+
+
+def _places(head: Mapping[str, Any], folder: Path) -> bytes:
+    """What is marked. With the folder, as a head may have been copied from another study."""
+    said = {"folder": str(folder.resolve()), **places_outside(head)}
+    return b"places\0" + json.dumps(said, sort_keys=True).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -13,6 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.engine.files import write_durably
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import (
+    NotPlainFile,
+    TooLarge,
+    names_in,
+    read_file,
+    remove_file,
+)
 from shoal.study.code import manifest as manifests
 from shoal.study.code.files import code_name, describe_recipe, sha256
 from shoal.study.code.manifest import (
@@ -33,6 +41,7 @@ from shoal.train.recipe.stored.texts import RECIPE, Text
 if TYPE_CHECKING:
     from shoal.train.recipe.recipe import Recipe
 
+_PICKLE = re.compile(r"[0-9a-f]{16}\.pkl")  # what Shoal stores a pickle as
 FORMER = "recipe.pkl"  # in the study's folder: what earlier versions of Shoal stored
 
 
@@ -54,11 +63,12 @@ def save(folder: Folder, recipe: Recipe) -> dict[str, Any]:
     except NotPlain as error:
         files, manifest = _as_pickle(name, recipe, blob, str(error))
     for path, content in files.items():
-        _put(place / path, content)
+        _put(place / path, content, folder.path)
     _write(manifests.new(place, manifest))
-    for old in (folder.path / FORMER, *place.glob("*.pkl")):
+    pickles = [name for name in names_in(place, folder.path) if _PICKLE.fullmatch(name)]
+    for old in (folder.path / FORMER, *(place / name for name in pickles)):
         if old.name not in files:
-            old.unlink(missing_ok=True)
+            remove_file(old, folder.path)
     found: dict[str, Any] = {"stored": manifest.kind}
     if manifest.why is not None:
         found["why"] = manifest.why
@@ -83,10 +93,12 @@ def _pickled(name: str, recipe: Recipe) -> bytes:
         ) from error
 
 
-def _put(target: Path, content: bytes) -> None:
-    if not target.exists() or target.read_bytes() != content:
-        make_folder(target.parent)
-        write_durably(target, content)
+def _put(target: Path, content: bytes, root: Path) -> None:
+    with suppress(FileNotFoundError, NotPlainFile, TooLarge):
+        if read_file(target, len(content), root) == content:
+            return
+    make_folder(target.parent, root)
+    write_durably(target, content, root)
 
 
 def _write(kept: StoredRecipe) -> None:
@@ -103,7 +115,7 @@ def _write(kept: StoredRecipe) -> None:
             "--trust: mend this, or set XDG_STATE_HOME to a folder that stays",
             stacklevel=2,
         )
-    make_folder(kept.place)
+    make_folder(kept.place, kept.place.parent)
     kept.write(key, MADE)
 
 

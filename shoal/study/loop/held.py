@@ -13,6 +13,7 @@ from shoal.engine.journal import Journal, Line, replay
 from shoal.policy import Fifo
 from shoal.profile.measure import believe
 from shoal.study.code.files import function_in
+from shoal.study.code.mark import places_mark
 from shoal.study.code.saving import save
 from shoal.study.folder import last_head
 from shoal.study.head import Deciders, Head, check_same, head
@@ -76,7 +77,7 @@ class HeldStudy:
         folder.make()
         with ExitStack() as opened:
             opened.enter_context(folder.lock())
-            if self._run == 0 or folder.journal.stat().st_size != self._size:
+            if self._run == 0 or folder.size() != self._size:
                 self._read()
             self._lock = opened.pop_all()
         folder.live = self.state
@@ -87,7 +88,7 @@ class HeldStudy:
             return
         folder = self.setup.folder
         self._log.close()
-        self._size = folder.journal.stat().st_size
+        self._size = folder.size()
         folder.live = None
         self._lock.close()
         self._lock = None
@@ -117,8 +118,7 @@ class HeldStudy:
             return
         paths, entries = answers(inbox, self.state, meaning(self.setup))
         self.note(entries)
-        for path in paths:
-            path.unlink(missing_ok=True)
+        inbox.remove(paths)
 
     def _read(self) -> None:
         """Read the journal; a run begins, unless this loop's is the newest there."""
@@ -144,6 +144,7 @@ class HeldStudy:
         searcher = with_own_draws(setup, searcher)
         data = data_of(setup.recipe)
         now = _head(setup, data, Deciders(searcher, Fifo(), Options()), before)
+        now["marks"] = places_mark(now, setup.folder.path)
         check_same(before, now, self.state)
         now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
         self._asking = Asking(searcher)

@@ -13,6 +13,7 @@ from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, replay
+from shoal.engine.plain_files import is_there
 from shoal.search.space import value_of
 from shoal.study.folder import StudyBusy, StudyError
 from shoal.study.inbox import Inbox, Note, answers
@@ -54,7 +55,7 @@ def enqueue(
     def asked(names: Names) -> Note:
         return {"add": _free(names, "added"), **said}
 
-    begun = setup.folder.live is not None or setup.folder.journal.exists()
+    begun = setup.folder.live is not None or is_there(setup.folder.journal)
     if trains_itself(setup) and not begun:
         return TrialId(_leave_first(setup, asked)["add"])
     return TrialId(_ask(setup, asked)["add"])
@@ -138,8 +139,7 @@ def take(setup: Setup) -> bool:
     paths, entries = answers(inbox, replay(lines), meaning(setup))
     # A note that asks for an end, or for slots, was for a run that is over.
     _write(setup, [entry for entry in entries if not isinstance(entry, Commanded)])
-    for path in paths:
-        path.unlink(missing_ok=True)
+    inbox.remove(paths)
     return True
 
 

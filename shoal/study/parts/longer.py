@@ -8,6 +8,7 @@ from shoal.core.event import Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
+from shoal.engine.plain_files import remove_file
 from shoal.study.folder import StudyError
 from shoal.study.setup import Setup
 from shoal.train.lane.checkpoint import Checkpoints
@@ -118,4 +119,4 @@ def forget_tracebacks(setup: Setup, trials: Sequence[Trial]) -> None:
     """Delete the tracebacks of trials that are tried again."""
     for trial in trials:
         place = setup.folder.path / "trials" / trial.id / "error.txt"
-        place.unlink(missing_ok=True)
+        remove_file(place, setup.folder.path)

@@ -10,7 +10,8 @@ from typing import Any
 from shoal.core.event import Entry
 from shoal.core.state import State
 from shoal.core.trial import Seconds
-from shoal.engine.files import replaced
+from shoal.engine.files import write_whole
+from shoal.engine.plain_files import remove_file
 
 # Between two writings. The journal says nothing of slots that wait, or that fall silent.
 EVERY: Seconds = 3.0
@@ -49,7 +50,7 @@ class SlotBoard:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._path.unlink(missing_ok=True)
+        remove_file(self._path)
 
     def _write_on(self) -> None:
         while not self._over.is_set():
@@ -62,8 +63,7 @@ class SlotBoard:
         if self._size is not None:
             size = self._size()
             found |= {"asked": size.asked, "room": size.room}
-        with replaced(self._path) as beside:
-            beside.write_text(json.dumps(found))
+        write_whole(self._path, json.dumps(found).encode())
 
     def _slots(self) -> list[dict[str, Any]]:
         """The slots, in the order in which they came."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.core.ports import Searcher
 from shoal.engine.files import whole
+from shoal.engine.plain_files import check_plain, is_there
 from shoal.reporting.live.progress import Progress
 from shoal.reporting.optuna_log import OptunaLog
 from shoal.search import nested
@@ -30,9 +31,11 @@ def optuna_log(
 ) -> list[OptunaLog]:
     """Optuna's journal of the study, if wanted, or if there is one in its folder already."""
     place = setup.folder.path / "optuna.log"
-    if not wanted and not place.exists():
+    if not wanted and not is_there(place):
         return []
-    if not isinstance(wanted, bool):
+    if isinstance(wanted, bool):
+        check_plain(place)
+    else:
         place = whole(wanted)
     name = setup.folder.path.name
     epochs = _epochs(searcher)

@@ -1,11 +1,11 @@
 """Whether a process is at work on a study: its journal alone cannot tell."""
 
 import platform
-from contextlib import suppress
 from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.lock import is_released
+from shoal.engine.plain_files import is_there, read_file, status_of
 from shoal.engine.process import lives
 from shoal.engine.small import decoded
 from shoal.study.folder import Folder
@@ -19,7 +19,7 @@ def is_held(folder: Folder) -> bool | None:
     """Whether the process that opened the study last is there; None: that cannot be told."""
     try:
         holder = folder.path / "holder.json"
-        about = decoded(holder.read_bytes(), dict[str, Any])
+        about = decoded(read_file(holder), dict[str, Any])
         process = int(about["pid"])
         if is_released(about):
             return False
@@ -38,8 +38,9 @@ def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
     as `now`. `silent`: seconds since then. `again`: the command that goes on with it.
     """
     heard = [0.0]
-    with suppress(OSError):
-        heard.append(folder.journal.stat().st_mtime)
+    there = status_of(folder.journal)
+    if there is not None:
+        heard.append(there.st_mtime)
     board = folder.slots()
     if board is not None:
         heard.append(board["written"])
@@ -68,4 +69,4 @@ def was_harvested(folder: Folder) -> bool:
     """
     options = folder.head().get("options")
     joined = isinstance(options, dict) and options.get("address") is not None
-    return joined and (folder.path / HARVEST).is_dir()
+    return joined and is_there(folder.path / HARVEST)

@@ -14,7 +14,7 @@ from shoal.core.event import (
 )
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
-from shoal.engine.own import private
+from shoal.engine.plain_files import open_file
 
 # Silent unless the user's program sets logging up.
 LOGGER = logging.getLogger("shoal")
@@ -59,7 +59,7 @@ class Log:
     def close(self) -> None:
         """Write what waits."""
         if self._waiting:
-            with open(self.file, "a", opener=private) as log:
+            with open_file(self.file, "a") as log:
                 log.writelines(self._waiting)
         self._waiting = []
 

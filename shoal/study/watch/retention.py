@@ -77,13 +77,14 @@ class Retention:
     def restore(self, lines: Iterable[Line]) -> None:
         """Learn from the journal what is kept, and delete the states that no entry names.
 
-        There are such states if a crash came between writing a state and its entry.
+        There are such states if a crash came between writing a state and its entry. Those of
+        trials that the study does not know are not its own, and stay.
         """
         self.learn(lines)
         for name in self.vault.names():
             if self._uses[name]:
                 self._measure(name)
-            else:
+            elif name.partition("/")[0] in self._configs:
                 self.vault.delete(name)
 
     def learn(self, lines: Iterable[Line]) -> None:

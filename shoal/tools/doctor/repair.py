@@ -28,6 +28,7 @@ def repaired(directory: Path) -> dict[str, Any]:
         "lines": mended.lines,
         "doubled": mended.doubled,
         "cut": mended.cut,
+        "restored": mended.restored,
         "why": mended.why,
         "copy": str(mended.copy) if mended.copy else None,
         "forgotten_run": forgotten,
@@ -61,6 +62,11 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if found["copy"] is None:
         yield f"the journal is sound: {plural(found['lines'], 'line')}"
     else:
+        if found["restored"]:
+            yield (
+                f"{plural(found['restored'], 'line')} in which a bit had turned, as before: "
+                "nothing is lost by it"
+            )
         if found["doubled"]:
             yield f"{plural(found['doubled'], 'doubled line')} left out: nothing is lost by it"
         if found["cut"]:

@@ -19,6 +19,7 @@ from filelock import Timeout
 
 import shoal
 from shoal.engine.own import lock_file, own_folder
+from shoal.engine.plain_files import open_file
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.head import RayHead
 from shoal.harvest.observer import Observer
@@ -231,6 +232,7 @@ def _gone_on(
         )
     # If the recipe is refused, that is said before any pilot starts.
     _check_kind(study, given["policy"])
+    study.folder.check_places(former, "address")  # it gets another one
     deciders = rebuild(former)
     threads = given["threads"] or deciders.options.threads
     policy = given["policy"] or deciders.policy
@@ -333,7 +335,7 @@ def _teller(log: Path) -> Callable[[str], None]:
     """Says what is done, on the screen and in the log."""
 
     def say(text: str) -> None:
-        with log.open("a") as file:
+        with open_file(log, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
         typer.echo(f"harvest  {text}", err=True)
 

@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from threading import Lock, Thread
 from typing import IO
 
-from shoal.engine.printed import PrintedLog
+from shoal.engine.printed import PrintedLog, study_of
 
 # Characters of a line that are read at once; lines that wait to be looked at; lines of an error.
 LONGEST, WAITING, SHOWN = 65_536, 1_000, 20
@@ -28,7 +28,7 @@ class OutputLog:
     """What a process prints: in files, and the newest lines in memory."""
 
     def __init__(self, place: Path | None) -> None:
-        self._file = None if place is None else PrintedLog(place)
+        self._file = None if place is None else PrintedLog(place, study_of(place))
         self._lock = Lock()
         self.newest: deque[str] = deque(maxlen=SHOWN)
         self.errors: deque[str] = deque(maxlen=SHOWN)  # of them, those of its stderr

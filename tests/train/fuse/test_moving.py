@@ -188,8 +188,8 @@ def test_unusual_states_are_kept_to_the_last_bit(durable: bool, tmp_path: Path) 
     state = one.state()
     if durable:
         vault = Checkpoints(tmp_path, 1)
-        vault.save("a/1.pt", state)
-        state = vault.load("a/1.pt")
+        vault.save("a/000001-1.pt", state)
+        state = vault.load("a/000001-1.pt")
     other.load(state)
     for name in ("weight", "turned", "eighth", "count"):
         a, b = getattr(one.model, name), getattr(other.model, name)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from train_kit import Small, blobs, go, planned, station, trial
 
+from shoal.engine.plain_files import open_file
 from shoal.train.lane.checkpoint import SMALL, Checkpoints, Damaged, StaleRun, folder
 from shoal.train.tools.verify import compare
 
@@ -74,15 +75,15 @@ def test_a_state_comes_back_as_it_was(place: str) -> None:
             "x": np.array([1, 0, 1], dtype=dtype),
             "scalar": np.array(1, dtype=dtype),
         }
-        vault.save("b/x.pt", state)
-        assert compare(vault.load("b/x.pt"), state).equal, dtype
-    assert Checkpoints(place, 1).names() == ("a/000001-1.pt", "b/x.pt")
+        vault.save("b/000002-1.pt", state)
+        assert compare(vault.load("b/000002-1.pt"), state).equal, dtype
+    assert Checkpoints(place, 1).names() == ("a/000001-1.pt", "b/000002-1.pt")
     assert vault.size("a/000001-1.pt") > 24
-    vault.delete("b/x.pt")
-    vault.delete("b/x.pt")
+    vault.delete("b/000002-1.pt")
+    vault.delete("b/000002-1.pt")
     assert vault.names() == ("a/000001-1.pt",)
     with pytest.raises(FileNotFoundError):
-        vault.load("b/x.pt")
+        vault.load("b/000002-1.pt")
 
 
 def test_an_empty_place_has_no_names(place: str) -> None:
@@ -118,11 +119,11 @@ class _Evil:
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     vault = Checkpoints(tmp_path, 1)
-    vault.save("a/1.pt", STATE)
-    file = tmp_path / "a/1.pt"
+    vault.save("a/000001-1.pt", STATE)
+    file = tmp_path / "a/000001-1.pt"
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(Damaged, match="cannot be read"):
-        vault.load("a/1.pt")
+        vault.load("a/000001-1.pt")
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -130,34 +131,34 @@ def test_a_crash_before_the_rename_leaves_the_former_file(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = Checkpoints(tmp_path, 1)
-    vault.save("a/1.pt", STATE)
+    vault.save("a/000001-1.pt", STATE)
 
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, crash)
         with pytest.raises(KeyboardInterrupt):
-            vault.save("a/1.pt", {"other": 1})
-    assert compare(vault.load("a/1.pt"), STATE).equal
-    assert [file.name for file in (tmp_path / "a").iterdir()] == ["1.pt"]
+            vault.save("a/000001-1.pt", {"other": 1})
+    assert compare(vault.load("a/000001-1.pt"), STATE).equal
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["000001-1.pt"]
 
 
 def test_a_kill_before_the_rename_leaves_the_former_file(tmp_path: Path) -> None:
     vault = Checkpoints(tmp_path, 1)
-    vault.save("a/1.pt", STATE)
+    vault.save("a/000001-1.pt", STATE)
     code = f"""
 import os
 from shoal.train.lane.checkpoint import Checkpoints
-os.replace = lambda *_: os._exit(9)
-Checkpoints({str(tmp_path)!r}, 1).save("a/1.pt", {{"other": 1}})
+os.replace = lambda *_, **__: os._exit(9)
+Checkpoints({str(tmp_path)!r}, 1).save("a/000001-1.pt", {{"other": 1}})
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     assert len(list((tmp_path / "a").iterdir())) == 2
-    assert compare(vault.load("a/1.pt"), STATE).equal
-    assert vault.names() == ("a/1.pt",)
+    assert compare(vault.load("a/000001-1.pt"), STATE).equal
+    assert vault.names() == ("a/000001-1.pt",)
     Checkpoints(tmp_path, 2).mark()  # the next run clears the rest away
-    assert [file.name for file in (tmp_path / "a").iterdir()] == ["1.pt"]
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["000001-1.pt"]
 
 
 def test_the_file_is_synced_before_its_name_and_its_folder_after(
@@ -179,28 +180,33 @@ def test_the_file_is_synced_before_its_name_and_its_folder_after(
         ),
     )
     monkeypatch.setattr(
-        os, "replace", lambda a, b: (done.append("replace"), replace(a, b))
+        os,
+        "replace",
+        lambda a, b, **how: (done.append("replace"), replace(a, b, **how)),
     )
-    Checkpoints(tmp_path, 1).save("a/1.pt", STATE)
+    Checkpoints(tmp_path, 1).save("a/000001-1.pt", STATE)
     assert done == ["file", "replace", "folder"]
 
 
 def test_a_run_that_was_overtaken_writes_nothing(place: str) -> None:
     old, new = Checkpoints(place, 1), Checkpoints(place, 2)
     old.mark()
-    old.save("a/1.pt", STATE)
+    old.save("a/000001-1.pt", STATE)
     new.mark()
     for act in (
-        lambda: old.save("a/2.pt", STATE),
-        lambda: old.delete("a/1.pt"),
+        lambda: old.save("a/000002-1.pt", STATE),
+        lambda: old.delete("a/000001-1.pt"),
         old.mark,
     ):
         with pytest.raises(
             StaleRun, match="run 2 of the study has begun; run 1 may write nothing"
         ):
             act()
-    assert new.names() == ("a/1.pt",) and compare(old.load("a/1.pt"), STATE).equal
-    new.save("a/2.pt", STATE)
+    assert (
+        new.names() == ("a/000001-1.pt",)
+        and compare(old.load("a/000001-1.pt"), STATE).equal
+    )
+    new.save("a/000002-1.pt", STATE)
 
 
 def test_a_run_overtaken_while_it_writes_is_refused_too(
@@ -214,7 +220,7 @@ def test_a_run_overtaken_while_it_writes_is_refused_too(
 
     monkeypatch.setattr(torch, "save", slow)
     with pytest.raises(StaleRun):
-        old.save("a/1.pt", STATE)
+        old.save("a/000001-1.pt", STATE)
     assert old.names() == ()
 
 
@@ -231,24 +237,24 @@ def test_a_full_disk_comes_through_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vault = Checkpoints(tmp_path, 1)
-    vault.save("a/1.pt", STATE)
+    vault.save("a/000001-1.pt", STATE)
 
-    def full(path: str, mode: str, **how: Any) -> Any:
-        return open("/dev/full" if mode == "wb" else path, mode)
+    def full(path: Path, mode: str = "rb", root: Path | None = None) -> Any:
+        return open("/dev/full", "wb") if mode == "xb" else open_file(path, mode, root)
 
-    monkeypatch.setattr(folder, "open", full, raising=False)
+    monkeypatch.setattr(folder, "open_file", full)
     for size in (10, 10**6):
         with pytest.raises(OSError) as raised:
-            vault.save("a/1.pt", {"x": np.zeros(size)})
+            vault.save("a/000001-1.pt", {"x": np.zeros(size)})
         assert raised.value.errno == errno.ENOSPC
-    assert compare(vault.load("a/1.pt"), STATE).equal
+    assert compare(vault.load("a/000001-1.pt"), STATE).equal
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs file permissions")
 def test_a_folder_that_cannot_be_written_comes_through_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "v").write_text("a file, where a folder is needed")
     with pytest.raises(OSError):
-        Checkpoints(tmp_path / "v", 1).save("a/1.pt", STATE)
+        Checkpoints(tmp_path / "v", 1).save("a/000001-1.pt", STATE)
 
 
 # -- states that share a file ------------------------------------------------------------------
@@ -300,15 +306,15 @@ def test_anybody_can_unpack_a_file_of_several_states(tmp_path: Path) -> None:
 
 def test_a_state_alone_or_large_has_a_file_of_its_own(tmp_path: Path) -> None:
     vault = Checkpoints(tmp_path, 1, together=True)
-    vault.save("a/1.pt", of(1))
-    vault.save("b/1.pt", of(2, SMALL))
-    assert [path.name for path in tmp_path.rglob("*.*")] == ["1.pt"]
+    vault.save("a/000001-1.pt", of(1))
+    vault.save("b/000001-1.pt", of(2, SMALL))
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["000001-1.pt"]
     vault.commit()
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")} == {
-        "a/1.pt",
-        "b/1.pt",
+        "a/000001-1.pt",
+        "b/000001-1.pt",
     }
-    assert vault.load("a/1.pt")["n"] == 1
+    assert vault.load("a/000001-1.pt")["n"] == 1
 
 
 def test_what_is_deleted_goes_with_the_next_sweep(place: str) -> None:
@@ -325,7 +331,7 @@ def test_what_is_deleted_goes_with_the_next_sweep(place: str) -> None:
     with pytest.raises(FileNotFoundError):
         after.load(names[0])
     vault.delete(names[3])
-    vault.delete("gone/1.pt")
+    vault.delete("gone/000001-1.pt")
     vault.sweep()
     assert after.names() == ()
     assert Checkpoints(place, 1)._place.names() == []
@@ -363,7 +369,7 @@ def test_an_overtaken_run_commits_and_sweeps_nothing(place: str) -> None:
     vault, names = grouped(place, 3)
     vault.commit()
     vault.delete(names[0])
-    vault.save("x/1.pt", of(1))
+    vault.save("x/000001-1.pt", of(1))
     Checkpoints(place, 2).mark()
     with pytest.raises(StaleRun):
         vault.commit()

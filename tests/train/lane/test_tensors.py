@@ -62,8 +62,8 @@ def test_sparse_buffers_are_trained_kept_and_moved(layout: str, tmp_path: Path) 
     first = station(Sparse(), data)
     visits = go(first, what, planned(data, 2)[:2])
     vault = Checkpoints(tmp_path, 1)
-    vault.save("a/1.pt", first.state(what.id))
-    for source in (copied(first.state(what.id)), vault.load("a/1.pt")):
+    vault.save("a/000001-1.pt", first.state(what.id))
+    for source in (copied(first.state(what.id)), vault.load("a/000001-1.pt")):
         second = station(Sparse(), data)
         go(second, what, planned(data, 2)[2:], visits, source=source)
         assert not list(differences(expected, second.state(what.id)))

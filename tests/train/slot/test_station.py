@@ -533,7 +533,7 @@ def test_storage_and_data_are_the_studys(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         drive(
             station(Small(), data, Checkpoints(tmp_path / "x", 1)).train(
-                unit(trial(), (FIRST,), FIRST, source="a/1.pt")
+                unit(trial(), (FIRST,), FIRST, source="a/000001-1.pt")
             )
         )
 

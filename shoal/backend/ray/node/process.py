@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.core.cluster import GiB
-from shoal.engine.printed import PrintedLog
+from shoal.engine.printed import PrintedLog, study_of
 from shoal.train.recipe.unit import DeviceLost
 
 # What a call returns below 100 kB travels inside its answer, to the driver. Filled up beyond that,
@@ -94,7 +94,7 @@ class Prints(io.TextIOBase):
         """Write there from now on; None: nowhere."""
         self._log = None
         if path is not None:
-            self._log = self._logs.setdefault(path, PrintedLog(path))
+            self._log = self._logs.setdefault(path, PrintedLog(path, study_of(path)))
 
     def close_all(self) -> None:
         """What was written is in its files; from now on nothing is."""
