@@ -8,12 +8,13 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from shoal.search.space import dimensions, is_domain
 from shoal.train.function.process import TrialProcess
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.talk import TrialContext, Values, report, restore
@@ -24,6 +25,28 @@ SCRIPT = 2**20  # bytes of a file that may be a script; programs and data are la
 
 FOLDER = "checkpoint"  # the placeholder of a trial's folder
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+# What runs text that it gets as code: after an option, or all that follows.
+_SHELLS = r"(ba|da|a|z|k|mk|c|tc|fi|rba)?sh|python[\d.]*|perl|su|runuser|busybox"
+_SHELL = re.compile(_SHELLS)
+_INTERPRETER = re.compile(
+    _SHELLS
+    + r"|pypy[\d.]*|ruby|node|nodejs|bun|deno|php|lua|Rscript|R|julia|osascript|script"
+    r"|flock|cmd(\.exe)?|powershell(\.exe)?|pwsh"
+)
+_WITH_NAMES = {"su", "runuser", "script", "flock", "busybox"}  # before their -c
+_CODE = re.compile(
+    r"-\w*[cCeEpr]|--(command|eval|print|session-command)|-[Cc]ommand|/[cCkK]|eval"
+)
+_WITH_WORD = {"-o", "-O", "+O", "+o", "-W", "-X", "--rcfile", "--init-file"}
+_JOINERS = {"eval", "ssh", "rsh", "parallel", "watch", "sed", "awk", "gawk", "mawk"}
+_BEFORE_PROGRAM = re.compile(
+    r"env|exec|command|nohup|nice|ionice|time|timeout|stdbuf|setsid|taskset|numactl|sudo|srun"
+    r"|mpirun|mpiexec|xargs|-.*|\w+=.*|\d+[smhd]?"
+)
+# A word that had to be quoted may be code of a program that nobody here knows.
+_QUOTED = re.compile(r"[\s;&|<>`$()'\"\\]")
+_PLAIN = re.compile(r"[\w.,:/@%+=~-]*")
+_SWITCH = re.compile(r"--?[A-Za-z][\w-]*")
 _PAIR = re.compile(r"([A-Za-z_][\w./-]*)=(\S+)")
 
 
@@ -63,7 +86,11 @@ class CommandRecipe(FunctionRecipe):
         return set(_PLACE.findall(" ".join(self.words))) - {FOLDER}
 
     def check(self, space: Mapping[str, Any] | None) -> None:
-        """Raise ValueError if a placeholder and the space do not fit, or there is no program."""
+        """Raise ValueError if a placeholder and the space do not fit, or there is no program.
+
+        Nor may a value become code, or an option that the space does not call a switch.
+        """
+        _check_code(self.words)
         program = self.words[0]
         if not _PLACE.search(program) and not shutil.which(program):
             raise ValueError(f"there is no program {program!r} to run")
@@ -80,6 +107,19 @@ class CommandRecipe(FunctionRecipe):
                 + " ".join(f"{{{name}}}" for name in unused)
                 + " where it belongs"
             )
+        for name, domain in dimensions(space):
+            if is_domain(domain):
+                values = getattr(domain, "values", ())
+            else:
+                values = (domain,)
+            for value in values:
+                self.check_values({name: value})
+
+    def check_values(self, config: Mapping[str, Any]) -> None:
+        """Raise ValueError if a value of a configuration cannot stand where the command has it."""
+        for word in self.words:
+            for name in _names(word) & config.keys():
+                _check_filled(word, name, config[name])
 
     def run(self, context: TrialContext) -> None:
         """Run the command to its end; each line of scores is a report.
@@ -88,6 +128,8 @@ class CommandRecipe(FunctionRecipe):
             RuntimeError: it failed, or printed no scores.
         """
         with _folder(context.scratch) as folder:
+            _check_code(self.words)
+            self.check_values(context.chosen)
             words = _arguments(self.words, context.chosen, folder)
             place = self.folder if Path(self.folder).is_dir() else None
             variables = _variables(context, folder)
@@ -97,6 +139,110 @@ class CommandRecipe(FunctionRecipe):
                 _check_end(process, reports or context.restored)
             finally:
                 process.stop()
+
+
+def _names(word: str) -> set[str]:
+    """The names in braces that a configuration gives a value."""
+    return set(_PLACE.findall(word)) - {FOLDER}
+
+
+def _check_code(words: Sequence[str]) -> None:
+    """Raise ValueError if a value would be run as code, or say which program runs."""
+    code = set(_code_words(words))
+    first = _program_place(words)
+    for place, word in enumerate(words):
+        names = sorted(_names(word))
+        if not names:
+            continue
+        if place in code:
+            raise ValueError(
+                f"the command has {{{names[0]}}} within {word!r:.80}, which runs as code, and a "
+                "value could be any code: pass it as an argument, as in "
+                f"sh -c 'python t.py \"$1\"' sh {{{names[0]}}}, or by the environment, as in "
+                f"env VALUE={{{names[0]}}} sh -c 'python t.py \"$VALUE\"'"
+            )
+        if place == first and _PLACE.match(word):
+            raise ValueError(
+                f"the value {{{names[0]}}} would say which program the command runs: name the "
+                "program, and give it values as arguments"
+            )
+
+
+def _program_place(words: Sequence[str]) -> int:
+    """The place of the program among the words, behind those that prepare for it, as env does."""
+    for place, word in enumerate(words):
+        if not _BEFORE_PROGRAM.fullmatch(Path(word).name):
+            return place
+    return 0
+
+
+def _code_words(words: Sequence[str]) -> Iterator[int]:
+    """The places of the words that are run as code, as far as the programs are known."""
+    first = _program_place(words)
+    for place, word in enumerate(words):
+        name = Path(word).name
+        if name.startswith(("-S", "--split-string")) and place < first:  # of env
+            yield from (place, place + 1)
+        elif place == first and name in _JOINERS:
+            yield from range(place + 1, len(words))
+        elif place == first and _INTERPRETER.fullmatch(name):
+            yield from _code_of(words, place, name not in _WITH_NAMES)
+        elif _SHELL.fullmatch(name):
+            yield from _code_of(words, place, False)
+
+
+def _code_of(words: Sequence[str], program: int, options: bool) -> Iterator[int]:
+    """The places of the words that this interpreter runs as code.
+
+    Its arguments begin with the first word that is no option, a file, or behind the code.
+    `options`: whether its other options count as code, too.
+    """
+    before = ""
+    for place in range(program + 1, len(words)):
+        word = words[place]
+        if _CODE.fullmatch(before):
+            yield place
+            if word != "--":
+                return
+            continue
+        if word.startswith(("-", "+")) or before in _WITH_WORD:
+            if options:
+                yield place
+        elif not _CODE.fullmatch(word) and Path(words[program]).name not in _WITH_NAMES:
+            return
+        before = word
+
+
+def _check_filled(word: str, name: str, value: Any) -> None:
+    """Raise ValueError if this value in this word is not what the command's author meant.
+
+    Numbers can stand anywhere. A text may not bring what a shell acts upon into a word that had to
+    be quoted, and begins no option unless it is a plain switch, such as --nesterov.
+    """
+    if isinstance(value, int | float):
+        return
+    text = str(value)
+    if _QUOTED.search(_PLACE.sub("", word)) and not _PLAIN.fullmatch(text):
+        raise ValueError(
+            f"the value {text!r:.80} of {name} cannot stand within {word!r:.80}, which may be "
+            f"code: make {{{name}}} an argument of its own, or leave out all but letters, digits "
+            "and . , : / @ % + = ~ -"
+        )
+    option = text.startswith("-") and word.startswith(f"{{{name}}}")
+    if option and not _SWITCH.fullmatch(text) and not _is_number(text):
+        raise ValueError(
+            f"the value {text!r:.80} of {name} would be taken for an option: write "
+            f"--{name}={{{name}}} in the command, so that it is the value of one"
+        )
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text says a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _told(process: TrialProcess, folder: Path) -> int:

@@ -90,6 +90,7 @@ def _check_lacks(
 ) -> None:
     """Raise ValueError if keys are missing."""
     if isinstance(recipe, CommandRecipe):
+        recipe.check_values(config)
         lacks = sorted(recipe.placeholders - config.keys())
     if lacks:
         name = getattr(recipe, "name", None) or type(recipe).__name__

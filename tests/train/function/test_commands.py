@@ -1,6 +1,7 @@
 """Command lines as trials."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from shoal.cli import app
 from shoal.engine import printed
 from shoal.study.folder import StudyError
 from shoal.train.function import process
-from shoal.train.function.command import scores
+from shoal.train.function.command import CommandRecipe, scores
 
 PROGRAM = """
 import os, sys
@@ -164,8 +165,117 @@ def test_what_is_wrong_is_said_first(tmp_path: Path, text: str, why: str) -> Non
     assert not (tmp_path / "s" / "journal.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sh -c 'echo loss={lr}'",
+        "sh -c {lr}",
+        "/bin/bash -lc 'echo loss={lr}'",
+        "bash -o pipefail -c 'echo loss={lr}'",
+        "bash -c -- 'echo loss={lr}'",
+        'bash -c "echo loss={lr} {checkpoint}"',
+        "env A=1 timeout 5m bash --norc -ec 'echo loss={lr}'",
+        "env -S 'echo loss={lr}'",
+        "nice -n 5 python3.11 -c 'print({lr})'",
+        "python -W ignore -cprint({lr})",
+        "python -c 'print(1)' -c '{lr}' sh -c 'echo {lr}'",
+        "perl -ne 'print {lr}'",
+        "node --eval=f({lr})",
+        "xargs -n 1 sh -c 'echo loss={lr}'",
+        "docker run image sh -c 'echo loss={lr}'",
+        "ssh host python t.py --lr {lr}",
+        "ssh host 'python t.py --lr {lr}'",
+        "su bob -c 'echo loss={lr}'",
+        "sed s/lr/{lr}/ config.yaml",
+        "awk 'BEGIN {{ print {lr} }}'",
+    ],
+)
+def test_values_are_no_code(tmp_path: Path, text: str) -> None:
+    """Refused before any work, whatever the values are; the remedies that are named work."""
+    with pytest.raises(StudyError, match="runs as code") as caught:
+        made(tmp_path, text, [0.1]).optimize(progress=False)
+    assert "\n" not in str(caught.value)
+    assert "as in sh -c 'python t.py \"$1\"' sh {lr}" in str(caught.value)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["{lr}", "{lr}.sh x", "env A=1 {lr} x", "env {lr}=1 x"]
+)
+def test_a_value_is_not_the_program(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StudyError, match="would say which program"):
+        made(tmp_path, text, ["x"]).optimize(progress=False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs sh")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sh -c 'echo loss=${#1}' sh {lr}",
+        "env VALUE={lr} sh -c 'echo loss=${#VALUE}'",
+        "sh -c 'echo x > {checkpoint}/x; echo loss=${#1}' sh {lr}",
+    ],
+)
+def test_values_reach_a_shell_as_arguments_and_variables(
+    tmp_path: Path, text: str
+) -> None:
+    mark = tmp_path / "HACKED"
+    bad = f"$(touch {mark})';touch {mark};`touch {mark}`"
+    study = made(tmp_path, text, [bad])
+    study.optimize(progress=False)
+    assert study.trials[0].value == len(bad), study.trials[0].status
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "why"),
+    [
+        ("echo {lr}", "--exec=sh x", "would be taken for an option: write --lr={lr}"),
+        ("echo {lr}", "-c import os", "would be taken for an option"),
+        ("echo {lr}x", "--a=b", "would be taken for an option"),
+        ("runner 'train {lr}'", "1; rm x", "cannot stand within 'train {lr}'"),
+        ("""runner '{"lr": "{lr}"}'""", '","x":"', "cannot stand within"),
+        ("echo {lr}", "--nesterov", None),
+        ("echo {lr}", "-1e-3", None),
+        ("echo {lr}", -0.1, None),
+        ("echo --lr={lr}", "-c import os; x", None),
+        ("echo '/My Runs/{lr}'", "adam-0.1", None),
+        ("""echo '{"lr": {lr}}'""", -1e-9, None),
+        ("python t.py -c {lr}", "a b", None),
+        ("python t.py --level node -lr {lr}", "x y", None),
+        ("python -m train eval --lr {lr} --shell bash", "x y", None),
+    ],
+)
+def test_texts_are_checked_where_they_stand(text: str, value: Any, why: Any) -> None:
+    """In the space, in a configuration that is added, and before a program begins."""
+    recipe = CommandRecipe(text.replace("runner", "echo").replace("python", "echo"))
+    spaces = [
+        {"lr": shoal.choice([value])},
+        {"lr": value},
+        {"lr": shoal.choice({"a": {}, value: {}})},
+    ]
+    if "python" in text:
+        recipe.words[0] = sys.executable
+    for space in spaces:
+        if why is None:
+            recipe.check(space)
+            recipe.check_values({"lr": value})
+        else:
+            with pytest.raises(ValueError, match=re.escape(why)):
+                recipe.check(space)
+            with pytest.raises(ValueError, match=re.escape(why)):
+                recipe.check_values({"lr": value})
+
+
+def test_added_values_are_checked(tmp_path: Path) -> None:
+    study = made(tmp_path, "echo {lr}", ["x"])
+    with pytest.raises(StudyError, match="would be taken for an option"):
+        study.enqueue({"lr": "--exec=x"})
+
+
 def test_a_command_that_prints_no_scores_fails(tmp_path: Path) -> None:
-    study = made(tmp_path, f"'{sys.executable}' -c 'print({{lr}})'", [0.1])
+    code = "import sys; print(sys.argv[1])"
+    study = made(tmp_path, f"'{sys.executable}' -c '{code}' {{lr}}", [0.1])
     with pytest.raises(StudyError, match="every trial failed|all"):
         study.optimize(progress=False)
     status = study.trials[0].status
