@@ -11,6 +11,20 @@ from shoal.core.trial import Samples, Trial, TrialId
 from shoal.search.space import Config
 
 Widths = tuple[int, int]  # fewest and most slots
+# Trials that are submitted ahead of those under way: at least so many in all, and for each slot.
+AHEAD = 1024
+AHEAD_PER_SLOT = 16
+
+
+def room_ahead(view: View) -> int:
+    """How many trials may be submitted now by a searcher that could submit all at once.
+
+    They come in blocks, so that a search of millions begins at once and takes no room: a new block
+    comes when half of the one before has ended. Up to `AHEAD` trials come at once.
+    """
+    most = max(AHEAD, AHEAD_PER_SLOT * len(view.slots))
+    under_way = len(view.trials)
+    return most - under_way if under_way <= most // 2 else 0
 
 
 def trial_id(index: int, count: int) -> TrialId:
@@ -37,9 +51,10 @@ class Batch:
     """A list of trials to submit in order.
 
     `count`: how many trials. `config`: the configuration of trial number i. `epochs`: how long
-    each trains. `most`: how many may have work left at any time (None: all). `widths`: the fewest
-    and most slots of each (None: one). `priority`: of each (None: 1). `first`: so many were named
-    before there were as many as now; the others are named in the same way.
+    each trains. `most`: how many may have work left at any time (None: as many as `room_ahead`
+    says). `widths`: the fewest and most slots of each (None: one). `priority`: of each (None: 1).
+    `first`: so many were named before there were as many as now; the others are named in the same
+    way.
     """
 
     count: int
@@ -58,12 +73,12 @@ class Batch:
         """
         while came < self.count and self._name(came) in view.known:
             came += 1
-        room = self.count - came
+        room = room_ahead(view)
         if self.most is not None:
             room = min(room, self.most - len(view.trials))
-        if room <= 0:
+        if room <= 0 or came == self.count:
             return Proposal(), came
-        end = came + room
+        end = min(self.count, came + room)
         trials = tuple(self._trial(view, number) for number in range(came, end))
         return Proposal(trials), end
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from shoal.core.plan import Proposal
 from shoal.core.state import View
 from shoal.core.trial import Trial, TrialId
-from shoal.search.batch import Widths
+from shoal.search.batch import Widths, room_ahead
 from shoal.search.draws import (
     SOBOL,
     Draws,
@@ -219,6 +219,8 @@ class _Brackets(Look):
         self._looked = False
         self._waits: dict[TrialId, int] = {}
         self._begun: Numbers = set()
+        # How many trials of each bracket were seen to be known, one after the other.
+        self._known: dict[int, int] = {}
         self._over: Numbers = set()
 
     def due(
@@ -236,8 +238,18 @@ class _Brackets(Look):
         # The number of each bracket's first trial.
         firsts = list(accumulate(sizes, initial=0))
         due: list[Trial] = []
+        room = room_ahead(view)
         for number in self._turns(range(len(brackets)), concurrent):
-            due += self._of_bracket(view, number, brackets[number], firsts[number])
+            bracket = brackets[number]
+            if number in self._begun:
+                due += self._of_bracket(view, number, bracket, firsts[number])
+                continue
+            numbers = range(firsts[number], firsts[number] + bracket[0].trials)
+            new = self._new(view, number, numbers, bracket[0].epochs, room)
+            room -= len(new)
+            due += new
+            if number in self._begun:
+                due += self._of_bracket(view, number, bracket, firsts[number])
         return tuple(due)
 
     def _turns(self, numbers: range, concurrent: bool) -> Iterator[int]:
@@ -256,11 +268,6 @@ class _Brackets(Look):
     ) -> list[Trial]:
         numbers = range(first, first + bracket[0].trials)
         trials = [numbered(i) for i in numbers]
-        if number not in self._begun:
-            new = list(self._new(view, numbers, bracket[0].epochs))
-            if new:
-                return new
-            self._begun.add(number)
         for rung, after in pairwise(bracket):
             alive = self._alive(view, number, trials, rung)
             if not alive:
@@ -276,13 +283,26 @@ class _Brackets(Look):
             self._end(number)
         return []
 
-    def _new(self, view: View, numbers: range, epochs: int) -> Iterator[Trial]:
-        """The trials with these numbers that are not submitted yet."""
-        for number in numbers:
-            trial = numbered(number)
+    def _new(
+        self, view: View, number: int, numbers: range, epochs: int, room: int
+    ) -> list[Trial]:
+        """The next trials of the bracket, whose trials have these numbers, if there is room.
+
+        Once all of them are known, the bracket counts as begun.
+        """
+        came = self._known.get(number, 0)
+        while came < len(numbers) and numbered(numbers[came]) in view.known:
+            came += 1
+        self._known[number] = came
+        if came == len(numbers):
+            self._begun.add(number)
+        new: list[Trial] = []
+        for index in numbers[came : came + max(0, room)]:
+            trial = numbered(index)
             if trial not in view.known:
-                config = self._draws(number)
-                yield new_trial(view, trial, config, epochs, self._widths)
+                config = self._draws(index)
+                new.append(new_trial(view, trial, config, epochs, self._widths))
+        return new
 
     def _alive(
         self, view: View, number: int, trials: Sequence[TrialId], rung: Rung

@@ -1,17 +1,19 @@
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from simkit import SHARDS, started, state_of, study, view_of
 
-from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
+from shoal.core.event import Evaluated, Finished, Joined, Opened, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.state import State, View
 from shoal.core.trial import Trial, TrialId
 from shoal.policy.fifo import Fifo
 from shoal.policy.width.doubling import Width
 from shoal.profile.table import Row, Table
-from shoal.search import Grid, Random, Trace, describe, rebuild
+from shoal.search import Grid, Random, SuccessiveHalving, Trace, describe, rebuild
+from shoal.search.batch import AHEAD
 from shoal.search.space import choice, grid, loguniform, uniform
 from shoal.testing import check_searcher
 
@@ -217,3 +219,49 @@ def test_a_trial_that_a_person_added_is_not_the_searchers() -> None:
     state = started(Trial(TrialId("mine"), 10.0, shards=frozenset(SHARDS)))
     proposal, _ = Grid({"a": grid([1, 2])}, 1).propose(view_of(state), 0)
     assert [t.id for t in proposal.submit] == ["t000", "t001"]
+
+
+MILLIONS: dict[str, Any] = {
+    "grid": lambda: Grid({"a": grid(range(1000)), "b": grid(range(2000))}, 1),
+    "random": lambda: Random({"a": uniform(0, 1)}, 2_000_000, 1),
+    "repetitions": lambda: Random({"a": grid(range(1000))}, 2000, 1),
+    "halving": lambda: SuccessiveHalving(
+        {"a": uniform(0, 1)}, 2_000_000, 9, metric="m"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MILLIONS)
+def test_millions_of_trials_come_in_blocks(name: str) -> None:
+    """None is made before its turn: neither memory nor the first look grow with their number."""
+    tracemalloc.start()
+    searcher = MILLIONS[name]()
+    state = state_of()
+    memory = searcher.start()
+    blocks = []
+    for _ in range(3):
+        proposal, memory = searcher.propose(view_of(state), memory)
+        state = fold(state, [Submitted(trial) for trial in proposal.submit])
+        blocks.append(len(proposal.submit))
+        ended = [*state.trials][: AHEAD // 2]
+        assert searcher.propose(view_of(state), memory)[0].submit == ()
+        state = fold(state, [Evaluated(trial, 1.0, {"m": 0.5}) for trial in ended])
+        state = fold(state, [Finished(trial) for trial in ended])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert blocks == [AHEAD, AHEAD // 2, AHEAD // 2]
+    assert len(state.known) == 2 * AHEAD
+    assert peak < 40e6
+
+
+def test_what_comes_in_blocks_is_what_would_come_at_once() -> None:
+    space = {"a": grid(range(50)), "b": choice({"x": {"c": grid([1, 2])}, "y": None})}
+    size = 50 * 3
+    searcher = Grid(space, 1)
+    configs = [searcher.config(number) for number in range(size)]
+    assert len({tuple(config.items()) for config in configs}) == size
+    first = [configs[149], configs[3], {"a": "another"}, configs[4]]
+    more = Grid(space, 1, first=first)
+    rest = [config for config in configs if config not in first]
+    assert [more.config(number) for number in range(size + 1)] == [*first, *rest]
+    assert len(more.propose(empty(), 0)[0].submit) == size + 1
