@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.core.cluster import SlotId
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -96,12 +96,17 @@ def harvested(
     outcome: OutcomeTally,
     changes: Iterable[WidthChange],
     known: Callable[[], Speeds],
+    head: Mapping[str, Any],
 ) -> Harvest | None:
-    """What was made of slots that came and went; None: they stayed.
+    """What was made of slots that came and went; None: they stayed, or were the study's own.
 
-    `known`: what is known of the trials, which takes a while to look up.
+    `known`: what is known of the trials, which takes a while to look up. `head`: the journal's.
     """
-    if not _came_or_went(chart):
+    options = head.get("options")
+    if isinstance(options, Mapping):
+        if not _lent(options) or not _came_or_went(_by_node(chart, nodes), chart, BACK):
+            return None
+    elif not _came_or_went(chart.spans.values(), chart, 0.0):  # in virtual time
         return None
     speeds = known()
     start = min(span[0] for spans in chart.spans.values() for span in spans)
@@ -122,18 +127,54 @@ def harvested(
     return Harvest(whole, parts, _node_seconds(chart, nodes))
 
 
-def _came_or_went(chart: Chart) -> bool:
-    """Whether slots joined after the first ones of a run, or left for good or for a while."""
+def _lent(options: Mapping[str, Any]) -> bool:
+    """Whether a run's slots are nodes of a cluster that it joined, which may come and go.
+
+    Those that a run starts for itself, and those that a pool lends to each of its studies, are
+    opened and given back as the study or the pool wants: that is no harvest.
+    """
+    address = options.get("address")
+    return isinstance(address, str) and not address.startswith("pool:")
+
+
+def _by_node(chart: Chart, nodes: Mapping[SlotId, str]) -> Iterable[Sequence[Span]]:
+    """When each node had slots: single ones are opened late, die, or are given up by a person."""
+    by_node: dict[str, list[Span]] = {}
+    for slot, spans in chart.spans.items():
+        by_node.setdefault(nodes.get(slot, str(slot)), []).extend(spans)
+    return [_union(spans) for spans in by_node.values()]
+
+
+def _union(spans: Iterable[Span]) -> list[Span]:
+    """The time that any of these covers."""
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _came_or_went(
+    places: Iterable[Sequence[Span]], chart: Chart, slack: Seconds
+) -> bool:
+    """Whether any joined after the first ones of a run, or left, for good or for a while.
+
+    `slack`: seconds within which to come after the first, or to leave before the end, is none.
+    """
+    listed = list(places)
     for begin, end in chart.runs:
         inside = [
-            [span for span in spans if begin <= span[0] < end]
-            for spans in chart.spans.values()
+            [span for span in spans if begin <= span[0] < end] for spans in listed
         ]
-        spans = [each for each in inside if each]
-        first = min((each[0][0] for each in spans), default=end)
-        for each in spans:
+        here = [each for each in inside if each]
+        first = min((each[0][0] for each in here), default=end)
+        for each in here:
             gaps = (after[0] - before[1] for before, after in pairwise(each))
-            if each[0][0] > first or each[-1][1] < end or max(gaps, default=0) > BACK:
+            came = each[0][0] > first + slack
+            went = each[-1][1] < end - slack
+            if came or went or max(gaps, default=0) > BACK:
                 return True
     return False
 
@@ -281,16 +322,7 @@ def _whole(parts: Sequence[Yield], outcome: OutcomeTally, speeds: Speeds) -> Yie
 
 def _node_seconds(chart: Chart, nodes: Mapping[SlotId, str]) -> Seconds:
     """For how long nodes had slots."""
-    by_node: dict[str, list[Span]] = {}
-    for slot, spans in chart.spans.items():
-        by_node.setdefault(nodes.get(slot, str(slot)), []).extend(spans)
-    total = 0.0
-    for spans_there in by_node.values():
-        until = float("-inf")
-        for start, end in sorted(spans_there):
-            total += max(0.0, end - max(start, until))
-            until = max(until, end)
-    return total
+    return sum(end - start for spans in _by_node(chart, nodes) for start, end in spans)
 
 
 # -- the same trials on dedicated slots ------------------------------------------------------------

@@ -165,6 +165,63 @@ def test_idle_slots_are_offered_and_not_used() -> None:
     assert found.whole.reference == pytest.approx(20 * (1 + 0.8 * 2 / 3))
 
 
+def stood(address: str | None, *entries: tuple[float, Entry]) -> list[Line]:
+    """The journal of a real run on slots of its own (None), of a cluster or of a pool."""
+    opened = Opened(1, {}, {"given": SPEEDS, "options": {"address": address}})
+    begin = (0.0, opened), (0.0, Submitted(Trial(A, 1000.0, {}, widths=(1, 3))))
+    return [Line(time, entry) for time, entry in (*begin, *entries)]
+
+
+def at(node: str, *slots: SlotId) -> Joined:
+    return Joined(tuple(Slot(slot, node) for slot in slots))
+
+
+# A second node is there from 100 s to 300 s of 400 s.
+NODES: list[tuple[float, Entry]] = [
+    (0.0, at("n1", W[0])),
+    (0.0, Planned((), (on(A, 1, W[0]),))),
+    (100.0, made(A, 100.0, train=100.0)),
+    (100.0, at("n2", W[1])),
+    (300.0, Left(frozenset({W[1]}))),
+    (400.0, made(A, 300.0, train=300.0)),
+]
+# The second slot of a node is opened 5 s after the first, and dies 100 s before the end.
+OPENED: list[tuple[float, Entry]] = [
+    (0.0, at("n1", W[0])),
+    (0.0, Planned((), (on(A, 1, W[0]),))),
+    (5.0, at("n1", W[1])),
+    (300.0, Left(frozenset({W[1]}), died=True)),
+    (400.0, made(A, 400.0, train=400.0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("address", "entries", "is_one"),
+    [
+        ("auto", NODES, True),
+        ("10.0.0.1:6379", NODES, True),
+        (None, NODES, False),
+        ("pool:/shared/pool", NODES, False),
+        ("auto", OPENED, False),
+        (None, OPENED, False),
+    ],
+)
+def test_only_nodes_of_a_joined_cluster_are_harvested(
+    address: str | None, entries: list[tuple[float, Entry]], is_one: bool
+) -> None:
+    """No U and no share that was lost in other studies, whose slots come and go as they want."""
+    lines = stood(address, *entries)
+    assert (reporting.account(lines).harvest is not None) == is_one
+    said = [
+        line
+        for line in reporting.status_lines(reporting.summary(lines))
+        if line.startswith("harvest")
+    ]
+    assert bool(said) == is_one
+    page = reporting.page(lines, "study")
+    assert ('id="harvest"' in page) == is_one and ("preemption" in page) == is_one
+
+
 def test_slots_that_stay_are_no_harvest() -> None:
     stays = journal(*GROWS[:3], (20.0, made(A, 100.0, train=10.0)))
     assert reporting.account(stays).harvest is None

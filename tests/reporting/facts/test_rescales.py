@@ -120,6 +120,78 @@ def test_a_slot_that_dies_narrows_a_trial() -> None:
     assert found.saved == pytest.approx(100 / 20 - 12)
 
 
+def there_and_back(second: float, wait: float) -> list[tuple[float, Entry]]:
+    """1 -> 2 -> 1 slots, 100 samples at each: at 10, then `second`, then 10 a second.
+
+    Each change takes a second without training; the trial also waits at two slots.
+    """
+    back = Gang((Lane(A, W[:1]),), since=2)
+    at = 21.0 + 100 / second + wait
+    spent = {"train": 100 / second}
+    return [
+        (0.0, Planned((), (NARROW,))),
+        (0.0, made(0.0)),
+        (10.0, made(100.0, train=10.0)),
+        (10.0, Planned((NARROW,), (WIDE,))),
+        (20.0, made(100.0, train=10.0)),  # while the other slot prepares itself
+        (21.0, made(0.0)),
+        (21.0, Measured(A, "s", {"up": 1.0})),
+        (at, made(100.0, **spent)),
+        (at, Planned((WIDE,), (back,))),
+        (at + 1, made(0.0)),
+        (at + 1, Measured(A, "s", {"down": 1.0})),
+        (at + 11, made(100.0, train=10.0)),
+    ]
+
+
+@pytest.mark.parametrize(("second", "saved"), [(10.0, -2.0), (5.0, -12.0), (20.0, 3.0)])
+def test_what_is_saved_is_against_never_having_changed(
+    second: float, saved: float
+) -> None:
+    """At two slots as fast, slower, faster: to be back at one slot is no gain by itself."""
+    up, down = changes(*there_and_back(second, wait=0.0))
+    assert (up.after, down.after) == (2, 1)
+    assert up.saved == pytest.approx(100 / 10 - 100 / second - 1)
+    assert down.saved == pytest.approx(-1.0), "as fast as before the first change"
+    assert up.saved + down.saved == pytest.approx(saved)
+    assert down.old_rate == pytest.approx(second), "the speed before this change"
+
+
+def test_what_a_trial_waits_for_is_not_its_widths_doing() -> None:
+    up, down = changes(*there_and_back(10.0, wait=8.0))
+    assert up.new_rate == pytest.approx(10.0)
+    assert up.saved == down.saved == pytest.approx(-1.0)
+
+
+def test_a_change_that_nobody_measured_ends_the_one_before() -> None:
+    """What was made after the second change is not counted with the first one, too."""
+    back = Gang((Lane(A, W[:1]),), since=2)
+    up, down = changes(
+        *ALONE,
+        (24.0, made(200.0)),
+        (24.0, Planned((WIDE,), (back,))),
+        (44.0, made(200.0)),
+    )
+    assert up.saved == pytest.approx(200 / 10 - 10 - 1)
+    assert down.saved == pytest.approx(0.0)
+
+
+def test_a_trial_that_was_stopped_is_compared_with_how_it_began_again() -> None:
+    again = Gang((Lane(A, W),), since=2)
+    narrow = Gang((Lane(A, W[:1]),), since=3)
+    *_, last = changes(
+        *ALONE,
+        (24.0, made(200.0)),
+        (24.0, Planned((WIDE,), ())),
+        (30.0, Planned((), (again,))),
+        (31.0, made(0.0)),
+        (36.0, made(100.0)),
+        (36.0, Planned((again,), (narrow,))),
+        (46.0, made(100.0)),
+    )
+    assert last.saved == pytest.approx(100 / 20 - 10)
+
+
 def test_who_was_stopped_between_or_keeps_as_many_slots_was_not_rescaled() -> None:
     other = Gang((Lane(A, W[1:]),), since=1)
     assert not changes(*ALONE[:3], (10.0, Planned((NARROW,), (other,))))

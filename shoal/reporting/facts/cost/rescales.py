@@ -32,9 +32,10 @@ class WidthChange(NamedTuple):
     """A running trial went on with more or fewer slots.
 
     `stood`: seconds without training. `old_rate`, `new_rate`: samples/s before and after, without
-    the time in which it evaluated, saved or stood still. `saved`: by how many seconds it made what
-    it made at the new width sooner than it would have made it at the old one; below 0: later. What
-    nobody measured is None. `forced`: when slots of it left; None: a plan wanted the change.
+    the time in which it evaluated, saved, waited or stood still. `saved`: by how many seconds it
+    made what it made at the new width, until it changed again, sooner than if it had never changed
+    since it began to run (at the first speed that is known); below 0: later. What nobody measured
+    is None. `forced`: when slots of it left; None: a plan wanted the change.
     """
 
     trial: TrialId
@@ -53,8 +54,8 @@ class _AtWidth:
     """What a trial does at one width.
 
     It counts from `since`, when the trial had made `first` samples. Up to `last` it has made `done`
-    samples, and spent `beside` seconds on what takes as long at any width. None: it has not
-    reported yet.
+    samples, and spent `beside` seconds on what takes as long at any width, or waited. None: it has
+    not reported yet.
     """
 
     width: int
@@ -108,7 +109,8 @@ class _Rescale:
     trial goes on in the old stretch as well (`going_on`); and `new` counts from the plan on.
     `believed`: the rate measured at the old width, if any was. `stood`: seconds without training,
     as measured. `reported`: when the trial last reported what its seconds went to; `switched`: how
-    many of them went to switching, the first time. `forced`: as of `WidthChange`.
+    many of them went to switching, the first time. `forced`: as of `WidthChange`. `former`: the
+    change before this one, since the trial began to run; `later`: the one after it.
     """
 
     trial: TrialId
@@ -122,6 +124,8 @@ class _Rescale:
     reported: Seconds | None = None
     switched: Seconds | None = None
     forced: Seconds | None = None
+    former: "_Rescale | None" = None
+    later: "_Rescale | None" = None
 
     @property
     def figure(self) -> str:
@@ -153,25 +157,36 @@ class _Rescale:
 
     def told(self) -> WidthChange:
         """What it cost and gained, as far as the trial is."""
+        # What comes after the next change is that one's, also where nobody says when it was made.
+        new = self.new if self.later is None else self.later.old
         stood = self.stood
         if stood is None:
             stood = self.switched
-        training = total = self.new.seconds
+        training = total = new.seconds
         if self.made:
             total += stood or 0.0
         else:
             training -= stood or 0.0
 
         old_rate = self.old.rate or self.believed
-        made = self.new.made
+        first_rate = self._first_rate()
         new_rate = saved = None
-        if made > 0 and training > 0:
-            new_rate = made / training
-        if made > 0 and old_rate:
-            saved = made / old_rate - total
-        widths = self.old.width, self.new.width
+        if new.made > 0 and training > 0:
+            new_rate = new.made / training
+        if new.made > 0 and first_rate:
+            saved = new.made / first_rate - total
+        widths = self.old.width, new.width
         figures = stood, old_rate, new_rate, saved
         return WidthChange(self.trial, self.time, *widths, *figures, self.forced)
+
+    def _first_rate(self) -> float | None:
+        """The rate at which the trial began to run, or the first one after it that is known."""
+        rate, change = None, self
+        while True:
+            rate = change.old.rate or change.believed or rate
+            if change.former is None:
+                return rate
+            change = change.former
 
 
 class WidthTally:
@@ -183,6 +198,7 @@ class WidthTally:
         self._done: dict[TrialId, Samples] = {}
         self._at: dict[TrialId, _AtWidth] = {}  # the newest of each trial
         self._last: dict[TrialId, _Rescale] = {}  # the change that began it
+        self._told: dict[TrialId, Seconds] = {}  # up to when it said what it did
         self._signature: dict[TrialId, str] = {}
         self._figures: dict[str, dict[str, float]] = {}
 
@@ -221,6 +237,7 @@ class WidthTally:
             if held is None:
                 self._at[trial] = _AtWidth(len(slots))
                 self._last.pop(trial, None)
+                self._told[trial] = time
             elif len(held) != len(slots):
                 self._change(time, trial, len(slots))
 
@@ -250,7 +267,14 @@ class WidthTally:
         done = self._done.get(trial, 0.0)
         new = _AtWidth(width, time, done, time, done)
         believed = self._rate(trial, old.width)
-        change = _Rescale(trial, time, replace(old), new, old, believed, forced=forced)
+        former = self._last.get(trial)
+        change = _Rescale(
+            *(trial, time, replace(old), new, old, believed),
+            forced=forced,
+            former=former,
+        )
+        if former is not None:
+            former.later = change
         self._at[trial] = new
         self._last[trial] = change
         self._changes.append(change)
@@ -272,16 +296,37 @@ class WidthTally:
             self._done[trial] = done
             spent = entry.spent.get(trial)
             beside = _beside(spent)
+            change = self._last.get(trial)
+            if spent:
+                beside += self._waited(trial, time, spent, change)
+                self._told[trial] = time
             stretch = self._at.get(trial)
             if stretch is not None:
                 stretch.take(time, done, beside)
-            change = self._last.get(trial)
             if change is None:
                 continue
             if not change.made:
                 change.going_on.take(time, done, beside)
             if spent:
                 change.spent(time, spent)
+
+    def _waited(
+        self,
+        trial: TrialId,
+        time: Seconds,
+        spent: Mapping[str, Seconds],
+        change: _Rescale | None,
+    ) -> Seconds:
+        """Seconds, since it last said so, of which the trial does not say what they went to.
+
+        What it waits for is not its width's doing. Standing still for a change is.
+        """
+        since = self._told.get(trial, time)
+        stood = 0.0
+        if change is not None:
+            since = max(since, change.time)
+            stood = change.stood or 0.0
+        return max(0.0, time - since - stood - sum(spent.values()))
 
     def _measure(self, time: Seconds, entry: Measured) -> None:
         """Rates, and times without training, are known."""
