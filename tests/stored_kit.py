@@ -29,7 +29,6 @@ BITS = (
     "sha256",
     "equal",
     "difference",
-    "agrees",
 )  # keys of what is the same only where training is rounded alike
 DRAWN = (
     "x",
@@ -112,6 +111,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.10g}") if isfinite(value) else repr(value)
     return value
+
+
+def replayed(study: shoal.Study, then: Iterable[Mapping[str, Any]]) -> Any:
+    """What `replay` says now and said then, of what both say; nothing may differ."""
+    rows = study.replay()
+    assert not {row["verdict"] for row in rows} & {"differs", "missing"}, rows
+    both = ("trial", "visits", "equal", "difference", "fused", "wide")
+    return (
+        plain([{key: row[key] for key in both} for row in rows]),
+        [{key: row[key] for key in both} for row in then],
+    )
 
 
 def story(study: shoal.Study) -> dict[str, Any]:

@@ -252,6 +252,15 @@ def trained_by_other_code(lines: Iterable[Line], recipe: Head) -> set[TrialId]:
     return found
 
 
+def code_now(setup: Setup, before: Head) -> Head:
+    """What a head would say of the recipe as it is loaded. `before`: the newest head."""
+    then = before.get("recipe", {})
+    now = _code(describe_recipe(setup.recipe), then)
+    if _is_other_code(then, now):
+        return now
+    return {**then, **now}
+
+
 def _are_other_texts(before: Head, now: Head) -> bool:
     """Whether the texts of all modules are known, and differ, wherever they lay."""
     then, here = (each.get("imports") for each in (before, now))

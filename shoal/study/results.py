@@ -1,20 +1,26 @@
 """What came of a study: models, and trials trained a second time to compare with."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
+from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.event import Planned
+from shoal.core.event import Kept, Planned
 from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
+from shoal.reporting.facts.format import plural
 from shoal.study.code.given import check_recipe_type
 from shoal.study.folder import StudyError, last_head
+from shoal.study.head import code_now, trained_by_other_code
 from shoal.study.options import Options
 from shoal.study.parts.again import (
+    FunctionsAgain,
     check_callable,
-    function_row,
     given_back,
     slot_setup,
 )
@@ -24,24 +30,33 @@ from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 from shoal.train.recipe.several.recipes import attribute
-from shoal.train.recipe.unit import Tree
-from shoal.train.tools.verify import apart, compare_saved, model_from, nudged, retrain
+from shoal.train.recipe.unit import Tree, TrialError
+from shoal.train.tools.verify import (
+    TWINS,
+    Verdict,
+    check_one_model,
+    compare,
+    differences,
+    distance,
+    has_batch_norm,
+    in_one_form,
+    judged,
+    model_from,
+    retrain,
+    untrained,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-# How far training may carry the rounding of fused packs and wide lanes, of the model's norm.
-# After three epochs 0.007 was seen in float32 (a CNN with batch norm) and 1.5e-10 in float64.
-# A learning rate that is wrong by a tenth moves small networks by 0.017 and more.
-ROUNDING = 0.01
-ROUNDING_FLOAT64 = 1e-6
-
-# Adam turns any gradient above zero into a step of full size. Where a dead unit wakes up, rounding
-# can thus move a model by more than ROUNDING. Such a trial is trained again from other starts, as
-# far off as a fused step may be. It may be twice as far away as these are.
-NUDGE = 1e-5
-NUDGES = 2
-LEEWAY = 2.0
+# Why no rounding explains what a trial is that was not trained alone.
+FUSE_RANDOM = (
+    "fuse_random: fused it drew other random numbers, and is equal in distribution only"
+)
+WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
+NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
+WORST = ("equal", "agrees", "not comparable", "differs", "missing")
+WIDE_NORM = "on several slots batch norm saw a slot's part of each batch only"
 
 
 def data_as_trained(setup: Setup) -> Data:
@@ -167,7 +182,8 @@ def replayed(
     """Train trials again over the visits that their durable states hold, and compare; a row each.
 
     Raises:
-        StudyError: there is nothing durable of a trial, or of any; or the seed is another one.
+        StudyError: there is nothing durable of a trial, or of any; or the seed is another one; or
+            the code makes another model than the one that was trained.
     """
     check_callable(setup)
     _check_seed(setup)
@@ -184,12 +200,13 @@ def replayed(
             f"nothing durable of trial {', '.join(unknown)}; of these there is: "
             f"{', '.join(state.kept)}"
         )
+    lines = setup.folder.lines()
+    options = Options.of(**last_head(lines)["options"])
+    again: FunctionsAgain | TrialsAgain = TrialsAgain(setup, state, lines, options)
     if isinstance(setup.recipe, FunctionRecipe):
-        options = Options.of(**last_head(setup.folder.lines())["options"])
-        slot = slot_setup(setup, options)
-        return [function_row(setup, state, trial, slot) for trial in chosen]
-    again = _Again(setup, state, setup.folder.lines())
-    return [again.compared(trial) for trial in chosen]
+        again = FunctionsAgain(setup, state, options)
+    former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
+    return [_row(setup, state, trial, again, trial in former) for trial in chosen]
 
 
 def _check_seed(setup: Setup) -> None:
@@ -200,65 +217,189 @@ def _check_seed(setup: Setup) -> None:
         raise StudyError(f"this study was {both}: open it with the same, or load_study")
 
 
-class _Again:
-    """Trains trials of a study again."""
+def _row(
+    setup: Setup,
+    state: State,
+    trial: TrialId,
+    again: "FunctionsAgain | TrialsAgain",
+    former: bool,
+) -> dict[str, Any]:
+    """The row of `Study.replay`. `former`: other code than the recipe's trained the trial.
 
-    def __init__(self, setup: Setup, state: State, lines: Sequence[Line]) -> None:
+    Raises:
+        StudyError: that code made another model.
+    """
+    kept = state.kept[trial]
+    try:
+        verdict = again.compared(trial)
+    except (FileNotFoundError, Damaged) as error:
+        why = f"its checkpoint {kept.name} is missing or damaged ({error})"
+        verdict = Verdict("missing", inf, why)
+    except (TrialError, *NO_SUCH_MODEL) as error:
+        if former:
+            raise _other_code(
+                setup, trial, f"{type(error).__name__}: {error}"
+            ) from error
+        verdict = Verdict("differs", inf, f"trained again it raised: {error}")
+    if former and verdict.verdict == "differs":
+        verdict = verdict._replace(
+            why=f"the code differs from the one that trained it ({verdict.why})"
+        )
+    fused, wide = again.company(trial)
+    return {
+        "trial": trial,
+        "visits": kept.visits,
+        "verdict": verdict.verdict,
+        "why": verdict.why,
+        "equal": verdict.verdict == "equal",
+        "difference": verdict.difference,
+        "fused": fused,
+        "wide": wide,
+    }
+
+
+def _other_code(setup: Setup, trial: TrialId, why: str) -> StudyError:
+    return StudyError(
+        f"the code differs from the one that trained {trial}, and makes another model ({why}): "
+        f"replay needs the code that trained it, whose text is in {setup.folder.path / 'recipe'}; "
+        "give the file as it was, or train the code as it is now in a new study, with another "
+        "storage="
+    )
+
+
+class TrialsAgain:
+    """Trains trials of a study again, and compares them.
+
+    Numbers that were rounded otherwise than alone are compared over the shortest stretches that
+    there are: from each durable state to the next one, so that rounding does not pile up.
+    """
+
+    def __init__(
+        self, setup: Setup, state: State, lines: Sequence[Line], options: Options
+    ) -> None:
         self._setup = setup
         self._state = state
-        self._options = Options.of(**last_head(lines)["options"])
-        self._data: Data = data_of(setup.recipe)
+        self._slot = slot_setup(setup, options)
+        self._vault = Checkpoints(setup.folder.checkpoints, state.run)
         gangs = list(_gangs(lines))
         self._fused = _with_copies(_fused(gangs), state)
         self._wide = _with_copies(_wide(gangs), state)
+        self._names = _names_kept(lines)
+        self._best = Retention(self._vault, setup.aim)
+        self._best.learn(lines)
 
-    def compared(self, trial: TrialId) -> dict[str, Any]:
-        """The row of `Study.replay`."""
+    @cached_property
+    def _data(self) -> Data:
+        return data_of(self._setup.recipe)
+
+    def company(self, trial: TrialId) -> tuple[bool, bool]:
+        """Whether the trial was in a fused pack, and whether it had several slots."""
+        return trial in self._fused, trial in self._wide
+
+    def compared(self, trial: TrialId) -> Verdict:
+        """How the trial's durable states compare with the trial trained again.
+
+        Raises:
+            FileNotFoundError, Damaged: the newest one cannot be read.
+            TrialError: training it again failed.
+            ValueError: it has another model.
+        """
         kept = self._state.kept[trial]
-        vault = Checkpoints(self._setup.folder.checkpoints, self._state.run)
-        saved = vault.load(kept.name)
+        saved = self._vault.load(kept.name)
+        holds, made = len(saved["visits"]), kept.visits
+        if self._state.ended.get(trial) == "finished":
+            made = len(self._state.visits[trial])
+        if holds != made:
+            why = f"its checkpoint holds {plural(holds, 'visit')}, the record {made}"
+            return Verdict("differs", inf, why)
         again = self._trained(trial, kept.visits)
-        equal, difference = compare_saved(saved, again)
-        fused = trial in self._fused
-        wide = trial in self._wide
-        rounded = fused or wide
-        return {
-            "trial": trial,
-            "visits": kept.visits,
-            "equal": equal,
-            "difference": difference,
-            "fused": fused,
-            "random": fused and self._draws_others(trial),
-            "wide": wide,
-            "agrees": equal or (rounded and self._rounded(trial, saved, again)),
-        }
+        check_one_model(saved, again)
+        equal, difference = compare(*in_one_form(saved, again))
+        if equal:
+            return Verdict("equal", 0.0)
+        if not any(self.company(trial)):
+            path, gap = next(differences(*in_one_form(saved, again)))
+            return Verdict(
+                "differs", difference, f"{path} by {gap:.3g}" if gap < inf else path
+            )
+        found = []
+        begun = self._start(trial)
+        for visits, state in [*self._between(trial, begun), (kept.visits, saved)]:
+            found.append(self._stretch(trial, begun, visits, state))
+            begun = (visits, state)
+        return max(found, key=lambda each: WORST.index(each.verdict))
 
-    def _rounded(self, trial: TrialId, saved: Tree, again: Tree) -> bool:
-        """Whether rounding alone explains how far a trial is from the same one trained again."""
-        gap = apart(saved, again)
-        if _is_float64(saved):
-            return gap <= ROUNDING_FLOAT64
-        if gap <= ROUNDING:
-            return True
-        if trial in self._fused and self._draws_others(trial):
-            return False  # other random numbers move it further than any rounding
-        visits = self._state.kept[trial].visits
-        moved = [
-            apart(again, self._trained(trial, visits, nudge=number))
-            for number in range(1, NUDGES + 1)
-        ]
-        return gap <= LEEWAY * max(moved)
+    def _stretch(
+        self, trial: TrialId, begun: tuple[int, Tree] | None, visits: int, saved: Tree
+    ) -> Verdict:
+        """Compare one durable state with the trial trained again from the one before it."""
+        path = _Path()
+        again = self._retrained(trial, visits, begun, after=path)
+        drawn = self._draws_others(trial, again)
+        twins = (
+            self._retrained(trial, visits, begun, nudge=number)
+            for number in range(1, TWINS + 1)
+        )
+        return judged(*in_one_form(saved, again), twins, path.mean, drawn)
 
-    def _draws_others(self, trial: TrialId) -> bool:
-        """Whether a fused pack may have drawn other random numbers for it."""
+    def _between(
+        self, trial: TrialId, begun: tuple[int, Tree] | None
+    ) -> list[tuple[int, Tree]]:
+        """The durable states before the newest one that can still be read, by their visits."""
+        newest = self._state.kept[trial]
+        names = {self._best.best[trial][1]} if trial in self._best.best else set()
+        if trial in self._state.former:
+            names.add(self._state.former[trial].name)
+        least = begun[0] if begun else 0
+        found = {}
+        for name in names - {newest.name}:
+            visits = self._names.get((trial, name), 0)
+            if least < visits < newest.visits:
+                with suppress(FileNotFoundError, Damaged):
+                    found[visits] = self._vault.load(name)
+                if visits in found and not self._is_before(found[visits], trial):
+                    del found[visits]  # as of visits that were made again since
+        return sorted(found.items(), key=lambda item: item[0])
+
+    def _is_before(self, saved: Tree, trial: TrialId) -> bool:
+        """Whether the trial's recorded visits begin with those of the state."""
+        made = [list(visit) for visit in self._state.visits[trial]]
+        visits: list[Any] = saved["visits"]
+        return visits == made[: len(visits)]
+
+    def _draws_others(self, trial: TrialId, again: Tree) -> str:
+        """Why no rounding explains what the trial is now; empty: nothing else does."""
         config = self._state.known[trial].config
-        return bool(attribute(self._setup.recipe, config, "fuse_random"))
+        if trial in self._fused and attribute(
+            self._setup.recipe, config, "fuse_random"
+        ):
+            return FUSE_RANDOM
+        if trial not in self._wide:
+            return ""
+        known = _sized(self._state, trial)
+        if has_batch_norm(self._setup.recipe, known.config, self._setup.seed):
+            return WIDE_NORM
+        fresh = untrained(self._setup.recipe, self._data, known, self._slot)
+        if not compare(fresh["rng"], again["rng"]).equal:
+            return WIDE_RANDOM
+        return ""
 
-    def _trained(self, trial: TrialId, visits: int, nudge: int = 0) -> Tree:
-        """The trial's state after so many visits.
+    def _start(self, trial: TrialId) -> tuple[int, Tree] | None:
+        """The state of another trial that this one starts from; None: it starts anew."""
+        start = self._state.known[trial].start
+        if start is None:
+            return None
+        parent, visits = start
+        kept = self._state.kept.get(parent)
+        if kept is not None and kept.visits == visits:
+            with suppress(FileNotFoundError, Damaged):
+                return visits, self._vault.load(kept.name)
+        return visits, self._trained(*start)
 
-        If the trial starts from another trial's state, the other one is trained first. `nudge`:
-        the seed of a small change of the start; 0: no change.
+    def _trained(self, trial: TrialId, visits: int) -> Tree:
+        """The trial's state after so many visits, from the beginning.
+
+        If the trial starts from another trial's state, the other one is trained first.
         """
         start = self._state.known[trial].start
         begun = None
@@ -267,13 +408,14 @@ class _Again:
             if visits == start[1]:
                 return source
             begun = (start[1], source)
-        if nudge:
-            done, source = begun or (0, self._retrained(trial, 0, None))
-            begun = (done, nudged(source, NUDGE, seed=nudge))
         return self._retrained(trial, visits, begun)
 
     def _retrained(
-        self, trial: TrialId, visits: int, begun: tuple[int, Tree] | None
+        self,
+        trial: TrialId,
+        visits: int,
+        begun: tuple[int, Tree] | None,
+        **how: Any,
     ) -> Tree:
         """The trial's state after so many visits, from the state after its first few."""
         return retrain(
@@ -281,16 +423,39 @@ class _Again:
             self._data,
             _sized(self._state, trial),
             self._state.visits[trial][:visits],
-            slot_setup(self._setup, self._options),
+            self._slot,
             evaluated={epoch for epoch, _ in self._state.scores[trial]},
             begun=begun,
+            **how,
         )
 
 
-def _is_float64(saved: Tree) -> bool:
-    """Whether a model computes in double precision."""
-    kinds = {str(getattr(array, "dtype", "")) for array in saved["model"].values()}
-    return "float64" in kinds and not kinds & {"float32", "float16", "bfloat16"}
+class _Path:
+    """How far each visit moves a model that is trained: called with the states in turn."""
+
+    def __init__(self) -> None:
+        self._before: Tree | None = None
+        self._moves: list[float] = []
+
+    def __call__(self, state: Tree) -> None:
+        now = {"model": deepcopy(state["model"])}
+        if self._before is not None:
+            self._moves.append(distance(now, self._before))
+        self._before = now
+
+    @property
+    def mean(self) -> float:
+        """The mean over the visits, as a norm."""
+        return sum(self._moves) / max(len(self._moves), 1)
+
+
+def _names_kept(lines: Iterable[Line]) -> dict[tuple[TrialId, str], int]:
+    """After how many visits each durable state of each trial came."""
+    found = {}
+    for _, entry in lines:
+        if isinstance(entry, Kept):
+            found[entry.trial, entry.name] = entry.visits
+    return found
 
 
 def _gangs(lines: Iterable[Line]) -> Iterable[Gang]:

@@ -215,11 +215,18 @@ class StoredStudy:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.
 
         `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
-        equal (bit for bit), difference (the largest absolute one), fused (trained in a fused pack,
-        which rounds otherwise than training alone), random (with `fuse_random` it may also have
-        drawn other numbers), wide (it had several slots, which rounds otherwise, too), agrees
-        (equal; or fused or wide, and as near as rounding leaves it), elsewhere (of one that is not
-        equal: in what the processor, the libraries or the threads are others than in the study).
+        verdict, why (of the last three verdicts), equal (the verdict is "equal"), difference (the
+        largest absolute one), fused (trained in a fused pack), wide (it had several slots),
+        elsewhere (of one that differs: in what the processor, the libraries or the threads are
+        others than in the study). The verdicts are
+
+        - "equal": to the last bit;
+        - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
+          schedules, random states, integers), and numbers are as near as rounding leaves them;
+        - "not comparable": what is exact is equal, but rounding moves the numbers too far, or
+          other random numbers were drawn;
+        - "differs";
+        - "missing": its checkpoint is not there, or damaged.
 
         Raises:
             StudyError: there is nothing durable of a trial, or this process trains already.
@@ -228,7 +235,10 @@ class StoredStudy:
         with alone_in_process(self.folder):
             rows = results.replayed(self.setup, self.state, chosen)
         unlike = unlike_here(self.lines())
-        return [{**row, "elsewhere": [] if row["equal"] else unlike} for row in rows]
+        return [
+            {**row, "elsewhere": unlike if row["verdict"] == "differs" else []}
+            for row in rows
+        ]
 
     def lines(self) -> list[Line]:
         """The journal."""

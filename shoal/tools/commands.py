@@ -26,6 +26,7 @@ from shoal.tools.outcome import (
     check_lines,
     concluded,
     errors,
+    replay_code,
     replay_lines,
     show,
     studies_lines,
@@ -246,12 +247,14 @@ def replay(
     """Train each trial again, alone, and compare the checkpoints.
 
     Raises:
-        Exit: with 1 when one of them differs.
+        Exit: with 1 when one of them differs or is missing, else with 4 when one could not be
+            compared.
     """
-    found = shoal.load_study(directory, trust=trust).replay(trial)
-    show({"trials": found}, as_json, replay_lines)
-    if not all(row["agrees"] or row["random"] for row in found):
-        raise typer.Exit(1)
+    found = {"trials": shoal.load_study(directory, trust=trust).replay(trial)}
+    show(found, as_json, replay_lines)
+    code = replay_code(found)
+    if code:
+        raise typer.Exit(code)
 
 
 @errors()

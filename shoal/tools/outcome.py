@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 # Exit codes: of what a signal stopped, and of a run that ended before its work was done otherwise.
 BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
 WORK_LEFT = 3
+NOT_COMPARABLE = (
+    4  # of a replay that could not compare all trials, and found nothing else
+)
 LONGEST = 3000  # characters of an error
 MENDABLE = (
     StudyError,
@@ -282,32 +286,50 @@ def check_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def replay_lines(found: Mapping[str, Any]) -> list[str]:
-    """The comparison, a line for each trial."""
+    """The comparison, a line for each trial, and one for the study."""
     rows = found["trials"]
-    lines = [
-        f"{row['trial']}: {_verdict(row)} after {row['visits']} visits" for row in rows
-    ]
-    equal = sum(row["equal"] for row in rows)
-    rounded = sum(row["agrees"] and not row["equal"] for row in rows)
-    total = f"{equal} of {len(rows)} trials equal"
-    if rounded:
-        total += f", {rounded} more agree"
-    return [*lines, total]
+    lines = [f"{row['trial']}: {_verdict(row)}" for row in rows]
+    counts = Counter(row["verdict"] for row in rows)
+    if counts.keys() <= {"equal", "agrees"}:
+        total = f"{counts['equal']} of {plural(len(rows), 'trial')} equal"
+        if counts["agrees"]:
+            total += f", {counts['agrees']} more agree"
+        return [*lines, total]
+    words = {
+        "differs": "DIFFER",
+        "missing": "MISSING",
+        "not comparable": "not comparable",
+    }
+    total = ", ".join(
+        f"{counts[each]} {word}" for each, word in words.items() if counts[each]
+    )
+    return [*lines, f"of {plural(len(rows), 'trial')} {total}"]
+
+
+def replay_code(found: Mapping[str, Any]) -> int:
+    """The exit code: 1 if a trial differs or is missing; else 4 if one could not be compared."""
+    verdicts = {row["verdict"] for row in found["trials"]}
+    if verdicts <= {"equal", "agrees"}:
+        return 0
+    return NOT_COMPARABLE if verdicts <= {"equal", "agrees", "not comparable"} else 1
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
     """How a trial that was trained again compares with its checkpoint."""
+    after = f"after {plural(row['visits'], 'visit')}"
     difference = f"{row['difference']:.3g}"
-    if row["random"] and not row["agrees"]:
-        return (
-            f"other by up to {difference} "
-            "(fuse_random: trained in a fused pack, equal in distribution only)"
-        )
-    if row["equal"]:
-        return "equal bit for bit"
-    if not row["agrees"]:
-        return f"DIFFERS by up to {difference}: {_why(row['elsewhere'])}"
-    return f"agrees up to {difference} (trained {_how(row)}, which rounds otherwise)"
+    verdict = row["verdict"]
+    if verdict == "equal":
+        return f"equal bit for bit {after}"
+    if verdict == "agrees":
+        return f"agrees {after}, up to {difference} (trained {_how(row)}, which rounds otherwise)"
+    if verdict == "not comparable":
+        return f"not comparable {after}: {row['why']}"
+    if verdict == "missing":
+        return f"MISSING: {row['why']}"
+    return (
+        f"DIFFERS by up to {difference} {after}: {row['why']}; {_why(row['elsewhere'])}"
+    )
 
 
 def _why(elsewhere: Sequence[str]) -> str:

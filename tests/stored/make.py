@@ -631,7 +631,9 @@ def main(wanted: list[str]) -> None:
         size = sum(
             (kit.STORED / f"{name}.{end}").stat().st_size for end in ("tar.xz", "json")
         )
-        replays = [row["agrees"] for row in said["replay"]]
+        replays = [
+            row["equal"] or row["fused"] or row["wide"] for row in said["replay"]
+        ]
         sys.stdout.write(
             f"{name}: {size / 1000:.0f} kB, {said['status']['trials']}, {replays}\n"
         )

@@ -317,4 +317,4 @@ def test_on_ray_each_equals_its_visits_made_again_alone(
     study = trained(both(), tmp_path / "ray", policy, backend="ray", slots=2)
     rows = study.replay()
     assert len(rows) == 4
-    assert all(row["equal"] or (row["fused"] and row["agrees"]) for row in rows)
+    assert all(row["verdict"] in ("equal", "agrees") for row in rows)

@@ -19,7 +19,7 @@ from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import device_of
 from shoal.train.recipe.unit import Done, TrialError, Unit
 from shoal.train.slot.setup import StationSetup
-from shoal.train.tools.verify import compare
+from shoal.train.tools.verify import Verdict, compare
 
 Kept = Mapping[str, Any]
 
@@ -51,32 +51,6 @@ def slot_setup(setup: Setup, options: Options) -> StationSetup:
     )
 
 
-def function_row(
-    setup: Setup, state: State, trial: TrialId, slot: StationSetup
-) -> dict[str, Any]:
-    """Call a trial's function again up to its newest checkpoint, alone: the row of `Study.replay`.
-
-    It agrees if the function is deterministic under its seed.
-    """
-    kept = state.kept[trial]
-    vault = Checkpoints(setup.folder.checkpoints, state.run)
-    saved = vault.load(kept.name)
-    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
-        again = FunctionAgain(setup, state, Checkpoints(folder, 0), slot)
-        found = again.trained(trial, kept.visits)
-    equal, difference = compare(_without_places(saved), _without_places(found))
-    return {
-        "trial": trial,
-        "visits": kept.visits,
-        "equal": equal,
-        "difference": difference,
-        "fused": False,
-        "random": False,
-        "wide": False,
-        "agrees": equal,
-    }
-
-
 def _without_places(saved: Kept) -> Kept:
     """A function's state with what its checkpoint holds, wherever that lay."""
     if not saved:
@@ -84,29 +58,49 @@ def _without_places(saved: Kept) -> Kept:
     return {**saved, "checkpoint": without_place(saved["checkpoint"])}
 
 
-class FunctionAgain:
-    """Calls functions of a study again."""
+class FunctionsAgain:
+    """Calls functions of a study again, and compares what they keep."""
 
-    def __init__(
-        self, setup: Setup, state: State, vault: Checkpoints, slot: StationSetup
-    ) -> None:
+    def __init__(self, setup: Setup, state: State, options: Options) -> None:
         assert isinstance(setup.recipe, FunctionRecipe)
         self._recipe = setup.recipe
         self._state = state
-        self._vault = vault
-        self._slot = slot
+        self._kept = Checkpoints(setup.folder.checkpoints, state.run)
+        self._slot = slot_setup(setup, options)
 
-    def trained(self, trial: TrialId, visits: int) -> Kept:
+    def company(self, _trial: TrialId) -> tuple[bool, bool]:
+        """Functions are neither fused nor wide."""
+        return False, False
+
+    def compared(self, trial: TrialId) -> Verdict:
+        """Call a trial's function again up to its newest checkpoint, alone, and compare.
+
+        They are equal if the function is deterministic under its seed.
+
+        Raises:
+            FileNotFoundError, Damaged: the checkpoint cannot be read.
+            TrialError: the function raised.
+        """
+        kept = self._state.kept[trial]
+        saved = self._kept.load(kept.name)
+        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+            again = self._trained(trial, kept.visits, Checkpoints(folder, 0))
+        equal, difference = compare(_without_places(saved), _without_places(again))
+        if equal:
+            return Verdict("equal", 0.0)
+        return Verdict("differs", difference, "the function kept something else")
+
+    def _trained(self, trial: TrialId, visits: int, vault: Checkpoints) -> Kept:
         """The state after so many reports; {} if there was no checkpoint this time."""
         known = self._state.known[trial]
         begun = 0
         source: Kept | None = None
         if known.start is not None:
             parent, begun = known.start
-            source = self.trained(parent, begun)
+            source = self._trained(parent, begun, vault)
             if begun == visits:
                 return source
-        station = FunctionStation(self._recipe, self._vault, self._slot)
+        station = FunctionStation(self._recipe, vault, self._slot)
         name = None
         made = self._state.visits[trial]
         for number in range(begun, visits):
@@ -120,7 +114,7 @@ class FunctionAgain:
         station.close()
         if name is None:
             return {}
-        return self._vault.load(name)
+        return vault.load(name)
 
 
 def _raise_from(news: Any) -> None:

@@ -67,6 +67,8 @@ class TrialModel:
         if not self.hooks.steps_itself:
             self.optimizing.quicken(device)
         self.parameters = self.optimizing.parameters
+        # of the optimizers, so far; None: the state that the trial went on from did not say
+        self.steps: int | None = 0
         # the batch size, where the configuration leaves it to be found out
         self.found: int | None = None
         self.noted = Noted(self.settings.nan_patience)
@@ -140,6 +142,7 @@ class TrialModel:
             **self.optimizing.state(),
             "rng": tree.to_numpy(self.rng.state()),
             "visits": [list(visit) for visit in self.visits],
+            "steps": self.steps,
             **self.noted.state(),
             "found": self.found,
             **tree.to_numpy(self.adapter.state()),
@@ -162,6 +165,7 @@ class TrialModel:
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
+        self.steps = state.get("steps")
         self.noted.load(state)
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
@@ -307,6 +311,7 @@ class TrainingLane(TrialModel):
             )
         self.noted.add(named_values(outcome), count)
         self.drop(count)
+        self._count_step()
         optimizing.after_step()
 
     def forward(self, batch: Any | None, count: int) -> Tensor | None:
@@ -391,6 +396,11 @@ class TrainingLane(TrialModel):
         self.passed += self.grouped
         self.batches = 0
         self.grouped = 0
+        self._count_step()
+
+    def _count_step(self) -> None:
+        if self.steps is not None:
+            self.steps += 1
 
     def taken(self) -> tuple[int, dict[str, Sum]]:
         """Samples taken since the last call (dropped ones too), and the sums of the values noted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -27,8 +27,30 @@ from shoal.train.recipe.shard import ShardModel
 from shoal.train.recipe.unit import Tree, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
+from shoal.train.wide.lane import BATCH_NORMS
 
 Config = Mapping[str, Any]
+
+
+# What rounding may move: twins of a trial start each visit with weights that are changed by `NUDGE`
+# units in the last place, at random. A trial may be `LEEWAY` times as far from the same one trained
+# again as these twins are. What is within `FLOOR` units in the last place needs no twins.
+NUDGE = 16
+TWINS = 2
+LEEWAY = 10.0
+FLOOR = 64
+# The part of a visit's own movement that `LEEWAY` times the twins' must stay below: else nobody can
+# tell from the weights whether a visit is missing.
+RESOLVED = 0.25
+# And below this part of the norm of what is compared: numbers that are known less well than that
+# say little about the training that they come from.
+KNOWN = 1e-3
+
+# parts of a trial's state that no rounding changes, whatever their type
+EXACT = frozenset(
+    {"visits", "steps", "rng", "scheduler", "scheduled", "configured", "found", "bad"}
+)
+_LACKING = object()  # in place of what one of two states does not have
 
 
 class Comparison(NamedTuple):
@@ -41,28 +63,56 @@ class Comparison(NamedTuple):
     difference: float
 
 
+class Verdict(NamedTuple):
+    """How a stored state compares with that of the same trial trained again.
+
+    `verdict`: "equal" (bit for bit), "agrees" (what is exact is equal, and no number is further
+    away than rounding takes it), "not comparable" or "differs". `why`: of the last two.
+    """
+
+    verdict: str
+    difference: float
+    why: str = ""
+
+
 def compare(one: Any, other: Any) -> Comparison:
     """Compare two states, or parts of states."""
     gaps = [gap for _, gap in differences(one, other)]
     return Comparison(not gaps, max(gaps, default=0.0))
 
 
-def compare_saved(saved: Tree, again: Tree) -> Comparison:
-    """Compare a stored state with one of the same trial trained again.
+def in_one_form(saved: Tree, again: Tree) -> tuple[Tree, Tree]:
+    """A stored state and one of the same trial trained again, to be compared.
 
     Earlier versions stored less, and more of what the optimizers were configured with.
     """
     then = {**again, **saved}
+    if saved.get("steps") is None and "steps" in again:
+        then["steps"] = again["steps"]
     if "configured" in then:
         then["configured"] = numbers_of_state(then["configured"])
-    return compare(then, {**again, "found": saved.get("found")})
+    return then, {**again, "found": saved.get("found")}
 
 
-def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, float]]:
+def check_one_model(saved: Tree, again: Tree) -> None:
+    """Raise ValueError if the models of two states have other parameters, buffers or shapes."""
+    for path, one, other in unequal(saved["model"], again["model"], "model"):
+        arrays = _are((one, other), np.ndarray)
+        if one is _LACKING or other is _LACKING or (arrays and not _fits(one, other)):
+            raise ValueError(_other(path, one, other))
+
+
+def differences(one: Any, other: Any) -> Iterator[tuple[str, float]]:
     """Where two states are not equal to the last bit, and by how much.
 
     A place reads like "optimizer.state.0.exp_avg".
     """
+    for path, mine, theirs in unequal(one, other):
+        yield path, _gap(mine, theirs)
+
+
+def unequal(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The places where two states are not equal to the last bit, and what is there in each."""
     both = (one, other)
     if _are(both, list | tuple):
         one = dict(enumerate(one))
@@ -71,21 +121,13 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, flo
     if _are(both, Mapping):
         for key in {**one, **other}:
             name = f"{path}.{key}".removeprefix(".")
-            if key in one and key in other:
-                yield from differences(one[key], other[key], name)
+            mine, theirs = one.get(key, _LACKING), other.get(key, _LACKING)
+            if mine is _LACKING or theirs is _LACKING:
+                yield name, mine, theirs
             else:
-                yield name, inf
-        return
-
-    gap = None
-    if _are(both, np.ndarray):
-        gap = _array_gap(one, other)
-    elif _are(both, int | float):
-        gap = _number_gap(one, other)
-    elif one != other:
-        gap = inf
-    if gap is not None:
-        yield path, gap
+                yield from unequal(mine, theirs, name)
+    elif not _is_same(one, other):
+        yield path, one, other
 
 
 def _are(both: tuple[Any, Any], kind: Any) -> bool:
@@ -93,61 +135,224 @@ def _are(both: tuple[Any, Any], kind: Any) -> bool:
     return all(isinstance(each, kind) for each in both)
 
 
-def _number_gap(one: float, other: float) -> float | None:
-    """The absolute difference of two numbers; None if they are equal, or both are NaN."""
-    if one == other or (isnan(one) and isnan(other)):
-        return None
-    return abs(one - other)
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two leaves are equal to the last bit; all NaN are the same number."""
+    if _are((one, other), np.ndarray):
+        return _fits(one, other) and one.tobytes() == other.tobytes()
+    if _are((one, other), float) and isnan(one) and isnan(other):
+        return True
+    return bool(type(one) is not np.ndarray is not type(other) and one == other)
 
 
-def _array_gap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float | None:
-    """The largest absolute difference of two arrays; None if they are equal to the last bit."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _fits(one: Any, other: Any) -> bool:
+    """Whether two arrays have one shape and one type."""
+    return bool(one.shape == other.shape and one.dtype == other.dtype)
+
+
+def _gap(one: Any, other: Any) -> float:
+    """The largest absolute difference of two leaves; infinite where they have none."""
+    if _are((one, other), int | float):
+        gap = abs(one - other)
+        return inf if isnan(gap) else float(gap)
+    if not _are((one, other), np.ndarray) or not _fits(one, other):
         return inf
-    if one.tobytes() == other.tobytes():
-        return None
-    wide: Any = np.float64
-    if one.dtype.kind == "c":
-        wide = np.complex128
-    gaps = np.abs(one.astype(wide) - other)
-    if np.isnan(gaps).all():
-        return inf
-    return float(np.nanmax(gaps))
+    gaps = _minus(one, other)
+    return float(np.max(np.where(np.isnan(gaps), inf, gaps), initial=0.0))
 
 
-def apart(one: Tree, other: Tree) -> float:
-    """How far two states' models are apart: the norm of their difference over that of the first.
+def _minus(one: Any, other: Any) -> Any:
+    """The absolute differences of two arrays' elements, or of two numbers."""
+    wide: Any = np.asarray(one)
+    wide = wide.astype(np.complex128 if np.iscomplexobj(wide) else np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.abs(wide - other)
 
-    Both are 2-norms over all floating-point parameters and buffers.
+
+# -- what rounding may have moved --------------------------------------------------------------
+
+
+def judged(
+    saved: Tree,
+    again: Tree,
+    twins: Iterable[Tree],
+    moved: float,
+    drawn: str = "",
+) -> Verdict:
+    """Compare a stored state with that of the same trial trained again, rounded otherwise.
+
+    What is exact must be equal: visits, samples, steps, schedules, random states, integers. Numbers
+    may be as far away as those of the `twins`: states of the trial trained again from starts that
+    were changed by some roundings, which are asked for where they are needed. `moved`: how far a
+    visit moves the model, as a norm. `drawn`: why the trial has drawn other random numbers than
+    alone; empty: it has not.
     """
-    gap = 0.0
-    size = 0.0
-    theirs = other["model"]
-    for name, array in one["model"].items():
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
-            exact = array.astype(np.float64)
-            gap += _squares(exact - theirs[name])
-            size += _squares(exact)
-    if size == 0.0:
-        return 0.0
-    return float(np.sqrt(gap / size))
+    places = [
+        place
+        for place in unequal(saved, again)
+        if not (drawn and place[0].startswith("rng."))
+    ]
+    gap = max((_gap(one, other) for _, one, other in places), default=0.0)
+    for path, one, other in places:
+        if not _is_number(path, one, other):
+            return Verdict("differs", gap, _other(path, one, other))
+    if not places and not drawn:
+        return Verdict("equal", 0.0)
+    if drawn:
+        return Verdict("not comparable", gap, drawn)
+    for path, one, other in places:
+        if not np.isfinite(other).all() or not np.isfinite(one).all():
+            return _not_finite(path, one, other, gap)
+    return _near(again, twins, places, moved, gap)
 
 
-def nudged(state: Tree, size: float, seed: int) -> Tree:
-    """A state whose model's numbers are each changed by about this fraction, at random."""
+def _is_number(path: str, one: Any, other: Any) -> bool:
+    """Whether a leaf is computed in floating point, so that rounding moves it."""
+    parts = path.split(".")
+    if parts[0] in EXACT or (parts[0] == "noted" and parts[-1] == "1"):
+        return False
+    if parts[0] == "optimizer" and ("param_groups" in parts or parts[-1] == "step"):
+        return False
+    if _are((one, other), np.ndarray):
+        return _fits(one, other) and one.dtype.kind in "fc"
+    return _are((one, other), float)
+
+
+def _other(path: str, one: Any, other: Any) -> str:
+    """What is exact, and is not equal."""
+    if one is _LACKING or other is _LACKING:
+        return f"only one of both has {path}"
+    if _are((one, other), np.ndarray) and one.size + other.size > 2:
+        if one.shape != other.shape:
+            return f"{path} has the shape {one.shape}, and {other.shape} trained again"
+        return f"{path}, which no rounding changes, is another one"
+    return f"{path} is {one!r:.60}, and {other!r:.60} trained again"
+
+
+def _not_finite(path: str, one: Any, other: Any, gap: float) -> Verdict:
+    """Of numbers that are infinite or NaN, in one state or in both."""
+    if np.isfinite(one).all() or np.isfinite(other).all():
+        return Verdict("differs", gap, f"{path} is not finite in one of both")
+    return Verdict("not comparable", gap, f"{path} is not finite")
+
+
+def _near(
+    again: Tree,
+    twins: Iterable[Tree],
+    places: Sequence[tuple[str, Any, Any]],
+    moved: float,
+    gap: float,
+) -> Verdict:
+    """Compare numbers with what rounding alone does to them."""
+    if all(_norm(_minus(one, other)) <= _floor(other) for _, one, other in places):
+        return Verdict("agrees", gap)
+    spreads = _Spreads(again, twins)
+    for group in dict.fromkeys(_group(path) for path, _, _ in places):
+        most = LEEWAY * spreads.of_group[group]
+        size = spreads.size[group]
+        enough = KNOWN * size
+        said = f"its norm is {size:.2g}"
+        if group == "model":
+            enough = min(enough, RESOLVED * moved)
+            said += f"; a visit moves it by {moved:.2g}"
+        if not most <= enough:  # also of NaN
+            return Verdict(
+                "not comparable",
+                gap,
+                f"rounding alone may move its {group} by {most:.2g} ({said})",
+            )
+    for path, one, other in places:
+        apart, most = _norm(_minus(one, other)), spreads.allowed(path, other)
+        if not apart <= most:
+            return Verdict(
+                "differs",
+                gap,
+                f"{path} is {apart:.2g} away (norm), and rounding explains {most:.2g}",
+            )
+    return Verdict("agrees", gap)
+
+
+def _group(path: str) -> str:
+    """What is moved alike: the model, or one of the optimizer's moments for all parameters."""
+    parts = path.split(".")
+    return parts[-1] if parts[0] == "optimizer" else parts[0]
+
+
+class _Spreads:
+    """How far twins are from the trial trained again: by leaf, and by group of leaves."""
+
+    def __init__(self, again: Tree, twins: Iterable[Tree]) -> None:
+        self.of_leaf: dict[str, float] = {}
+        squares: dict[str, float] = {}
+        for twin in twins:
+            own: dict[str, float] = {}
+            for path, one, other in unequal(twin, again):
+                if not _is_number(path, one, other):
+                    continue
+                far = _norm(_minus(one, other))
+                self.of_leaf[path] = max(far, self.of_leaf.get(path, 0.0))
+                own[_group(path)] = own.get(_group(path), 0.0) + far**2
+            for group, far in own.items():
+                squares[group] = max(far, squares.get(group, 0.0))
+        sizes: dict[str, float] = {}
+        for path, leaf, _ in unequal(again, _emptied(again)):
+            if _is_number(path, leaf, leaf):
+                sizes[_group(path)] = sizes.get(_group(path), 0.0) + _norm(leaf) ** 2
+        self.size = {group: size**0.5 for group, size in sizes.items()}
+        self.of_group = {group: squares.get(group, 0.0) ** 0.5 for group in sizes}
+
+    def allowed(self, path: str, leaf: Any) -> float:
+        """How far rounding may take this leaf."""
+        group = _group(path)
+        share = _norm(leaf) / self.size[group] if self.size[group] else 0.0
+        twins = self.of_leaf.get(path, 0.0) + share * self.of_group[group]
+        return float(LEEWAY * twins + _floor(leaf))
+
+
+def _floor(leaf: Any) -> float:
+    """How far a leaf is that is a few roundings away."""
+    return FLOOR * float(np.finfo(np.asarray(leaf).dtype).eps) * _norm(leaf)
+
+
+def _emptied(state: Any) -> Any:
+    """The state with None in place of each leaf."""
+    if isinstance(state, Mapping):
+        return {key: _emptied(each) for key, each in state.items()}
+    if isinstance(state, list | tuple):
+        return [_emptied(each) for each in state]
+    return None
+
+
+def _norm(values: Any) -> float:
+    """The 2-norm of an array's elements; of a number its absolute value."""
+    wide = (
+        np.abs(np.asarray(values).astype(np.complex128))
+        if np.iscomplexobj(values)
+        else values
+    )
+    return float(np.linalg.norm(np.asarray(wide, dtype=np.float64).ravel()))
+
+
+def distance(one: Tree, other: Tree) -> float:
+    """How far two states' models are apart: the norm over all that is computed in them."""
+    places = unequal(one["model"], other["model"], "model")
+    gaps = [_norm(_minus(a, b)) for path, a, b in places if _is_number(path, a, b)]
+    return float(np.linalg.norm(gaps))
+
+
+def nudged(state: Tree, seed: int) -> Tree:
+    """A state whose model's numbers are each changed by about `NUDGE` roundings, at random."""
     rng = np.random.default_rng(seed)
     model = {}
     for name, array in state["model"].items():
         if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            size = NUDGE * float(np.finfo(array.dtype).eps)
             factors = 1 + size * rng.standard_normal(array.shape)
             array = np.asarray(array * factors, dtype=array.dtype)
         model[name] = array
     return {**state, "model": model}
 
 
-def _squares(array: np.ndarray[Any, Any]) -> float:
-    """The sum of the squares."""
-    return float(np.square(array).sum())
+# -- training again ----------------------------------------------------------------------------
 
 
 def retrain(
@@ -159,12 +364,16 @@ def retrain(
     *,
     evaluated: Collection[float] | None = None,
     begun: tuple[int, Tree] | None = None,
+    nudge: int = 0,
+    after: Callable[[Tree], None] | None = None,
 ) -> Tree:
     """The trial's state after these visits, trained again, alone.
 
     `setup`: options of the slot that it is trained on; its seed, device, threads and metric count.
     `evaluated`: after how many epochs there was a validation; None: after each. `begun`: start from
-    this state, after so many visits, instead of from the beginning.
+    this state, after so many visits, instead of from the beginning. `nudge`: the seed of a change
+    of the weights before each visit; 0: none. `after` is called with the state before the first
+    visit and after each: views, that change.
 
     Raises:
         TrialError: the recipe raised or the loss diverged.
@@ -173,8 +382,13 @@ def retrain(
     first, source = begun or (0, None)
     if source is not None and first == len(visits):
         return source
+    if source is None and (nudge or after is not None or not visits):
+        source = untrained(recipe, data, trial, setup)
     if not visits:
-        return _untrained(recipe, data, trial, setup)
+        assert source is not None
+        return source
+    if after is not None and source is not None:
+        after(source)
     station = Station(recipe, data, None, replace(setup, checkpoint_every=inf))
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric
@@ -183,9 +397,13 @@ def retrain(
         score = metric is not None and _is_evaluated(epoch, evaluated)
 
         planned = visit._replace(samples=0)
+        if nudge:
+            source = nudged(source or station.state(trial.id), nudge + TWINS * done)
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)
         _make(station, unit)
         source = None  # from now on the station has the state
+        if after is not None:
+            after(station.state(trial.id))
     return station.state(trial.id)
 
 
@@ -209,11 +427,17 @@ def _is_evaluated(epoch: float, evaluated: Collection[float] | None) -> bool:
     return epoch in evaluated
 
 
-def _untrained(recipe: Recipe, data: Data, trial: Trial, setup: StationSetup) -> Tree:
+def untrained(recipe: Recipe, data: Data, trial: Trial, setup: StationSetup) -> Tree:
     """The trial's state before its first visit."""
     epoch = epoch_size(data.sizes, trial.config)
     lane = _new_lane(recipe, trial.config, setup.seed, setup.device, epoch)
     return lane.state()
+
+
+def has_batch_norm(recipe: Recipe, config: Config, seed: int) -> bool:
+    """Whether the trial's model has batch norm."""
+    model = _new_lane(recipe, config, seed, "cpu", epoch=1.0).model
+    return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
 
 def _new_lane(

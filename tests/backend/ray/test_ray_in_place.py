@@ -140,4 +140,7 @@ def test_samples_are_dealt_between_nodes_at_a_barrier(
 
     ray.shutdown()
     written(file, at_local(tables))
-    assert all(row["agrees"] for row in shoal.load_study(tmp_path / "study").replay())
+    assert all(
+        row["verdict"] in ("equal", "agrees")
+        for row in shoal.load_study(tmp_path / "study").replay()
+    )

@@ -236,10 +236,12 @@ def test_replay_calls_the_function_again(tmp_path: Path) -> None:
     study = made(tmp_path / "s", space={"lr": shoal.grid([0.1, 0.01]), "every": 2})
     study.optimize(max_epochs=5, progress=False)
     rows = study.replay()
-    assert [(row["visits"], row["equal"]) for row in rows] == [(4, True), (4, True)]
+    assert [(row["visits"], row["equal"]) for row in rows] == [(4, True), (4, True)], (
+        rows
+    )
     other = made(tmp_path / "o", loose, {"lr": 0.1})
     other.optimize(progress=False)
-    assert not other.replay()[0]["agrees"]
+    assert other.replay()[0]["verdict"] == "differs"
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -23,7 +23,7 @@ from shoal.train.lane import optimizers
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.hooks import TrialHooks
 from shoal.train.recipe.recipe import Recipe
-from shoal.train.tools.verify import compare_saved
+from shoal.train.tools.verify import compare, in_one_form
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: SGD(p, 0.1, **k),
@@ -279,7 +279,7 @@ def test_a_state_of_earlier_versions_is_this_trials_own() -> None:
     """They also kept which implementation makes the steps. That is no other hyper-parameter."""
     one, other = lane("adam", sparse=False), lane("adam", sparse=False)
     now = one.state()
-    assert compare_saved(now, now).equal
+    assert compare(*in_one_form(now, now)).equal
     then = copy.deepcopy(now)
     then["configured"][0] |= {"fused": True, "capturable": False}
     rates = [0.1 * 0.7**power for power in range(20)]
@@ -288,4 +288,4 @@ def test_a_state_of_earlier_versions_is_this_trials_own() -> None:
         then["optimizer"]["param_groups"][0]["lr"] = rate
         other.load(then)
         assert other.optimizer.param_groups[0]["lr"] == rate
-        assert compare_saved(then, other.state()).equal
+        assert compare(*in_one_form(then, other.state())).equal

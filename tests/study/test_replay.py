@@ -1,0 +1,399 @@
+"""`replay` finds what is wrong with a trial, in whatever company it was trained; and it says of
+what it cannot tell.
+
+Wrong checkpoints are made by training a trial again, alone, with a fault put in.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import shoal
+from shoal.cli import app
+from shoal.study import results
+from shoal.study.folder import StudyError
+from shoal.train.lane import optimizers
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.lane.schedules import Schedule
+from shoal.train.slot.setup import StationSetup
+from shoal.train.tools.verify import retrain
+
+EPOCHS, SAMPLES, BATCH = 5, 96, 16
+STEPS = 6  # of an epoch
+_numbers = np.random.default_rng(0)
+X = _numbers.normal(size=(SAMPLES, 6)).astype("float32")
+Y = (X.sum(1) > 0).astype("int64")
+
+
+class Net(shoal.Recipe):
+    """Adam, a schedule by epochs, a layer with an integer buffer."""
+
+    batch_size = BATCH
+    middle: Any = staticmethod(nn.ReLU)
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.arrays(X, Y, validation=None)
+
+    def configure_model(self, config: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), self.middle(), nn.Linear(8, 2))
+
+    def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+        optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class Plain(Net):
+    """SGD with momentum, whose steps nothing counts."""
+
+    def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+        return optimizer, shoal.LRSchedule(lambda epoch: 0.9**epoch)
+
+
+class Normed(Net):
+    middle = staticmethod(lambda: nn.BatchNorm1d(8))
+
+
+class Random(Net):
+    middle = staticmethod(lambda: nn.Dropout(0.5))
+
+
+class Hot(Net):
+    """At rates that are far too high any difference grows."""
+
+    def configure_model(self, config: Any) -> nn.Module:
+        layers = [nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(32, 2))
+
+    def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+        return torch.optim.Adam(model.parameters(), lr=100 * config["lr"])
+
+
+COMPANIES = {
+    "alone": {"policy": "fifo"},
+    "interleaved": {"policy": "pack", "fuse": False},
+    "fused": {"policy": "pack"},
+    "wide": {"policy": "fifo"},
+}
+
+
+@pytest.fixture(params=COMPANIES)
+def company(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How trials were trained. "wide": they count as trained on several slots."""
+    if request.param == "wide":
+        as_wide(monkeypatch)
+    return str(request.param)
+
+
+def as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        results, "_wide", lambda gangs: {each for gang in gangs for each in gang.trials}
+    )
+
+
+def trained(
+    folder: Path, recipe: Net, company: str = "fused", epochs: int = EPOCHS
+) -> shoal.Study:
+    """Three trials."""
+    study = shoal.create_study(
+        recipe,
+        storage=folder / "s",
+        search_space={"lr": shoal.grid([0.001, 0.003, 0.01])},
+    )
+    study.optimize(max_epochs=epochs, progress=False, workers=0, **COMPANIES[company])
+    for trial in study.state.kept:  # in files of their own, to be exchanged
+        put(study, kept(study, trial), trial)
+    for pack in Path(study.folder.checkpoints).glob("*.zip"):
+        pack.unlink()
+    return study
+
+
+def kept(study: shoal.Study, trial: str = "t001") -> dict[str, Any]:
+    return vault(study).load(study.state.kept[trial].name)
+
+
+def put(study: shoal.Study, state: Any, trial: str = "t001") -> None:
+    """Make this the trial's checkpoint."""
+    vault(study).save(study.state.kept[trial].name, state)
+
+
+def vault(study: shoal.Study) -> Checkpoints:
+    return Checkpoints(study.folder.checkpoints, study.state.run)
+
+
+def again(study: shoal.Study, visits: int = EPOCHS) -> dict[str, Any]:
+    """The state of t001 after so many visits, trained alone."""
+    state = study.state
+    trial = state.known["t001"]
+    made = state.visits["t001"][:visits]
+    found = retrain(study.recipe, study.recipe.data(), trial, made, StationSetup())
+    return dict(found)
+
+
+@contextmanager
+def without_call(of: Any, name: str, number: int) -> Iterator[None]:
+    """The call of that number, from 1, does nothing."""
+    former: Callable[..., Any] = getattr(of, name)
+    calls = 0
+
+    def call(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return None if calls == number else former(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, name, call)
+        yield
+    assert calls >= number
+
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+def without_last_visit(study: shoal.Study) -> dict[str, Any]:
+    return again(study, EPOCHS - 1)
+
+
+def with_weights_of(visits: int) -> Callable[[shoal.Study], dict[str, Any]]:
+    """A state that says that all visits were made; its weights are of fewer."""
+
+    def fault(study: shoal.Study) -> dict[str, Any]:
+        return kept(study) | {"model": again(study, visits)["model"]}
+
+    return fault
+
+
+def without_step(number: int) -> Callable[[shoal.Study], dict[str, Any]]:
+    def fault(study: shoal.Study) -> dict[str, Any]:
+        with without_call(optimizers, "step_scaled", number):
+            return again(study)
+
+    return fault
+
+
+def without_step_of_weights(study: shoal.Study) -> dict[str, Any]:
+    """All counts are those of the whole training."""
+    wrong = without_step(EPOCHS * STEPS)(study)
+    return kept(study) | {"model": wrong["model"]}
+
+
+def without_schedule_step(study: shoal.Study) -> dict[str, Any]:
+    with without_call(Schedule, "end_epoch", EPOCHS - 1):
+        return again(study)
+
+
+def with_rate_of_before(study: shoal.Study) -> dict[str, Any]:
+    state = kept(study)
+    state["optimizer"]["param_groups"][0]["lr"] /= 0.9
+    return state
+
+
+def without_moment(study: shoal.Study) -> dict[str, Any]:
+    state = kept(study)
+    for name in ("exp_avg", "momentum_buffer"):
+        for moments in state["optimizer"]["state"].values():
+            if name in moments:
+                moments[name] = np.zeros_like(moments[name])
+                return state
+    raise AssertionError("there is no moment")
+
+
+def with_old_moments(study: shoal.Study) -> dict[str, Any]:
+    """Those of the step before."""
+    wrong = without_step(EPOCHS * STEPS)(study)["optimizer"]["state"]
+    state = kept(study)
+    for number, moments in state["optimizer"]["state"].items():
+        moments |= {
+            name: value for name, value in wrong[number].items() if name != "step"
+        }
+    return state
+
+
+def with_other_random_state(study: shoal.Study) -> dict[str, Any]:
+    state = kept(study)
+    state["rng"]["torch"] = state["rng"]["torch"].copy()
+    state["rng"]["torch"][100] += 1
+    return state
+
+
+def with_fewer_samples(study: shoal.Study) -> dict[str, Any]:
+    state = kept(study)
+    state["visits"][0][3] -= BATCH
+    return state
+
+
+def with_number(value: float) -> Callable[[shoal.Study], dict[str, Any]]:
+    def fault(study: shoal.Study) -> dict[str, Any]:
+        state = kept(study)
+        state["model"]["0.bias"] = np.full_like(state["model"]["0.bias"], value)
+        return state
+
+    return fault
+
+
+FAULTS = {
+    "last visit": without_last_visit,
+    "weights of the visit before": with_weights_of(EPOCHS - 1),
+    "weights of two visits": with_weights_of(2),
+    "last step": without_step(EPOCHS * STEPS),
+    "a step in the middle": without_step(2 * STEPS + 1),
+    "weights of the step before": without_step_of_weights,
+    "a moment": without_moment,
+    "moments of the step before": with_old_moments,
+    "random state": with_other_random_state,
+    "samples": with_fewer_samples,
+    "inf": with_number(inf),
+    "NaN": with_number(nan),
+}
+OF_TORCH = {"schedule": without_schedule_step, "rate": with_rate_of_before}
+CASES = [
+    *((Net, fault) for fault in {**FAULTS, **OF_TORCH}),
+    *((Plain, fault) for fault in FAULTS),
+]
+
+
+def test_each_fault_is_found(tmp_path: Path, company: str) -> None:
+    """And the other trials are as they were."""
+    for recipe in (Net, Plain):
+        study = trained(tmp_path / recipe.__name__, recipe(), company)
+        sound = kept(study)
+        assert {row["verdict"] for row in study.replay()} <= {"equal", "agrees"}
+        for name in [fault for kind, fault in CASES if kind is recipe]:
+            put(study, {**FAULTS, **OF_TORCH}[name](study))
+            rows = {row["trial"]: row for row in study.replay()}
+            assert rows["t001"]["verdict"] == "differs", (recipe, name, rows)
+            assert rows["t001"]["why"]
+            if name == "last visit":
+                assert "holds 4 visits, the record 5" in rows["t001"]["why"]
+            others = {row["verdict"] for trial, row in rows.items() if trial != "t001"}
+            assert others <= {"equal", "agrees"}
+            put(study, sound)
+
+
+def test_a_rounded_trial_agrees_and_an_integer_does_not(
+    tmp_path: Path, company: str
+) -> None:
+    """A bit of the weights may be another one only where sums are rounded otherwise."""
+    study = trained(tmp_path, Plain(), company)
+    state = kept(study)
+    weights = state["model"]["0.weight"]
+    state["model"]["0.weight"] = np.nextafter(weights, np.float32(inf))
+    put(study, state)
+    (row,) = study.replay(["t001"])
+    rounded = company in ("fused", "wide")
+    assert row["verdict"] == ("agrees" if rounded else "differs")
+    assert not row["equal"] and 0 < row["difference"] < 1e-6
+
+
+def test_an_integer_buffer_is_exact(tmp_path: Path) -> None:
+    study = trained(tmp_path, Normed(), epochs=1)
+    assert all(row["fused"] for row in study.replay())
+    state = kept(study)
+    batches = state["model"]["1.num_batches_tracked"]
+    state["model"]["1.num_batches_tracked"] = np.asarray(batches - 1)
+    put(study, state)
+    (row,) = study.replay(["t001"])
+    assert row["verdict"] == "differs" and "num_batches_tracked" in row["why"]
+
+
+# -- not comparable ----------------------------------------------------------------------------
+
+
+def said(study: shoal.Study, code: int) -> str:
+    done = CliRunner().invoke(app, ["replay", str(study.folder.path)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"), [(Normed, "batch norm"), (Random, "random numbers")]
+)
+def test_layers_that_see_a_slots_part_of_a_batch_are_not_comparable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: type[Net], why: str
+) -> None:
+    """What is exact is compared nevertheless."""
+    study = trained(tmp_path, recipe(), "wide")
+    assert [row["verdict"] for row in study.replay()] == ["equal"] * 3
+    as_wide(monkeypatch)
+    state = kept(study)
+    state["model"]["0.weight"] = state["model"]["0.weight"] * 1.1
+    put(study, state)
+    rows = study.replay()
+    verdicts = [row["verdict"] for row in rows]
+    assert verdicts == ["equal", "not comparable", "equal"]
+    assert why in rows[1]["why"]
+    put(study, without_last_visit(study))
+    assert study.replay()[1]["verdict"] == "differs"
+
+
+def test_a_rate_at_which_rounding_grows_is_not_comparable(tmp_path: Path) -> None:
+    """The command says so, and nowhere that all is equal."""
+    study = trained(tmp_path, Hot(), epochs=30)
+    state = kept(study, "t002")
+    state["model"]["0.weight"] = state["model"]["0.weight"] * 1.01
+    put(study, state, "t002")
+    rows = study.replay()
+    assert rows[2]["verdict"] == "not comparable", rows[2]
+    assert "rounding" in rows[2]["why"]
+    *_, last = said(study, 4).strip().splitlines()
+    assert "not comparable" in last and "equal" not in last
+
+
+# -- what is not there -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["gone", "damaged"])
+def test_one_missing_checkpoint_is_a_line_and_the_others_go_on(
+    tmp_path: Path, fault: str
+) -> None:
+    study = trained(tmp_path, Net(), "alone")
+    file = Path(study.folder.checkpoints) / study.state.kept["t001"].name
+    if fault == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:500])
+    verdicts = [row["verdict"] for row in study.replay()]
+    assert verdicts == ["equal", "missing", "equal"]
+    lines = said(study, 1).strip().splitlines()
+    assert len(lines) == 4 and lines[1].startswith("t001: MISSING")
+
+
+def test_a_finished_trial_whose_checkpoint_is_older_than_the_journal_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = trained(tmp_path, Net(), "alone")
+    older = study.state.kept["t001"]
+    state = study.state
+    monkeypatch.setitem(
+        state.kept, "t001", older.__class__(older.trial, 3, 0.0, "old.pt")
+    )
+    vault(study).save("old.pt", again(study, 3))
+    rows = results.replayed(study.setup, state)
+    assert [row["verdict"] for row in rows] == ["equal", "differs", "equal"]
+    assert "checkpoint holds 3 visits, the record 5" in rows[1]["why"]
+
+
+def test_other_code_that_makes_another_model_is_one_error(tmp_path: Path) -> None:
+    text = Path(__file__).read_text().partition("class Plain")[0]
+    file = tmp_path / "net.py"
+    run = ["run", f"{file}:Net", "--storage", str(tmp_path / "s"), "--max-epochs", "1"]
+    run += ["--space", "lr=grid([0.001, 0.003])"]
+    for hidden in ("8", "9"):
+        code = text.replace("(6, 8)", f"(6, {hidden})")
+        file.write_text(code.replace("(8, 2)", f"({hidden}, 2)"))
+        assert CliRunner().invoke(app, run).exit_code == 0
+    with pytest.raises(
+        StudyError, match="the code differs from the one that trained t000"
+    ):
+        shoal.load_study(tmp_path / "s").replay()
