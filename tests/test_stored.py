@@ -91,7 +91,7 @@ def test_it_is_read_as_it_was(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", REPLAYED)
 def test_it_is_replayed_as_it_was(tmp_path: Path, name: str, alike: bool) -> None:
     study = kit.loaded(kit.unpack(name, tmp_path), SAID[name])
-    check(*kit.replayed(study, SAID[name]["replay"]), alike)
+    check(*kit.replayed(study, SAID[name]["replay"], alike), alike)
 
 
 @pytest.mark.parametrize("name", RESUMED)
@@ -107,7 +107,7 @@ def test_it_goes_on_as_it_did(tmp_path: Path, name: str, alike: bool) -> None:
     exact = alike and not then["wide"]
     check(kit.story(study), wanted["story"], exact)
     check(kit.weights(study), wanted["weights"], exact)
-    check(*kit.replayed(study, wanted["replay"]), exact)
+    check(*kit.replayed(study, wanted["replay"], alike), exact)
 
 
 @pytest.mark.skipif(not kit.same_python(HELD), reason="pickled by another Python")
