@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.callbacks.logger import apart
+from shoal.engine.csv_cells import cells, text_of
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder
 from shoal.engine.plain_files import is_there, open_file, read_file
@@ -19,7 +20,8 @@ CONFIG = "config."
 class CsvFile:
     """The file `scores.csv`: trial, epoch, config.<name> and each metric.
 
-    A metric of the name of another column is called metric.<name>.
+    A metric of the name of another column is called metric.<name>. A text that a spreadsheet would
+    take for a formula has a ' in front.
     A column that comes later makes the file anew.
     """
 
@@ -53,7 +55,7 @@ class CsvFile:
             rows = _whole_rows(self._path) if self._columns else []
             self._begin([*self._columns, *more], rows)
         with open_file(self._path, "a", newline="") as file:
-            csv.DictWriter(file, self._columns).writerow(row)
+            csv.writer(file).writerow(cells(map(row.get, self._columns)))
 
     def _begin(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         """Write the file anew, with these columns."""
@@ -62,9 +64,9 @@ class CsvFile:
             replaced(self._path) as beside,
             open_file(beside, "w", newline="") as file,
         ):
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+            writer = csv.writer(file)
+            writer.writerow(cells(columns))
+            writer.writerows(cells(map(row.get, columns)) for row in rows)
 
     def end(self, trial: Any) -> None:
         """Nothing is to be done."""
@@ -77,5 +79,9 @@ def _whole_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of the file; a last line that a crash cut short is left out."""
     text = read_file(path, LARGEST_TABLE).decode(errors="replace")
     whole = text[: text.rfind("\n") + 1]
-    rows = csv.DictReader(io.StringIO(whole, newline=""))
-    return [row for row in rows if all(row.get(name) for name in FIRST)]
+    rows = []
+    for row in csv.DictReader(io.StringIO(whole, newline="")):
+        if all(row.get(name) for name in FIRST):
+            row.pop(None, None)  # more cells than columns
+            rows.append({text_of(key): text_of(row[key] or "") for key in row})
+    return rows

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.install import install
+from shoal.engine.csv_cells import text_of
 from shoal.engine.small import gunzip
 from shoal.simulate.sacct import read_sacct
 from shoal.simulate.source import TraceSource
@@ -111,7 +112,7 @@ def _csv_rows(source: TraceSource, reader: "csv.DictReader[str]") -> Iterator[Ro
             if None in row or None in row.values():
                 rule = "a row must have as many fields as the header"
                 raise source.wrong(reader.line_num, rule)
-            yield reader.line_num, row
+            yield reader.line_num, {name: text_of(text) for name, text in row.items()}
     except csv.Error as error:
         raise source.wrong(reader.line_num, f"it is not CSV: {error}") from error
 

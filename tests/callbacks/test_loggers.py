@@ -11,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shoal
 from shoal.callbacks.logger import Logger
 from shoal.callbacks.named import loggers_of
+from shoal.engine.csv_cells import cell, text_of
 
 SPACE = {"width": 4, "lr": shoal.grid([1e-2, 1e-3])}
 Logged = dict[str, list[tuple[float, float]]]
@@ -198,6 +201,58 @@ def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["accuracy"] for row in rows] == ["", "1.0"]
     assert {row["config.text"] for row in rows} == {'a, "b"\nc'}
+
+
+FORMULAS = (
+    "=1+1",
+    "+x",
+    "-x",
+    "@x",
+    "\t=1",
+    "\r=1",
+    "\n",
+    " =1",
+    "\uff1dx",
+    "'=1",
+    "''@",
+)
+PLAIN = ("-0.5", "+1e-3", "-inf", "", "a=b", "'", "'a", "1-2", "x\n=1")
+
+
+def test_formulas_are_disarmed_in_csv_and_read_as_they_were(tmp_path: Path) -> None:
+    from shoal.callbacks.csv_file import CsvFile
+
+    texts = dict(enumerate(FORMULAS + PLAIN))
+    config = {f"n{number}": text for number, text in texts.items()}
+    config |= {"rate": -0.5, "steps": -3, "none": None}
+    sink = CsvFile()
+    sink.open(None, tmp_path)
+    for name in ("=cmd|x", "-t1", "t2"):
+        trial = SimpleNamespace(id=name, config=config)
+        sink.write(trial, 1.0, {"=loss": -0.25})
+        sink.write(trial, 2.0, {"=loss": -1e-9, "@late": -2.0})
+        sink = CsvFile()  # the file is read, and written anew
+        sink.open(None, tmp_path)
+        assert sink.logged(trial) == 2
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial"] for row in rows[::2]] == ["'=cmd|x", "'-t1", "t2"]
+    for row in rows:
+        assert {"'=loss", "'@late"} < row.keys()
+        assert float(row["'=loss"]) < 0
+        found = {name: row[f"config.{name}"] for name in config}
+        assert (found["rate"], found["steps"], found["none"]) == ("-0.5", "-3", "")
+        for number, text in texts.items():
+            quote = "'" * (text in FORMULAS)
+            assert found[f"n{number}"] == quote + text, repr(text)
+
+
+@given(st.text(alphabet="'=+-@\t\n 1e.x\uff0b", max_size=6))
+def test_each_cell_is_read_as_it_was_written(text: str) -> None:
+    written = cell(text)
+    assert text_of(written) == text
+    number = written.strip().lower().lstrip("+-")[:1] in (*"1.", "i", "n")
+    assert not written.lstrip().startswith(tuple("=+-@\uff0b")) or number
 
 
 CLASHES = {"epoch": 7.0, "trial": 8.0, "config.lr": 9.0, "status": 3.0, "a:b": 5.0}

@@ -364,3 +364,13 @@ def test_recording_ends_with_ctrl_c_or_in_time(tmp_path: Path) -> None:
 
 def _silent() -> str:
     raise TraceError("sinfo", None, "no answer")
+
+
+def test_names_of_nodes_are_no_formulas_and_read_as_they_were(tmp_path: Path) -> None:
+    given = tmp_path / "given.csv"
+    given.write_text('node,start,end\n=1+1,0,10\n"@a,b",2,10\n-n,3,10\nn4,5,10\n')
+    log = read_log(given)
+    write_log(log, tmp_path / "site.csv")
+    lines = (tmp_path / "site.csv").read_text().splitlines()
+    assert lines[1:4] == ["0,'=1+1,", '2,"\'@a,b",', "3,'-n,"]
+    assert sorted(read_log(tmp_path / "site.csv").nodes) == sorted(log.nodes)

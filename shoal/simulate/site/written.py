@@ -1,9 +1,12 @@
 """A log of idle nodes as a file of events, which `read_log` reads."""
 
+import csv
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
 from shoal.core.trial import Seconds
+from shoal.engine.csv_cells import cells
 from shoal.engine.files import replaced
 from shoal.simulate.trace import IdleLog
 
@@ -12,7 +15,10 @@ HEAD = "time_s,joined,left\n"
 
 def event(at: Seconds, joined: Iterable[str], left: Iterable[str]) -> str:
     """A line of the file: at this time these nodes became idle, and these did so no longer."""
-    return f"{at:.12g},{' '.join(joined)},{' '.join(left)}\n"
+    line = io.StringIO()
+    row = cells((f"{at:.12g}", " ".join(joined), " ".join(left)))
+    csv.writer(line, lineterminator="\n").writerow(row)
+    return line.getvalue()
 
 
 def write_log(log: IdleLog, path: Path) -> None:
