@@ -47,6 +47,7 @@ class Arranged(AtNodes):
 
     arrangement = Arrangement()
     table: Any
+    anew: bool
     fingerprint: str
     sizes: dict[ShardId, int]
     validation: tuple[ShardId, ...]
@@ -170,6 +171,7 @@ class Arranged(AtNodes):
         other.arrangement = replace(
             self.arrangement, draws=None, folds=None, reshuffles=False
         )
+        other.anew = False
         return other
 
     def _of_parts(self, source: Source, index: Mapping[ShardId, Index]) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
     collates = (
         False  # whether batches are made of items, by `collate` or else torch's default
     )
+    # whether items draw random numbers, so that each training pass reads them anew
+    anew = False
     scored_form: Any = None  # of items to validate on, where that is another one
     _tried: Sequence[Any] = ()  # the first items
     _scored_tried: Sequence[
@@ -88,6 +91,7 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
         self.names = parts.names
         self.table = parts.table
         self._tried = parts.tried
+        self.anew = parts.anew
         self.scored_form = parts.scored_form
         self._scored_tried = parts.scored_tried
         self._row_bytes = parts.row_bytes
@@ -157,6 +161,8 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
             ]
         if self.collates:
             lines.append("  collate makes batches of these")
+        if self.anew:
+            lines.append("  read anew in each pass, for they draw random numbers")
         return "\n".join(lines)
 
     def read(self, part: ShardId) -> Columns:
@@ -173,6 +179,19 @@ class Data(Arranged, ItemReaders, FromFiles, MakesShards):
                     f"it had {self._sizes[part]} samples and now has {size}"
                 )
         return columns
+
+    def of_pass(self, seed: int, turn: int) -> Data:
+        """The data as the training passes with this number see it, in a study with this seed.
+
+        Items that draw random numbers are read anew, and reshuffled samples are dealt to shards.
+        """
+        data = self
+        if self.anew:
+            data = copy(self)
+            data._source = self._source.drawn_in(seed, turn)  # type: ignore[attr-defined]
+        if self.arrangement.reshuffles and turn:
+            return data.dealt(seed, turn)
+        return data
 
     @property
     def in_memory(self) -> bool:

@@ -79,6 +79,7 @@ class Parts:
     form: Any = None
     collate: Any = None
     tried: Sequence[Any] = ()  # the first items
+    anew: bool = False  # items draw random numbers: training passes read them anew
     # the same of the items to validate on, where these have a form of their own
     scored_form: Any = None
     scored_tried: Sequence[Any] = ()
@@ -255,7 +256,7 @@ def _weighed(train: Index, shards: int | None, weights: Sequence[float]) -> list
     return np.split(train, np.cumsum(sizes)[:-1])
 
 
-def seed_of_rows(seed: int, part: ShardId, index: Index) -> int:
+def seed_of_rows(seed: int, part: str, index: Index) -> int:
     """The seed under which user's code reads these rows, whichever process does it."""
     hashed = blake2b(f"{seed}/{part}".encode(), digest_size=8)
     hashed.update(index.astype("<i8").tobytes())

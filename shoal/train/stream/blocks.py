@@ -26,7 +26,8 @@ EACH = 2
 BUCKETS = 5
 ONCE = "once"
 DRAWS = "drawn:"  # begins an order that the data draws for one pass
-DEALT = "@"  # ends an order, before the epoch whose deal gives the shard its samples
+# Ends an order, before the number of the only pass that has these samples: see `Data.of_pass`.
+OF_PASS = "@"
 
 
 def kept_name(part: ShardId, order: str) -> ShardId:
@@ -38,13 +39,13 @@ def kept_name(part: ShardId, order: str) -> ShardId:
 
 def lasting(shuffle: str) -> str:
     """The order in which the chunks of such passes are kept."""
-    kind, *deal = shuffle.split(DEALT)
-    return DEALT.join([ONCE if kind == "each" else kind, *deal])
+    kind, *turn = shuffle.split(OF_PASS)
+    return OF_PASS.join([ONCE if kind == "each" else kind, *turn])
 
 
 def mixes(shuffle: str) -> bool:
     """Whether each pass of this order has the samples in an order of its own."""
-    return shuffle.partition(DEALT)[0] == "each"
+    return shuffle.partition(OF_PASS)[0] == "each"
 
 
 class UnreadError(Exception):
@@ -58,7 +59,8 @@ class Blocks:
     part is read when its first block is asked for. `seed`: of the random order of the samples;
     None: they are in the order of the data. `order`: "once", "sequential", "streams:N" (each row
     of a batch of N samples continues that row of the batch before), or "drawn:TURN" (as the data
-    draws them for that pass). With "@EPOCH" at its end the part has the samples of that deal.
+    draws them for that pass). With "@TURN" at its end the part has the samples that the data gives
+    to that pass.
 
     `name`: of what is made of these blocks, in a cache. `lasts`: they are the same in all passes.
     `trained`: they are of a training shard.
@@ -67,10 +69,10 @@ class Blocks:
     def __init__(
         self, data: Data, part: ShardId, seed: int | None, order: str = ONCE
     ) -> None:
-        self._kind, _, epoch = order.partition(DEALT)
-        if epoch:
-            assert seed is not None, "training shards are dealt"
-            data = data.dealt(seed, int(epoch))
+        self._kind, _, turn = order.partition(OF_PASS)
+        if turn:
+            assert seed is not None, "training shards have passes"
+            data = data.of_pass(seed, int(turn))
         self._data = data
         self._seed = seed
         self._size = data.size(part)  # samples in the part
@@ -84,7 +86,7 @@ class Blocks:
         self.order = order
         self.name = kept_name(part, order)
         self.trained = seed is not None
-        self.lasts = not order.startswith(DRAWS)
+        self.lasts = not (order.startswith(DRAWS) or (turn and data.anew))
         self.count = -(-self._size // self._chunk)
         self.missed: set[int] = set()  # blocks that the feed did not have
 

@@ -15,7 +15,7 @@ from shoal.train.data.data import Data
 from shoal.train.data.draws import stable
 from shoal.train.data.items.collate import Collator, as_lot
 from shoal.train.private import writes
-from shoal.train.stream.blocks import DEALT, DRAWS, EACH, Blocks, draw, lasting, mixes
+from shoal.train.stream.blocks import DRAWS, EACH, OF_PASS, Blocks, draw, lasting, mixes
 from shoal.train.stream.feed import PassOrder
 
 READING = 2  # parts whose blocks are kept at hand
@@ -33,15 +33,15 @@ class PassOrders:
         self._seed = seed
         self._blocks: OrderedDict[tuple[ShardId, str], Blocks] = OrderedDict()
         self._dealt = data.arrangement.reshuffles
-        self.drawn = self._dealt or data.arrangement.draws is not None
+        self._drawn = data.arrangement.draws is not None
+        self.drawn = self._dealt or self._drawn or data.anew
 
     def name(self, shuffle: str, turn: int) -> str:
-        """The order of a pass: `shuffle`, unless the data draws or deals the samples of each."""
-        if self._data.arrangement.draws is not None:
-            return f"{DRAWS}{turn}"
-        if self._dealt and turn:
-            return f"{shuffle}{DEALT}{turn}"
-        return shuffle
+        """The order of a pass: `shuffle`, unless each pass has an order or samples of its own."""
+        order = f"{DRAWS}{turn}" if self._drawn else shuffle
+        if self._data.anew or (self._dealt and turn):
+            order += f"{OF_PASS}{turn}"
+        return order
 
     def of(self, shard: ShardId, turn: int, shuffle: str) -> PassOrder:
         """The chunks of a training pass."""

@@ -180,7 +180,7 @@ def test_random_items_are_a_function_of_the_rows_asked_for() -> None:
     assert np.array_equal(other.rows(S0, second)[0], one.rows(S0, second)[0])
     assert np.array_equal(one.rows(S0, first)[0], drawn)
     assert len(np.unique(drawn)) == drawn.size
-    assert one.fingerprint.endswith("-rows")
+    assert one.fingerprint.endswith("-anew")
 
 
 @pytest.mark.parametrize(

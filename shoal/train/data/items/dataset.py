@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from shoal.core.cluster import ShardId
 from shoal.train.data import columns as cols
@@ -36,7 +39,18 @@ from shoal.train.rng import Rng
 
 PROBES = 64  # items that a fingerprint looks at
 TWICE = 8  # items that are read twice, to find random transforms
-DRAWN_BY_ROWS = "-rows"  # ends the fingerprint of a dataset whose items are random
+# What ends the fingerprint of a dataset whose items are random: former versions read them once.
+READ_ANEW = "-anew"
+DRAWN_BY_ROWS = "-rows"  # still so, where each read gives others, whatever the seed
+DEEP = 6  # how far within a dataset random generators are looked for
+FEW = 100  # larger lists, say of samples, are not looked into
+MOST = 2000  # objects that are looked into
+GENERATORS = (
+    np.random.Generator,
+    np.random.RandomState,
+    random.Random,
+    torch.Generator,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,8 @@ class Items:
 
     Reading runs the user's code: under a seed, and never beside training. `whole`: items are kept
     as they are, for collate; otherwise they are columns of equal shapes. `scored_form`: of the
-    items of `validation`, where it is another than `form`.
+    items of `validation`, where it is another than `form`. `drawn`: the study's seed and the number
+    of the pass, where the items of each pass draw numbers of their own.
     """
 
     training: Any
@@ -57,10 +72,11 @@ class Items:
     form: ItemForm | None = None  # of the items read first
     whole: bool = False
     scored_form: ItemForm | None = None
+    drawn: tuple[int, int] | None = None
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         """Read also what an earlier Shoal pickled, which lacks the last fields."""
-        defaults = [None, False, None]  # of the last fields
+        defaults = [None, False, None, None]  # of the last fields
         missing = len(self.__slots__) - len(state)
         values = [*state, *defaults[len(defaults) - missing :]]
         for name, value in zip(self.__slots__, values, strict=True):
@@ -76,8 +92,13 @@ class Items:
         if part in self.apart:
             dataset, form = self.validation, self.scored_form or self.form
         numbers = self.index[part][index].tolist()
-        seed = seed_of_rows(self.seed, part, index)
+        place = part if self.drawn is None else f"{part} {self.drawn}"
+        seed = seed_of_rows(self.seed, place, index)
         return read(dataset, numbers, seed, form, self.whole)
+
+    def drawn_in(self, seed: int, turn: int) -> Items:
+        """The same source, whose items draw the numbers of that pass of a study with that seed."""
+        return replace(self, drawn=(seed, turn))
 
     def divided(self, index: Mapping[ShardId, Index]) -> Items:
         """The same training items, divided otherwise; nothing else is validated on."""
@@ -131,9 +152,10 @@ def from_dataset(
         scored_form=scored_form,
     )
     fingerprint = _divided_fingerprint(items)
-    if _warn_of_random_items(dataset, seed):
-        # A former version drew once a shard: a study of that time cannot go on with other draws.
-        fingerprint += DRAWN_BY_ROWS
+    random_items = _draws(dataset, seed)
+    anew = random_items and _repeats(dataset, seed)
+    if random_items:
+        fingerprint += READ_ANEW if anew else DRAWN_BY_ROWS
     return Parts(
         source=items,
         training=rows.of("s"),
@@ -146,6 +168,7 @@ def from_dataset(
         tried=probed[:TWICE],
         scored_form=scored_form,
         scored_tried=scored[:TWICE],
+        anew=anew,
     )
 
 
@@ -186,6 +209,7 @@ def _length(dataset: Any, name: str) -> int:
 def _items(dataset: Any, numbers: Iterable[int], seed: int) -> list[Any]:
     """These items, read under the seed."""
     with Rng(seed, torch.device("cpu")):
+        _seed_own(dataset, seed)
         return [dataset[number] for number in numbers]
 
 
@@ -210,11 +234,10 @@ def read(
 
 
 def _is_of_tensors(dataset: Any) -> bool:
-    """Whether the dataset is a TensorDataset, or like one."""
-    tensors = getattr(dataset, "tensors", None)
-    if not isinstance(tensors, tuple):
+    """Whether the dataset is a TensorDataset, with no items of its own making."""
+    if not isinstance(dataset, TensorDataset):
         return False
-    return all(isinstance(each, torch.Tensor) for each in tensors)
+    return type(dataset).__getitem__ is TensorDataset.__getitem__
 
 
 def _spread(dataset: Any, count: int) -> list[int]:
@@ -243,24 +266,86 @@ def _fingerprint(dataset: Any, seed: int) -> bytes:
     return hashed.digest()
 
 
-def _warn_of_random_items(dataset: Any, seed: int) -> bool:
-    """Warn if an item differs between two reads: what is drawn once is kept for all passes.
+# -- items that draw random numbers ----------------------------------------------------------------
 
-    Returns whether one does.
+
+def _draws(dataset: Any, seed: int) -> bool:
+    """Whether reading an item draws from a global generator, or two reads of it differ.
+
+    A seldom draw may change none of a few items, so that the generators are looked at, too.
     """
     if _is_of_tensors(dataset):
         return False
     with Rng(seed, torch.device("cpu")):
         for number in _spread(dataset, TWICE):
-            if _digest(dataset[number]) != _digest(dataset[number]):
-                warnings.warn(
-                    f"two reads of item {number} of the dataset differ, but items are read once "
-                    "and kept: each epoch would see the same random transforms. Leave them out "
-                    "of the dataset, and make them in Recipe.augment, which varies each pass",
-                    stacklevel=4,
-                )
+            states, digests = [_global_states()], []
+            for _ in range(2):
+                digests.append(_digest(dataset[number]))
+                states.append(_global_states())
+            # once alone it may have been another thread, or what is made at the first read
+            draws = states[0] != states[1] != states[2]
+            if draws or digests[0] != digests[1]:
                 return True
     return False
+
+
+def _global_states() -> tuple[Any, ...]:
+    """The states of torch's, NumPy's and Python's global generators."""
+    of_numpy: Any = np.random.get_state(legacy=False)["state"]
+    numpy_state = (of_numpy["key"].tobytes(), of_numpy["pos"])
+    return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
+
+
+def _repeats(dataset: Any, seed: int) -> bool:
+    """Whether the items are the same under the same seed; if not, the user is warned."""
+    numbers = _spread(dataset, TWICE)
+    one, other = (_items(dataset, numbers, seed) for _ in range(2))
+    for number, first, second in zip(numbers, one, other, strict=True):
+        if _digest(first) != _digest(second):
+            warnings.warn(
+                f"two reads of item {number} of the dataset differ whatever the seed, so that "
+                "items are read once and kept: each epoch sees the same random transforms. Draw "
+                "from torch's, NumPy's or Python's global generators, or from one that the "
+                "dataset holds; or make the transforms in Recipe.augment, which varies each pass",
+                stacklevel=4,
+            )
+            return False
+    return True
+
+
+def _seed_own(dataset: Any, seed: int) -> None:
+    """Set the generators that the dataset holds, or a transform within it, to this seed."""
+    for generator in _generators_in(dataset, DEEP, set()):
+        if isinstance(generator, np.random.Generator):
+            bits: Any = generator.bit_generator
+            bits.state = type(bits)(seed).state
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        else:
+            generator.seed(seed % 2**32)
+
+
+def _generators_in(thing: Any, deep: int, seen: set[int]) -> Iterator[Any]:
+    """The random generators among an object's attributes, and theirs."""
+    if isinstance(thing, GENERATORS):
+        yield thing
+        return
+    passed = id(thing) in seen or not deep or len(seen) > MOST
+    if passed or isinstance(thing, type | ModuleType):
+        return
+    if hasattr(type(thing), "configure_optimizers"):  # it trains, and is no data
+        return
+    seen.add(id(thing))
+    parts: Iterable[Any] = ()
+    if isinstance(thing, dict):  # other mappings may read their values from files
+        parts = list(thing.values()) if len(thing) <= FEW else ()
+    elif isinstance(thing, list | tuple):
+        parts = thing if len(thing) <= FEW else ()
+    elif not isinstance(thing, torch.Tensor):
+        with suppress(TypeError):  # it has none
+            parts = list(vars(thing).values())
+    for part in parts:
+        yield from _generators_in(part, deep - 1, seen)
 
 
 def _digest(item: Any) -> bytes:

@@ -53,9 +53,10 @@ class ItemReaders:
         a batch by `collate`: a function of a list of items, or None for torch's default collate.
         `collate` may draw random numbers; they depend on the seed and the place in the pass.
 
-        Items that were read are kept; those beyond `data_memory_gb` are read again. Random
-        transforms therefore belong in `Recipe.augment`. An IterableDataset is read once from its
-        beginning to its end, or its first `samples` items are. `order`: "sequential" keeps the
+        Items that were read are kept; those beyond `data_memory_gb` are read again. Items that draw
+        random numbers are read anew in each training pass, under seeds of the pass; those to
+        validate on are drawn once. An IterableDataset is read once from its beginning to its end,
+        or its first `samples` items are. `order`: "sequential" keeps the
         items in their order, and sets the last ones aside. A DataLoader: as `loader`.
 
         `validation`: another such dataset, a DataLoader, the fraction set aside at random, or None.
