@@ -177,6 +177,11 @@ FURTHER: Mapping[str, Mistake] = {
     "a class for a model": Mistake(
         "nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"
     ),
+    "batches of one sample under batch norm": Mistake(
+        "nn.Linear(5, 3)",
+        "nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))\n\n    batch_size = 1",
+        "batch norm needs more than one sample in a batch",
+    ),
     "scores compared across samples": Mistake(
         "(model(x).argmax(1) == y).float()",
         "(model(x).argmax(1, keepdim=True) == y).float()",

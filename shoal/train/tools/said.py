@@ -30,6 +30,7 @@ REMEDIES = {
     "Target size": "the model's outputs and the labels must have one shape: unsqueeze or squeeze",
     "out of bounds": RANGE,
     "device-side assert": RANGE,
+    "more than 1 value per channel": "batch norm needs more than one sample in a batch",
     "on the same device": "make tensors on the batch's device: torch.zeros(3, device=x.device)",
     "does not require grad": "return the loss itself, without .item(), .detach() or no_grad",
     "positional argument": SELF,

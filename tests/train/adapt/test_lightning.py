@@ -472,3 +472,54 @@ def test_validation_batches_may_have_a_form_of_their_own(tmp_path: Path) -> None
     space = {"lr": shoal.grid([0.1])}
     study = kit.searched(recipe, tmp_path, space, metric="val_acc", max_epochs=2)
     assert [trial.status for trial in study.trials] == ["finished"]
+
+
+class Flipped(torch.utils.data.Dataset[Any]):
+    """Points that are mirrored at random."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, number: int) -> Any:
+        x = torch.linspace(-1, 1, 8) + number / 64
+        return (x.flip(0) if np.random.rand() < 0.5 else x), number % 2
+
+
+class FlippedData(Dots):
+    def setup(self, stage: str) -> None:
+        self.training, self.held_out = Flipped(), Flipped()
+
+
+class WithLoaders(Net):
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Flipped(), 16, shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(Flipped(), 16)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        lambda: shoal.lightning(Net, datamodule=FlippedData),
+        lambda: shoal.lightning(WithLoaders),
+    ],
+)
+def test_random_transforms_of_loaders_vary_and_replay(
+    recipe: Any, tmp_path: Path
+) -> None:
+    assert recipe().data().anew
+    learnt = []
+    for name, epochs in (("whole", [3]), ("grown", [1, 3])):
+        study = shoal.create_study(
+            recipe(),
+            storage=tmp_path / name,
+            metric="val_loss",
+            mode="min",
+            search_space={"lr": shoal.grid([0.1])},
+        )
+        for most in epochs:
+            study.optimize(max_epochs=most, progress=False)
+        assert [row["equal"] for row in study.replay()] == [True]
+        learnt.append(study.load_model(study.trials[0].id).state_dict())
+    assert all(torch.equal(learnt[0][name], learnt[1][name]) for name in learnt[0])
