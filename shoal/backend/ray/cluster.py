@@ -6,11 +6,13 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from shoal.backend.ends import UNTIL
@@ -31,7 +33,12 @@ from ray._private.authentication.authentication_token_setup import (
     AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
-from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+from ray._private.services import canonicalize_bootstrap_address
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,
+    Config,
+    GcsClient,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 GIB = 1024**3
@@ -47,6 +54,7 @@ SMALLEST_STORE = 256 * 2**20
 FAREWELL: Seconds = 20.0
 FAREWELL_TO_LOST: Seconds = 5.0
 ANSWER: Seconds = 15.0  # that the head of the cluster may take
+HEAD: Seconds = 20.0  # that it may take to say, the first time, which cluster it is of
 # How gradients travel between slots.
 Gradients = Literal["gloo", "nccl"]
 # An object that nobody needs any more is freed at once, not in batches each second. The next state
@@ -119,7 +127,14 @@ def join(
     ray_worker._worker_logs_enabled = False
     if address is not None:
         check_reached(address)
-        ray.init(address=address, **quiet)
+        if "://" not in address and address != "local":
+            head = canonicalize_bootstrap_address(address) or address
+            check_reached(head)  # Ray may take it for another one
+            _check_head(head)
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError as error:
+            raise _no_cluster(address, str(error)) from error
         return False, slots
 
     if cpus is None:
@@ -140,6 +155,49 @@ def join(
     reaper.guard(mark)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
+
+
+def _check_head(address: str) -> None:
+    """Have the head of a cluster answer at host:port.
+
+    Ray would ask whoever takes connections there for eight minutes.
+
+    Raises:
+        ConnectionError: none does within `HEAD` seconds.
+    """
+    answer: SimpleQueue[Exception | None] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            GcsClient(address=address)
+        except Exception as error:  # noqa: BLE001 - whatever Ray makes of a stranger's answer
+            answer.put(error)
+        else:
+            answer.put(None)
+
+    threading.Thread(target=ask, name="shoal-head", daemon=True).start()
+    try:
+        error = answer.get(timeout=HEAD)
+    except Empty:
+        raise _no_cluster(
+            address,
+            f"something takes connections, but does not speak Ray in {HEAD:g} s",
+        ) from None
+    if error is not None:
+        raise _no_cluster(address, str(error).partition("\n")[0]) from error
+
+
+def _no_cluster(address: str, why: str) -> ConnectionError:
+    """The error of an address that cannot be joined."""
+    remedy = (
+        "give the address that `ray start --head` printed where the cluster was started"
+    )
+    if "AuthToken" in why:
+        why, remedy = (
+            "the cluster asks for a token that this process does not show",
+            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the cluster's token",
+        )
+    return ConnectionError(f"no Ray cluster answers at {address} ({why}): {remedy}")
 
 
 def asks_for_token() -> bool:

@@ -6,8 +6,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event, Thread, Timer
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -144,6 +147,44 @@ def test_a_head_that_takes_connections_and_says_nothing_is_one_error() -> None:
             ConnectionError, match=f"no Ray cluster answers at {address} .*timed out"
         ):
             check_reached(address, patience=0.2)
+
+
+class Web(BaseHTTPRequestHandler):
+    """Somebody else's server."""
+
+    def log_message(self, *_: Any) -> None:
+        """No log."""
+
+
+def test_a_server_that_is_no_head_of_ray_is_one_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes connections and answers. Ray itself would ask it for eight minutes."""
+    monkeypatch.setattr(ray_cluster, "HEAD", 1.0)
+    with ThreadingHTTPServer((ray_cluster.LOOPBACK, 0), Web) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"{ray_cluster.LOOPBACK}:{server.server_address[1]}"
+        with pytest.raises(
+            ConnectionError, match=f"no Ray cluster answers at {address} .*not speak"
+        ):
+            ray_cluster.join(address, None, 1, 0.1)
+        server.shutdown()
+    assert not ray_cluster.ray.is_initialized()
+
+
+def test_a_server_of_grpc_that_is_no_head_of_ray_is_one_error() -> None:
+    grpc = pytest.importorskip("grpc")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port(f"{ray_cluster.LOOPBACK}:0")
+    address = f"{ray_cluster.LOOPBACK}:{port}"
+    server.start()
+    try:
+        with pytest.raises(
+            ConnectionError, match=f"no Ray cluster answers at {address} .*Method"
+        ):
+            ray_cluster.join(address, None, 1, 0.1)
+    finally:
+        server.stop(None)
 
 
 def test_who_cannot_leave_a_cluster_joins_no_other() -> None:
