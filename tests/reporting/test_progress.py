@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Advanced, Entry, Failed, Finished, Opened, Submitted
+from shoal.core.event import (
+    Advanced,
+    Entry,
+    Failed,
+    Finished,
+    Joined,
+    Left,
+    Opened,
+    Submitted,
+)
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
@@ -255,3 +264,21 @@ def test_many_slots_are_counted_not_listed() -> None:
     assert "s7" in out.getvalue()
     assert "s8" not in out.getvalue()
     assert "4 more slots, 0 at work" in out.getvalue()
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["file", "tty"])
+def test_slots_that_die_are_told_at_once_with_their_node(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots that leave in good order are not."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    slots = [Slot(SlotId(f"s{n}"), node="ab"[n % 2]) for n in range(4)]
+    lines: list[Entry] = [
+        Joined(tuple(slots)),
+        Left(frozenset((slots[0].id,)), died=False),
+        Left(frozenset((slots[3].id, slots[1].id)), died=True),
+    ]
+    with Progress(stream=stream, every=3600, frames=1e9) as progress:
+        moments([Line(float(n), line) for n, line in enumerate(lines)], progress)
+    assert stream.getvalue().count("died") == 1
+    assert "s1, s3 at b died; slots left: 1" in stream.getvalue()

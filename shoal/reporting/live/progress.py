@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from shoal.core.cluster import SlotId
-from shoal.core.event import Entry, Failed
+from shoal.core.event import Entry, Failed, Joined, Left
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.reporting.facts.bars import natural
@@ -56,6 +56,7 @@ class Progress:
     ) -> None:
         self._scores = Scores(metric, mode, aim)
         self._ends = Ends(self._scores, furthest)
+        self._nodes: dict[SlotId, str] = {}  # of slots that joined
         self.stream = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
@@ -76,11 +77,12 @@ class Progress:
         """Show what a moment of the engine brought."""
         self._speed.take(now, entries)
         self._last = now, state
+        losses = self._losses(entries, state)
         if not self._terminal:
-            self._say(now, entries, state)
+            self._say(now, entries, state, losses)
         elif monotonic() - self._shown >= self.pause:
             self._draw(now, state)
-        self._keep_failures(entries)
+        self._keep_failures(entries, losses)
 
     def tell(self, now: Seconds, text: str) -> None:
         """What the run waits for before its first moment: a line at once, also on a terminal."""
@@ -143,8 +145,29 @@ class Progress:
 
     # -- plain lines -------------------------------------------------------------------------------
 
-    def _say(self, now: Seconds, entries: Entries, state: State) -> None:
+    def _losses(self, entries: Entries, state: State) -> list[str]:
+        """A line for each node at which slots died just now, and each that they left."""
+        died: dict[str, list[SlotId]] = {}
+        for entry in entries:
+            if isinstance(entry, Joined):
+                self._nodes.update((each.id, each.node or "?") for each in entry.slots)
+            elif isinstance(entry, Left):
+                there = sorted(entry.slots & self._nodes.keys(), key=natural)
+                for slot in there:
+                    node = self._nodes.pop(slot)
+                    if entry.died:
+                        died.setdefault(node, []).append(slot)
+        left = f"slots left: {len(state.slots)}"
+        return [
+            f"{', '.join(slots)} at {node} died; {left}" for node, slots in died.items()
+        ]
+
+    def _say(
+        self, now: Seconds, entries: Entries, state: State, losses: list[str]
+    ) -> None:
         """A line for each trial that is over, and one of the whole study now and then."""
+        for line in losses:
+            self._write(now, line)
         for entry in entries:
             line = self._ends.line(entry, state)
             if line is not None:
@@ -189,16 +212,15 @@ class Progress:
             self._live.start()
         self._live.update(picture, refresh=True)
 
-    def _keep_failures(self, entries: Entries) -> None:
-        """A line above the display for each trial that failed; it stays there."""
+    def _keep_failures(self, entries: Entries, losses: list[str]) -> None:
+        """A line above the display for each trial that failed and slots that died; it stays."""
         if self._live is None:
             return
-        for entry in entries:
-            if isinstance(entry, Failed):
-                line = printable(f"{entry.trial} failed: {entry.why}")
-                self._live.console.print(
-                    line, markup=False, highlight=False, style="red"
-                )
+        failed = [entry for entry in entries if isinstance(entry, Failed)]
+        for line in (*losses, *(f"{each.trial} failed: {each.why}" for each in failed)):
+            self._live.console.print(
+                printable(line), markup=False, highlight=False, style="red"
+            )
 
     def picture(self, now: Seconds, state: State) -> "RenderableType":
         """The display as a rich renderable."""
