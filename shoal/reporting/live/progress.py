@@ -169,9 +169,9 @@ class Progress:
         for line in losses:
             self._write(now, line)
         for entry in entries:
-            line = self._ends.line(entry, state)
-            if line is not None:
-                self._write(now, line)
+            end = self._ends.line(entry, state)
+            if end is not None:
+                self._write(now, end)
         if monotonic() - self._shown >= self.every:
             self._shown = monotonic()
             self._write(now, self._line(now, state))
