@@ -29,7 +29,7 @@ from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
-from shoal.train.recipe.several.recipes import attribute
+from shoal.train.recipe.several.recipes import attribute, own_recipe
 from shoal.train.recipe.unit import Tree, TrialError
 from shoal.train.tools.verify import (
     TWINS,
@@ -252,6 +252,7 @@ def _row(
         "verdict": verdict.verdict,
         "why": verdict.why,
         "equal": verdict.verdict == "equal",
+        "agrees": verdict.verdict in ("equal", "agrees"),
         "difference": verdict.difference,
         "fused": fused,
         "wide": wide,
@@ -334,13 +335,27 @@ class TrialsAgain:
     ) -> Verdict:
         """Compare one durable state with the trial trained again from the one before it."""
         path = _Path()
-        again = self._retrained(trial, visits, begun, after=path)
+        recorded = self._recorded(trial)
+        again = self._retrained(trial, visits, begun, after=path, recorded=recorded)
         drawn = self._draws_others(trial, again)
         twins = (
-            self._retrained(trial, visits, begun, nudge=number)
+            self._retrained(trial, visits, begun, nudge=number, recorded=recorded)
             for number in range(1, TWINS + 1)
         )
         return judged(*in_one_form(saved, again), twins, path.mean, drawn)
+
+    def _recorded(self, trial: TrialId) -> dict[int, float]:
+        """The trial's metric after so many visits, which its learning rate may have followed."""
+        known = self._state.known[trial]
+        metric = (
+            self._setup.metric or own_recipe(self._setup.recipe, known.config).metric
+        )
+        shards = len(known.shards or self._data.shards)
+        return {
+            round(epoch * shards): values[metric]
+            for epoch, values in self._state.scores[trial]
+            if metric in values
+        }
 
     def _between(
         self, trial: TrialId, begun: tuple[int, Tree] | None

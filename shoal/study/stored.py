@@ -215,10 +215,10 @@ class StoredStudy:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.
 
         `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
-        verdict, why (of the last three verdicts), equal (the verdict is "equal"), difference (the
-        largest absolute one), fused (trained in a fused pack), wide (it had several slots),
-        elsewhere (of one that differs: in what the processor, the libraries or the threads are
-        others than in the study). The verdicts are
+        verdict, why (of the last three verdicts), equal (the verdict is "equal"), agrees (it is
+        one of the first two), difference (the largest absolute one), fused (trained in a fused
+        pack), wide (it had several slots), elsewhere (of one that differs: in what the processor,
+        the libraries or the threads are others than in the study). The verdicts are
 
         - "equal": to the last bit;
         - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,

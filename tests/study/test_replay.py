@@ -4,6 +4,7 @@ what it cannot tell.
 Wrong checkpoints are made by training a trial again, alone, with a fault put in.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf, nan
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from journal_kit import unsealed
 from torch import nn
 from typer.testing import CliRunner
 
@@ -20,6 +22,8 @@ import shoal
 from shoal.cli import app
 from shoal.study import results
 from shoal.study.folder import StudyError
+from shoal.train.fuse import gauge
+from shoal.train.fuse.fused import Fused
 from shoal.train.lane import optimizers
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.schedules import Schedule
@@ -281,6 +285,68 @@ def test_each_fault_is_found(tmp_path: Path, company: str) -> None:
             put(study, sound)
 
 
+# -- faults in the code of fused packs ---------------------------------------------------------
+
+
+def undone(fused: Fused, what: str) -> Callable[[], None]:
+    """Puts back what a step does to the second trial of a pack, and to its count if `what` says."""
+    lane = fused.lanes[1]
+    arrays = [each.detach().clone() for each in lane.model.state_dict().values()]
+    steps, own = lane.steps, [*lane.optimizer.state.values()]
+    moments = [value.clone() for each in own for value in each.values()]
+
+    def put_back() -> None:
+        with torch.no_grad():
+            if what != "a moment":
+                for now, then in zip(
+                    lane.model.state_dict().values(), arrays, strict=True
+                ):
+                    now.copy_(then)
+            now_own = [
+                value
+                for each in lane.optimizer.state.values()
+                for value in each.values()
+            ]
+            if what != "weights":
+                for now, then in zip(now_own, moments, strict=False):
+                    now.copy_(then)
+        if what == "a step":
+            lane.steps = steps
+
+    return put_back
+
+
+@pytest.mark.parametrize("recipe", [Net, Plain])
+@pytest.mark.parametrize("what", ["a step", "weights", "a moment"])
+def test_a_fused_step_that_leaves_out_a_trial_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: type[Net], what: str
+) -> None:
+    """In the last step of the study, once it was found that fusing is quicker."""
+    complete = Fused._complete
+    epochs, faults = 20, 0
+
+    def faulty(fused: Fused) -> None:
+        nonlocal faults
+        lane = fused.lanes[1]
+        last = lane.passed + lane.grouped == epochs * SAMPLES
+        put_back = undone(fused, what)
+        complete(fused)
+        if last:
+            put_back()
+            faults += 1
+
+    monkeypatch.setattr(Fused, "_complete", faulty)
+    monkeypatch.setattr(
+        gauge, "GAIN", -100.0
+    )  # to fuse is worth while, whatever it takes
+    monkeypatch.setattr(recipe, "batch_size", 4)
+    study = trained(tmp_path, recipe(), epochs=epochs)
+    assert faults == 1, "it was not fused to the end"
+    monkeypatch.setattr(Fused, "_complete", complete)
+    verdicts = {row["trial"]: row["verdict"] for row in study.replay()}
+    assert list(verdicts.values()).count("differs") == 1, verdicts
+
+
 def test_a_rounded_trial_agrees_and_an_integer_does_not(
     tmp_path: Path, company: str
 ) -> None:
@@ -294,6 +360,47 @@ def test_a_rounded_trial_agrees_and_an_integer_does_not(
     rounded = company in ("fused", "wide")
     assert row["verdict"] == ("agrees" if rounded else "differs")
     assert not row["equal"] and 0 < row["difference"] < 1e-6
+
+
+class Plateau(Net):
+    """Its rate follows the metric, which rounding moves."""
+
+    metric, mode = "loss", "min"
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.arrays(X, Y, validation=0.25)
+
+    def configure_optimizers(self, model: nn.Module, config: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        return optimizer, plateau(optimizer, factor=0.5, patience=0, threshold=0.01)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return {"loss": loss}
+
+
+def test_a_rate_that_followed_the_metric_follows_it_as_it_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wide or fused, scores are rounded otherwise than those of the trial trained again."""
+    study = trained(tmp_path, Plateau(), "alone", epochs=8)
+    as_wide(monkeypatch)
+    lines = unsealed(study.folder.journal.read_text())
+    nearly = re.sub(r'("values":{"loss":0\.\d{6})\d+', r"\g<1>1", lines)
+    assert nearly != lines
+    study.folder.journal.write_text(nearly)
+    study = shoal.load_study(study.folder.path)
+    state = kept(study)
+    scores = [values["loss"] for _, values in study.state.scores["t001"]]
+    best = state["scheduler"]["best"]
+    near = min(scores, key=lambda score: abs(score - best))
+    assert 0 < abs(near - best) < 1e-5
+    state["scheduler"]["best"] = near
+    state["model"]["0.bias"] = np.nextafter(state["model"]["0.bias"], np.float32(1))
+    put(study, state)
+    (row,) = study.replay(["t001"])
+    assert row["verdict"] == "agrees", row
 
 
 def test_an_integer_buffer_is_exact(tmp_path: Path) -> None:

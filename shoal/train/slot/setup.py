@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -34,6 +34,9 @@ class StationSetup:
     metric: str | None = None
     # "min" or "max": its best values; None: that is not checked
     mode: str | None = None
+    # that metric after so many visits, as a run of the trial trained here recorded it: what follows
+    # the metric follows this one, which may be rounded otherwise than what is measured here
+    recorded: Mapping[int, float] | None = None
     # seconds of training between durable states; 0: after every unit
     checkpoint_every: Seconds = 30.0
     # for prepared chunks

@@ -366,6 +366,7 @@ def retrain(
     begun: tuple[int, Tree] | None = None,
     nudge: int = 0,
     after: Callable[[Tree], None] | None = None,
+    recorded: Mapping[int, float] | None = None,
 ) -> Tree:
     """The trial's state after these visits, trained again, alone.
 
@@ -373,7 +374,7 @@ def retrain(
     `evaluated`: after how many epochs there was a validation; None: after each. `begun`: start from
     this state, after so many visits, instead of from the beginning. `nudge`: the seed of a change
     of the weights before each visit; 0: none. `after` is called with the state before the first
-    visit and after each: views, that change.
+    visit and after each: views, that change. `recorded`: as of `StationSetup`.
 
     Raises:
         TrialError: the recipe raised or the loss diverged.
@@ -389,7 +390,8 @@ def retrain(
         return source
     if after is not None and source is not None:
         after(source)
-    station = Station(recipe, data, None, replace(setup, checkpoint_every=inf))
+    own = replace(setup, checkpoint_every=inf, recorded=recorded)
+    station = Station(recipe, data, None, own)
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric
     for done, visit in enumerate(visits[first:], first):
