@@ -347,9 +347,8 @@ class TrialsAgain:
     def _recorded(self, trial: TrialId) -> dict[int, float]:
         """The trial's metric after so many visits, which its learning rate may have followed."""
         known = self._state.known[trial]
-        metric = (
-            self._setup.metric or own_recipe(self._setup.recipe, known.config).metric
-        )
+        own = own_recipe(self._setup.recipe, known.config)
+        metric = self._setup.metric or own.metric or ""
         shards = len(known.shards or self._data.shards)
         return {
             round(epoch * shards): values[metric]
