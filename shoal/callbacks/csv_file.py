@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.callbacks.logger import apart
+from shoal.core.masked import masked_config
 from shoal.engine.csv_cells import cells, text_of
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder
@@ -48,7 +49,10 @@ class CsvFile:
 
     def write(self, trial: Any, epoch: float, values: Any) -> None:
         row: dict[str, Any] = {"trial": trial.id, "epoch": epoch}
-        row |= {f"{CONFIG}{name}": value for name, value in trial.config.items()}
+        row |= {
+            f"{CONFIG}{name}": value
+            for name, value in masked_config(trial.config).items()
+        }
         row |= apart(values, FIRST, CONFIG)
         more = [name for name in row if name not in self._columns]
         if more:

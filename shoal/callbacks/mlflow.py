@@ -11,6 +11,7 @@ from mlflow.entities import Metric, Param, RunStatus
 from mlflow.tracking import MlflowClient
 
 from shoal.callbacks.logger import last_epoch, step_of
+from shoal.core.masked import masked_config
 from shoal.engine.own import make_folder
 
 TAG = "shoal.trial"
@@ -87,7 +88,9 @@ class MLflow:
             given = [
                 Param(name, str(value)[:LETTERS])
                 for name, value in zip(
-                    _names(trial.config), trial.config.values(), strict=True
+                    _names(trial.config),
+                    masked_config(trial.config).values(),
+                    strict=True,
                 )
             ]
             for start in range(0, len(given), PARAMETERS):

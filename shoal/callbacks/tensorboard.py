@@ -14,6 +14,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from shoal.callbacks.logger import last_epoch, step_of
+from shoal.core.masked import masked_config
 
 
 class TensorBoard:
@@ -46,7 +47,8 @@ class TensorBoard:
         if trial.id not in self._writers:
             writer = EventFileWriter(str(self._folder / trial.id))
             self._writers[trial.id] = writer
-            given = {name: _plain(value) for name, value in trial.config.items()}
+            config = masked_config(trial.config)
+            given = {name: _plain(value) for name, value in config.items()}
             began = hparams_pb(given, trial_id=trial.id, start_time_secs=time.time())
             writer.add_event(Event(wall_time=time.time(), summary=began))
         return self._writers[trial.id]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import wandb
 
 from shoal.callbacks.logger import apart
+from shoal.core.masked import masked_config
 from shoal.engine.own import make_folder, write_private
 from shoal.engine.plain_files import is_there, read_file
 
@@ -54,7 +55,7 @@ class WeightsAndBiases:
                 dir=str(self._folder),
                 id=f"{self._project}-{trial.id}",
                 name=trial.id,
-                config=dict(trial.config),
+                config=masked_config(trial.config),
                 mode=self._mode,
                 resume="allow" if self._mode == "online" else None,
                 reinit="create_new",

@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
+from shoal.core.masked import masked_config
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.plain_files import remove_file
@@ -115,7 +116,7 @@ class OptunaLog:
     def _bring(self, trial: TrialId, state: State) -> None:
         """Write what is not there yet."""
         if trial not in self._ids:
-            self._ids[trial] = self._id(trial, state.known[trial].config)
+            self._ids[trial] = self._id(trial, masked_config(state.known[trial].config))
         self._add_scores(trial, state)
         how = self._how(trial, state)
         if how is not None:

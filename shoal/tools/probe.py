@@ -12,6 +12,7 @@ from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Measured, Opened
 from shoal.core.fold import fold
+from shoal.core.masked import masked_config
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -101,7 +102,7 @@ def _probed(station: Station, trial: Trial) -> Measurement:
     except TrialError as error:
         raise StudyError(
             f"trial {trial.id} cannot be trained, so its speed stays unknown; its configuration is "
-            f"{dict(trial.config)}: {explained(error)}; mend the recipe, or leave this "
+            f"{masked_config(trial.config)}: {explained(error)}; mend the recipe, or leave this "
             "configuration out of the space"
         ) from error
 
@@ -172,9 +173,9 @@ def _checked(setup: "Setup", space: Space, device: str) -> dict[str, Any]:
     data = data_of(setup.recipe)
     config = first_config(space)
     neighbour = unlike_config(space, config)
-    tried = f"tried with {dict(config)} beside {dict(neighbour)}"
+    tried = f"tried with {masked_config(config)} beside {masked_config(neighbour)}"
     if neighbour == config:
-        tried = f"tried with {dict(config)} beside the same with another seed"
+        tried = f"tried with {masked_config(config)} beside the same with another seed"
     try:
         check_metric(setup, data, space)
         parameters = check_configured(setup, space)

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from shoal.core.masked import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.reporting import sections, tables
@@ -251,9 +252,14 @@ def _fields(values: Mapping[str, str]) -> str:
     """A field for each value of a configuration."""
     text = ""
     for key, item in values.items():
+        shown = f'value="{escape(item)}"'
+        if item == repr(
+            MASK
+        ):  # empty, and left out of what is sent unless somebody fills it
+            shown = 'data-secret placeholder="not shown"'
         text += (
             f'<label><span>{escape(key)}</span><input data-value="{escape(key)}" '
-            f'value="{escape(item)}" autocomplete="off" spellcheck="false"></label>'
+            f'{shown} autocomplete="off" spellcheck="false"></label>'
         )
     return f'<div class="fields">{text}</div>'
 

@@ -315,7 +315,8 @@
     const what = form.dataset.form;
     const values = {};
     for (const input of form.querySelectorAll("[data-value]")) {
-      if (what === "add" || input.value !== input.dataset.was) values[input.dataset.value] = input.value;
+      const always = what === "add" && input.dataset.secret === undefined;
+      if (always || input.value !== input.dataset.was) values[input.dataset.value] = input.value;
     }
     const asked = { do: what, trial: form.dataset.trial, values, max_epochs: form.elements.max_epochs.value, cold: form.elements.cold?.checked };
     dialog.close();

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite, log10
 from typing import Any
 
+from shoal.core.masked import masked_config, without_passwords
 from shoal.core.trial import Seconds
 
 DASH = "–"
@@ -27,8 +28,10 @@ def printable(text: str) -> str:
     """The text with escapes, as `\\x1b`, in place of what a terminal would act upon.
 
     Lines and tabs stay. Names and errors come from recipes and journals, which may be anybody's.
+    Passwords in addresses are masked.
     """
-    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    shown = without_passwords(text)
+    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), shown)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -185,15 +188,16 @@ def value(item: Any) -> str:
     if isinstance(item, float):
         return _short_exponent(f"{item:.6g}")
     if isinstance(item, str):
-        return item
+        return without_passwords(item)
     if isinstance(item, (list, tuple)):
         return "[" + ", ".join(value(part) for part in item) + "]"
     return str(item)
 
 
 def config(values: Mapping[str, Any], limit: int | None = None) -> str:
-    """A configuration in one line, cut to so many characters."""
-    text = ", ".join(f"{name}={value(item)}" for name, item in values.items())
+    """A configuration in one line, cut to so many characters; secrets are masked."""
+    shown = masked_config(values)
+    text = ", ".join(f"{name}={value(item)}" for name, item in shown.items())
     if limit is None or len(text) <= limit:
         return text
     return text[: limit - 1] + "…"

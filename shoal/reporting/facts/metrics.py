@@ -7,6 +7,7 @@ from typing import Any
 from shoal.core.cluster import RECIPE, SlotId
 from shoal.core.event import Joined
 from shoal.core.fold import fold
+from shoal.core.masked import masked_config
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, TrialId, Value
@@ -281,7 +282,7 @@ class Accounting:
         finished = bool(state.known) and not state.trials
         changes = self._rescales.so_far()
         return Account(
-            head=tally.head,
+            head=masked_config(tally.head),
             metric=metric,
             mode=mode,
             trials=rows,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
+from shoal.core.masked import masked_config
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 from shoal.reporting.facts.tally import Point, RunTally, Tally, TrialTally
@@ -25,7 +26,7 @@ class TrialRow:
 
     id: TrialId
     number: int  # from 0, in the order of submission
-    config: Mapping[str, Value]  # in the order of the search space
+    config: Mapping[str, Value]  # in the order of the search space; secrets masked
     status: str  # one of STATUSES; what runs when the journal ends is "running"
     why: str  # of a failure
     samples: Samples
@@ -134,8 +135,8 @@ class TrialRows:
         return "waiting", ""
 
     def _config(self, trial: Trial) -> dict[str, Value]:
-        """The trial's configuration, its names in the order of the search space."""
-        config = trial.config
+        """What to show of the trial's configuration, in the order of the search space."""
+        config = masked_config(trial.config)
         return {name: config[name] for name in self._names if name in config}
 
     def _best(self, points: Points) -> Point | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from shoal.core.cluster import RECIPE
 from shoal.core.event import Entry, Evaluated, Fell, Finished, Submitted
+from shoal.core.masked import masked_config
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.recipe.several.recipes import Aim
@@ -82,10 +83,11 @@ class Repeats:
             if _key(each) == _key(trial) and name != trial.id
         )
         self._warned = True
+        config = masked_config(trial.config)
         warnings.warn(
-            f"trial {trial.id} repeats {twin} exactly: both have {dict(trial.config)!r} and the "
-            "same seed. Name each value once, ask for fewer trials, or give the configurations "
-            "a seed of their own, as seed=randint(0, 1000) in the search space",
+            f"trial {trial.id} repeats {twin} exactly: both have {config!r} and the same seed. "
+            "Name each value once, ask for fewer trials, or give the configurations a seed "
+            "of their own, as seed=randint(0, 1000) in the search space",
             stacklevel=2,
         )
 
