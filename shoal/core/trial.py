@@ -16,6 +16,18 @@ Value = bool | int | float | str | None | tuple[Any, ...]
 LONGEST_TEXT = 100_000  # characters of what a user types as one value
 
 
+LONGEST_SHOWN = 200  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """The value in a message, where it may be anything."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - of a user's own class, or of too many digits
+        return f"a value of {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One configuration, and how many samples it is to train in all.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import floor, inf
 
 from shoal.core.cluster import ShardId, shard_order
-from shoal.core.trial import Samples, Trial, Visit
+from shoal.core.trial import Samples, Trial, Visit, shown
 
 EPS: Samples = 1e-6  # sums of samples that differ by less are equal
 
@@ -78,15 +78,17 @@ class ValidateEvery:
         Raises:
             ValueError: it is neither.
         """
-        words = str(said).split()
+        if not isinstance(said, str | int | float) or isinstance(said, bool):
+            raise ValueError(f"{RULE}; got {shown(said)}")
+        words = said.split() if isinstance(said, str) else [said]
         try:
             if len(words) == 2 and words[1] in ("step", "steps") and int(words[0]) > 0:
                 return cls(steps=int(words[0]))
-            if len(words) == 1 and not isinstance(said, bool):
+            if len(words) == 1:
                 return cls(float(words[0]))
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
-        raise ValueError(f"{RULE}; got {said!r}")
+        raise ValueError(f"{RULE}; got {shown(said)}")
 
     def parts(self, made: int, shards: int) -> tuple[float, ...]:
         """After which parts of the visit that follows so many a trial is evaluated; 1.0: its end.

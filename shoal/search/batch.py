@@ -1,13 +1,16 @@
 """What grid and random search share: configurations submitted in order, so many at a time."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from math import inf, isnan
 from typing import Any
+
+import numpy as np
 
 from shoal.core.cluster import epoch_size, shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId
+from shoal.core.trial import Samples, Trial, TrialId, shown
 from shoal.search.space import Config
 
 Widths = tuple[int, int]  # fewest and most slots
@@ -104,19 +107,62 @@ class Batch:
         return self.priority
 
 
-def check_counts(max_epochs: float | None, max_concurrent: int | None) -> None:
-    """Raise ValueError unless both are positive, where they are set."""
-    if max_epochs is not None and not max_epochs > 0:
-        raise ValueError(f"max_epochs must be > 0; got {max_epochs!r}")
-    _check_concurrent(max_concurrent)
+def is_number(value: Any) -> bool:
+    """Whether it is a number: no truth value, no NaN, and no integer of over 64 bits."""
+    if isinstance(value, float | np.floating):
+        return not isnan(value)
+    return is_whole(value)
 
 
-def _check_concurrent(max_concurrent: int | None) -> None:
-    """Raise ValueError unless a trial may be under way, or any number."""
-    if max_concurrent is not None and max_concurrent < 1:
-        raise ValueError(
-            f"max_concurrent must be >= 1, or None for no limit; got {max_concurrent!r}"
-        )
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number of an integer's type, within 64 bits."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and bool(-(2**63) <= value < 2**63)
+
+
+def take_plain(searcher: Any) -> None:
+    """Make fields plain that a user gave: None is the default, a number of NumPy one of Python.
+
+    Of `sampling` None has a meaning of its own.
+    """
+    for each in fields(searcher):
+        value = getattr(searcher, each.name, None)
+        if value is None and each.init and each.default is not MISSING:
+            value = None if each.name == "sampling" else each.default
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is not None:
+            object.__setattr__(searcher, each.name, value)
+
+
+def check_counts(searcher: Any) -> None:
+    """Make the searcher's fields plain; ValueError unless its numbers are positive, where set."""
+    take_plain(searcher)
+    rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "num_samples": (">= 1", lambda x: is_whole(x) and x >= 1),
+        "max_epochs": ("> 0", lambda x: is_number(x) and 0 < x < inf),
+        "max_concurrent": (
+            ">= 1, or None for no limit",
+            lambda x: is_whole(x) and x >= 1,
+        ),
+        "priority": ("> 0 and finite", lambda x: is_number(x) and 0 < x < inf),
+        "seed": (">= 0", lambda x: is_whole(x) and x >= 0),
+    }
+    check_rules(searcher, rules)
+
+
+def check_rules(
+    searcher: Any, rules: Mapping[str, tuple[str, Callable[[Any], bool]]]
+) -> None:
+    """Raise ValueError unless each of these fields that is set meets its rule, said in words."""
+    kind = type(searcher).__name__
+    for each in fields(searcher):
+        value = getattr(searcher, each.name, None)
+        if value is None or each.name not in rules:
+            continue
+        rule, holds = rules[each.name]
+        if not holds(value):
+            raise ValueError(f"{kind}: {each.name} must be {rule}; got {shown(value)}")
 
 
 def checked_widths(widths: Any) -> Widths | None:
@@ -136,6 +182,6 @@ def checked_widths(widths: Any) -> Widths | None:
     if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1]:
         raise ValueError(
             "widths must be (fewest, most) slots of each trial, 1 <= fewest <= most; "
-            f"got {widths!r}"
+            f"got {shown(widths)}"
         )
     return pair[0], pair[1]

@@ -3,15 +3,23 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import isfinite
+from math import inf
 from typing import Any
 
 from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId
+from shoal.core.trial import Samples, Trial, TrialId, shown
 from shoal.core.visits import EPS
-from shoal.search.batch import Widths, checked_widths, whole_epochs
+from shoal.search.batch import (
+    Widths,
+    check_rules,
+    checked_widths,
+    is_number,
+    is_whole,
+    take_plain,
+    whole_epochs,
+)
 from shoal.search.sobol import Place, Source, source
 from shoal.search.space import (
     Combinations,
@@ -49,12 +57,13 @@ class Draws:
     _dimensions: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"a seed must be >= 0; got {self.seed!r}")
-        if self.sampling not in (SOBOL, OWN, None):
+        if not is_whole(self.seed) or self.seed < 0:
+            raise ValueError(f"a seed must be >= 0; got {shown(self.seed)}")
+        named = self.sampling is None or isinstance(self.sampling, str)
+        if not named or self.sampling not in (SOBOL, OWN, None):
             raise ValueError(
                 'sampling must be "sobol", or None for draws that are independent; '
-                f"got {self.sampling!r}"
+                f"got {shown(self.sampling)}"
             )
         space = validated(self.space)
         drawn = [name for name, each in dimensions(space) if hasattr(each, "sample")]
@@ -193,23 +202,31 @@ def check_numbers(searcher: Any) -> None:
 
     Widths, where it has such a field, become a tuple.
     """
+    take_plain(searcher)
     if hasattr(searcher, "widths"):
         object.__setattr__(searcher, "widths", checked_widths(searcher.widths))
     rules: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "num_samples": (">= 1", lambda x: x >= 1 and isfinite(x)),
-        "max_epochs": (">= 1", lambda x: x >= 1),
-        "grace_period": (">= 1", lambda x: x >= 1),
-        "reduction_factor": ("> 1: one in so many goes on", lambda x: x > 1),
-        "mode": ('"min" or "max"', lambda x: x in ("min", "max")),
-        "seed": (">= 0", lambda x: x >= 0),
-        "max_concurrent": (">= 1, or None", lambda x: x >= 1),
-        "per_slot": (">= 1, or None", lambda x: x >= 1),
+        "num_samples": (">= 1", lambda x: is_whole(x) and x >= 1),
+        "max_epochs": (">= 1", lambda x: is_number(x) and 1 <= x < inf),
+        "grace_period": (">= 1", lambda x: is_number(x) and 1 <= x < inf),
+        "reduction_factor": (
+            "> 1: one in so many goes on",
+            lambda x: is_number(x) and 1 < x < inf,
+        ),
+        "metric": ("the name of a score", lambda x: isinstance(x, str)),
+        "mode": (
+            '"min" or "max"',
+            lambda x: isinstance(x, str) and x in ("min", "max"),
+        ),
+        "seed": (">= 0", lambda x: is_whole(x) and x >= 0),
+        "max_concurrent": (">= 1, or None", lambda x: is_whole(x) and x >= 1),
+        "per_slot": (">= 1, or None", lambda x: is_whole(x) and x >= 1),
+        "stopping": ("True or False", lambda x: isinstance(x, bool)),
+        "concurrent": ("True or False", lambda x: isinstance(x, bool)),
+        "asynchronous": ("True or False", lambda x: isinstance(x, bool)),
     }
+    check_rules(searcher, rules)
     kind = type(searcher).__name__
-    for name, (rule, holds) in rules.items():
-        value = getattr(searcher, name, None)
-        if value is not None and not holds(value):
-            raise ValueError(f"{kind}: {name} must be {rule}; got {value!r}")
     grace = getattr(searcher, "grace_period", None)
     most = getattr(searcher, "max_epochs", None)
     if grace is not None and most is not None and grace > most:

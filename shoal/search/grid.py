@@ -49,7 +49,7 @@ class Grid:
     )
 
     def __post_init__(self) -> None:
-        check_counts(self.max_epochs, self.max_concurrent)
+        check_counts(self)
         object.__setattr__(self, "widths", checked_widths(self.widths))
         space = as_grid(validated(self.space or {}))
         endless = [

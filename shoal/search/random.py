@@ -32,15 +32,9 @@ class Random:
     _draws: Draws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_counts(self.max_epochs, self.max_concurrent)
+        check_counts(self)
         object.__setattr__(self, "widths", checked_widths(self.widths))
-        self._check_samples()
         object.__setattr__(self, "_draws", draws(self.space, self.seed, self.sampling))
-
-    def _check_samples(self) -> None:
-        """Raise ValueError unless there is a trial to draw."""
-        if self.num_samples is not None and self.num_samples < 1:
-            raise ValueError(f"num_samples must be >= 1; got {self.num_samples!r}")
 
     def start(self) -> int:
         return 0

@@ -18,9 +18,10 @@ from zlib import crc32
 
 import numpy as np
 
-from shoal.core.trial import Value
+from shoal.core.trial import Value, shown
 from shoal.search.sobol import Source
 
+LARGEST = 2**63  # bounds of whole numbers
 Space = Mapping[str, Any]  # name -> Domain, GridDomain, or a constant
 Config = dict[str, Value]
 Pick = Callable[
@@ -42,7 +43,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _check_range("uniform", self.low, self.high)
+        _take_range(self, "uniform")
 
     def sample(self, rng: Source) -> Value:
         return float(rng.uniform(self.low, self.high))
@@ -56,7 +57,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
-        _check_range("loguniform", self.low, self.high)
+        _take_range(self, "loguniform")
         if self.low <= 0:
             raise ValueError(
                 f"loguniform needs low > 0; got low={self.low!r}: "
@@ -65,7 +66,8 @@ class LogUniform:
 
     def sample(self, rng: Source) -> Value:
         exponent = rng.uniform(math.log(self.low), math.log(self.high))
-        return float(math.exp(exponent))
+        # Rounding may lead out of the range.
+        return float(min(max(math.exp(exponent), self.low), self.high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,15 @@ class RandInt:
     high: int
 
     def __post_init__(self) -> None:
-        _check_range("randint", self.low, self.high)
+        _take_range(self, "randint")
         if int(self.low) != self.low or int(self.high) != self.high:
             raise ValueError(
                 f"randint needs whole numbers; got low={self.low!r}, high={self.high!r}"
+            )
+        if not -LARGEST <= self.low < self.high <= LARGEST:
+            raise ValueError(
+                f"randint needs bounds within 2**63; got low={self.low!r}, high={self.high!r}: "
+                "search a smaller range, and make the large number of it where it is used"
             )
 
     def sample(self, rng: Source) -> Value:
@@ -163,24 +170,53 @@ def _under(name: str, values: Any) -> tuple[Space, ...]:
         if not isinstance(space, Mapping | None):
             raise ValueError(
                 f"{name}({{value: dimensions}}) needs a dict, or None, for each value; "
-                f"got {space!r} for {value!r}"
+                f"got {shown(space)} for {shown(value)}"
             )
     return tuple(dict(space or {}) for space in values.values())
 
 
-def _check_range(name: str, low: float, high: float) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+def _take_range(domain: Any, name: str) -> None:
+    """Take the bounds as Python's numbers.
+
+    Raises:
+        ValueError: they are no finite numbers, the lower one first, or too far apart.
+    """
+    for bound in ("low", "high"):
+        value = getattr(domain, bound)
+        if isinstance(value, np.generic):
+            value = value.item()
+            object.__setattr__(domain, bound, value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name} needs numbers; got {bound}={shown(value)}")
+    try:
+        fits = math.isfinite(float(domain.high) - float(domain.low))
+    except OverflowError:
+        fits = False
+    if not fits or not domain.low < domain.high:
         raise ValueError(
-            f"{name} needs finite low < high; got low={low!r}, high={high!r}"
+            f"{name} needs finite low < high, not too large for a float; got "
+            f"low={shown(domain.low)}, high={shown(domain.high)}"
         )
 
 
-def _values(name: str, values: Iterable[Any]) -> tuple[Value, ...]:
-    if isinstance(values, str):
+def _values(name: str, values: Any) -> tuple[Value, ...]:
+    if isinstance(values, str | bytes):
         raise ValueError(
-            f"{name} needs a list of values; got the text {values!r}: write {name}([{values!r}])"
+            f"{name} needs a list of values; got the text {shown(values)}: "
+            f"write {name}([{shown(values)}])"
         )
-    plain = tuple(value_of(value) for value in values)
+    if isinstance(values, set | frozenset):
+        raise ValueError(
+            f"{name} needs values in an order that stays; got {shown(values)}: write a list"
+        )
+    try:
+        listed = list(values)
+    except TypeError:
+        raise ValueError(
+            f"{name} needs a list of values; got {shown(values)}: "
+            f"write {name}([{shown(values)}])"
+        ) from None
+    plain = tuple(value_of(value) for value in listed)
     if not plain:
         raise ValueError(f"{name} needs at least one value; got none")
     return plain
@@ -198,14 +234,41 @@ def value_of(value: Any) -> Value:
         raise ValueError(
             "a configuration holds no NaN: it equals nothing, not even itself; say None"
         )
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, bool):
         return value
+    # Of an enumeration or another class of a user's, what is stored is the plain value.
+    if isinstance(value, int):
+        if not -LARGEST <= value < 2 * LARGEST:
+            raise ValueError(
+                f"a configuration holds whole numbers of 64 bits; got {shown(value)}: "
+                "write it as a text or a float"
+            )
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return _text(str.__str__(value))
     if isinstance(value, (list, tuple)):
-        return tuple(value_of(item) for item in value)
+        try:
+            return tuple(value_of(item) for item in value)
+        except RecursionError:
+            raise ValueError("a configuration holds no list that is so deep") from None
     raise ValueError(
-        f"a configuration holds bool, int, float, str, None and lists of them; got {value!r}: give "
-        "a name or a number, and make the object of it in configure_model"
+        "a configuration holds bool, int, float, str, None and lists of them; got "
+        f"{shown(value)}: give a name or a number, and make the object of it in configure_model"
     )
+
+
+def _text(text: str) -> str:
+    """The text; ValueError if it cannot be written down."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"a configuration holds texts that UTF-8 can hold; got {shown(text)}, which has half "
+            "of a character (a surrogate)"
+        ) from None
+    return text
 
 
 def is_domain(value: Any) -> bool:
@@ -219,11 +282,21 @@ def validated(space: Space) -> dict[str, Any]:
     Raises:
         ValueError: a name is not a text or comes twice, or a configuration cannot hold a constant.
     """
+    try:
+        return _validated(space)
+    except RecursionError:
+        raise ValueError(
+            "a search space holds no dict that is so deep, or that holds itself"
+        ) from None
+
+
+def _validated(space: Space) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     taken: set[str] = set()
     for name, domain in space.items():
         if not isinstance(name, str) or not name:
-            raise ValueError(f"a dimension's name must be a text; got {name!r}")
+            raise ValueError(f"a dimension's name must be a text; got {shown(name)}")
+        _text(name)
         branch = _flattened(name, domain)
         names = {full for full, _ in dimensions(branch)}
         twice = ", ".join(sorted(taken & names))
@@ -238,18 +311,18 @@ def validated(space: Space) -> dict[str, Any]:
 
 def _flattened(name: str, domain: Any) -> dict[str, Any]:
     if isinstance(domain, Mapping):
-        return {f"{name}.{key}": each for key, each in validated(domain).items()}
+        return {f"{name}.{key}": each for key, each in _validated(domain).items()}
     return {name: _checked(name, domain)}
 
 
 def _checked(name: str, domain: Any) -> Any:
     if isinstance(domain, (Choice, GridDomain)) and domain.under:
-        return type(domain)(domain.values, tuple(map(validated, domain.under)))
+        return type(domain)(domain.values, tuple(map(_validated, domain.under)))
     if is_domain(domain):
         return domain
-    if isinstance(domain, list):
-        return choice(domain)
     try:
+        if isinstance(domain, list):
+            return choice(domain)
         return value_of(domain)
     except ValueError as error:
         raise ValueError(

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from shoal.core.cluster import shards_of
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Trial
+from shoal.core.trial import Trial, shown
 from shoal.search.batch import (
     Widths,
     check_counts,
     checked_widths,
+    is_number,
     trial_id,
     whole_epochs,
 )
@@ -39,7 +41,7 @@ class Trace:
     widths: Widths | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self.max_epochs, None)
+        check_counts(self)
         object.__setattr__(self, "widths", checked_widths(self.widths))
         object.__setattr__(self, "arrivals", _ordered(self.arrivals))
 
@@ -79,15 +81,20 @@ def _ordered(arrivals: Arrivals) -> tuple[Arrival, ...]:
 
 
 def _arrival(given: Sequence[Any]) -> Arrival:
-    if len(given) not in (2, 3) or not isinstance(given[1], Mapping):
+    listed = isinstance(given, list | tuple) and len(given) in (2, 3)
+    if not listed or not isinstance(given[1], Mapping):
         raise ValueError(
-            f"an arrival is (time, config) or (time, config, samples); got {given!r}"
+            f"an arrival is (time, config) or (time, config, samples); got {shown(given)}"
+        )
+    if not is_number(given[0]) or not 0 <= given[0] < inf:
+        raise ValueError(
+            f"an arrival's time must be >= 0 seconds; got {shown(given[0])}"
         )
     time = float(given[0])
-    if not time >= 0:
-        raise ValueError(f"an arrival's time must be >= 0 seconds; got {given[0]!r}")
     config = {str(name): value_of(value) for name, value in given[1].items()}
     samples = None
     if len(given) == 3 and given[2] is not None:
+        if not is_number(given[2]) or not 0 < given[2] < inf:
+            raise ValueError(f"an arrival's samples must be > 0; got {shown(given[2])}")
         samples = float(given[2])
     return time, config, samples

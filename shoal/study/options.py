@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Number
 from pathlib import Path
 from typing import Any, Literal
 
 from shoal.backend.opening import MOST_EACH
 from shoal.core.profile import Profile
 from shoal.core.state import State
+from shoal.core.trial import shown
 from shoal.core.visits import ValidateEvery
 from shoal.engine.files import whole
 from shoal.engine.process import cpus_here
@@ -17,6 +19,7 @@ from shoal.pool.member import whole_address
 from shoal.profile.given import Given, load
 from shoal.profile.measure import Believer
 from shoal.profile.table import Table
+from shoal.search.batch import is_number, is_whole
 from shoal.study.folder import StudyError
 from shoal.train.lane.device import gpus
 
@@ -117,6 +120,30 @@ LEAST = {
 }
 
 
+_WHOLE = ("a whole number", is_whole)
+_NUMBER = ("a number", is_number)
+_TEXT = ("a text", lambda value: isinstance(value, str))
+# What kind of value each option has, in words and as a test; others have checks of their own.
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "backend": _TEXT,
+    "slots": _WHOLE,
+    "threads": _WHOLE,
+    "device": _TEXT,
+    "address": _TEXT,
+    "copies": _WHOLE,
+    "checkpoint_every": _NUMBER,
+    "max_checkpoint_gb": _NUMBER,
+    "data_memory_gb": _NUMBER,
+    "hang_after": _NUMBER,
+    "stuck_after": _NUMBER,
+    "state_memory_gb": _NUMBER,
+    "slot_memory_gb": _NUMBER,
+    "fuse": ("True or False", lambda value: isinstance(value, bool)),
+    "stream_memory_gb": _NUMBER,
+    "stream_samples": _WHOLE,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a study runs.
@@ -198,6 +225,7 @@ class Options:
         return cls(**given)
 
     def __post_init__(self) -> None:
+        self._take_plain()
         if self.backend not in ("local", "ray"):
             raise StudyError(f'backend must be "local" or "ray"; got {self.backend!r}')
         if self.backend == "local" and self.slots not in (None, 1):
@@ -210,7 +238,7 @@ class Options:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value < least:
-                raise StudyError(f"{name} must be >= {least}; got {value!r}")
+                raise StudyError(f"{name} must be >= {least}; got {shown(value)}")
         try:
             ValidateEvery.of(self.validate_every)
         except ValueError as error:
@@ -233,14 +261,31 @@ class Options:
                 f"slot_memory_gb must be > 0, or None for no limit; got {self.slot_memory_gb}"
             )
 
+    def _take_plain(self) -> None:
+        """Make values plain: None is the default, a number of NumPy one of Python.
+
+        Raises:
+            StudyError: a value is of another kind.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None:
+                value = each.default
+            if isinstance(value, Number) and hasattr(value, "item"):
+                value = value.item()
+            object.__setattr__(self, each.name, value)
+            kind = KINDS.get(each.name)
+            if kind is not None and value is not None and not kind[1](value):
+                raise StudyError(f"{each.name} must be {kind[0]}; got {shown(value)}")
+
     def _check_number(self, name: str) -> None:
         """Raise StudyError unless this option is "auto", or a number of processes."""
         value = getattr(self, name)
-        if value == "auto":
+        if isinstance(value, str) and value == "auto":
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if not is_whole(value) or value < 0:
             raise StudyError(
-                f'{name} must be "auto", or a whole number >= 0; got {value!r}'
+                f'{name} must be "auto", or a whole number >= 0; got {shown(value)}'
             )
 
     @property
@@ -355,8 +400,10 @@ def _check_seconds(name: str, value: Any, none: str) -> None:
     """Raise StudyError unless the value is None or a number of seconds. `none`: what None is."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise StudyError(f"{name} must be seconds >= 0, or None {none}; got {value!r}")
+    if not is_number(value) or value < 0:
+        raise StudyError(
+            f"{name} must be seconds >= 0, or None {none}; got {shown(value)}"
+        )
 
 
 def check_slots(options: Options, room: int | None = None) -> None:

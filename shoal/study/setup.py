@@ -321,7 +321,7 @@ def unlike_configs(
     space: Space | None, config: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
     """Other configurations of the space, first those that differ from `config` in more keys."""
-    searcher = Random(space or {}, num_samples=UNLIKE)
+    searcher = Random(space or {}, num_samples=UNLIKE, sampling=None)
     unlike: list[Mapping[str, Any]] = []
     for number in range(UNLIKE):
         drawn = searcher.config(number)

@@ -10,7 +10,14 @@ from shoal.core.profile import Profile
 from shoal.engine.journal import JournalError
 from shoal.reporting.facts.format import plural, printable
 from shoal.study.code.files import code_name
-from shoal.study.code.given import as_recipe, metric_of, mode_of, usual_mode
+from shoal.study.code.given import (
+    as_recipe,
+    metric_of,
+    mode_of,
+    name_in,
+    seed_in,
+    usual_mode,
+)
 from shoal.study.code.loading import load
 from shoal.study.code.unread import UnreadRecipe
 from shoal.study.folder import Folder, StudyError
@@ -123,7 +130,9 @@ class Study(BesideSearcher):
             Stalled: work is left, but the policy starts none of it.
             StudyPaused: disk, data or folder failed; durable work is kept.
         """
-        named, rule, count = self.by_place(searcher, policy)
+        named, rule, count = self.by_place(
+            searcher, "auto" if policy is None else policy
+        )
         chosen = Options.of(**with_own(self.recipe, options))
         check_timeout(timeout)
         wishes = Wishes(
@@ -143,12 +152,12 @@ class Study(BesideSearcher):
             deciders,
             timeout,
             profile,
-            progress,
-            optuna_log,
+            progress is None or progress,
+            optuna_log or False,
             self,
-            callbacks,
-            loggers,
-            retry_failed,
+            callbacks or (),
+            loggers or (),
+            bool(retry_failed),
         )
         self._train(request)
 
@@ -184,11 +193,11 @@ class Study(BesideSearcher):
             rebuild(former),
             timeout,
             former.get("profile"),
-            progress,
+            progress is None or progress,
             study=self,
-            callbacks=callbacks,
+            callbacks=callbacks or (),
             loggers=loggers,
-            retry_failed=retry_failed,
+            retry_failed=bool(retry_failed),
         )
         self._train(request)
 
@@ -256,7 +265,7 @@ def create_study(
     checkpoints: str | None = None,
     searcher: Searcher[Any] | str | None = None,
     load_if_exists: bool = False,
-    seed: int = 0,
+    seed: int | None = 0,
     **others: Any,
 ) -> Study:
     """A study of this recipe or function, in a new folder.
@@ -284,7 +293,7 @@ def create_study(
     for part in parts_of(recipe).values():
         if metric is None and part.mode is None:
             usual_mode(part.metric)  # warns
-    name = study_name or code_name(recipe).lower()
+    name = name_in(study_name) or code_name(recipe).lower()
     folder = Folder(storage or Path("runs") / name, checkpoints)
     if folder.size() and not load_if_exists:
         raise StudyError(
@@ -298,7 +307,7 @@ def create_study(
     if space is None:
         space = recipe.search_space
     space = as_space(space)
-    setup = Setup(recipe, folder, metric, mode, space, seed)
+    setup = Setup(recipe, folder, metric, mode, space, seed_in(seed))
     return Study(setup, searcher)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from shoal.core.plan import Proposal
 from shoal.core.state import View
-from shoal.core.trial import Samples, Trial, TrialId, Value
+from shoal.core.trial import Samples, Trial, TrialId, Value, shown
 from shoal.core.visits import EPS
-from shoal.search.batch import Widths
+from shoal.search.batch import Widths, is_number
 from shoal.search.draws import (
     SOBOL,
     Draws,
@@ -93,13 +93,16 @@ class PBT:
             raise ValueError(
                 "PBT needs perturbation_interval a whole number >= 1, quantile_fraction in (0, 0.5]"
                 " and resample_probability in [0, 1]; got "
-                f"{self.perturbation_interval!r}, {self.quantile_fraction!r}, "
-                f"{self.resample_probability!r}"
+                f"{shown(self.perturbation_interval)}, {shown(self.quantile_fraction)}, "
+                f"{shown(self.resample_probability)}"
             )
 
     def _is_in_range(self) -> bool:
         """Whether PBT's own numbers are in their ranges."""
         interval = self.perturbation_interval
+        numbers = interval, self.quantile_fraction, self.resample_probability
+        if not all(map(is_number, numbers)):
+            return False
         whole = interval >= 1 and interval % 1 == 0
         quantile = 0 < self.quantile_fraction <= 0.5
         return whole and quantile and 0 <= self.resample_probability <= 1

@@ -12,7 +12,8 @@ from typing import Any
 from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
-from shoal.core.trial import TrialId
+from shoal.core.trial import TrialId, shown
+from shoal.search.batch import is_whole
 from shoal.search.draws import check_numbers, needed, retiring, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
@@ -39,9 +40,9 @@ class MedianStopping:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.min_trials < 1:
+        if not is_whole(self.min_trials) or self.min_trials < 1:
             raise ValueError(
-                f"MedianStopping: min_trials must be >= 1; got {self.min_trials!r}"
+                f"MedianStopping: min_trials must be >= 1; got {shown(self.min_trials)}"
             )
 
     def start(self) -> Any:

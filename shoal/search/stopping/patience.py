@@ -7,13 +7,14 @@ so many epochs.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from shoal.core.plan import Proposal
 from shoal.core.ports import Searcher
 from shoal.core.state import View
-from shoal.core.trial import TrialId
+from shoal.core.trial import TrialId, shown
+from shoal.search.batch import is_number
 from shoal.search.draws import check_numbers, needed, retiring, training
 from shoal.search.rank import EPOCH, Mode, check_scores, cost, scored
 
@@ -39,10 +40,11 @@ class Patience:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if not (self.epochs > 0 and self.min_delta >= 0 and isfinite(self.min_delta)):
+        numbers = is_number(self.epochs) and is_number(self.min_delta)
+        if not numbers or not (self.epochs > 0 and 0 <= self.min_delta < inf):
             raise ValueError(
                 "Patience: epochs must be > 0 and min_delta >= 0; "
-                f"got {self.epochs!r} and {self.min_delta!r}"
+                f"got {shown(self.epochs)} and {shown(self.min_delta)}"
             )
 
     def start(self) -> Any:

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.core.trial import shown
+from shoal.search.batch import is_whole
 from shoal.study.folder import StudyError
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe, function_recipe, nothing
@@ -103,9 +105,32 @@ def _command_recipe(recipe: Any, command: str) -> Recipe:
 
 def metric_of(metric: Any) -> str | None:
     """The name of the value to rank by."""
-    if metric is not None and not isinstance(metric, str):
-        raise StudyError(f"metric must be the name of one value; got {metric!r}")
-    return metric
+    if metric is None or (isinstance(metric, str) and _is_written(metric)):
+        return metric
+    raise StudyError(f"metric must be the name of one value; got {shown(metric)}")
+
+
+def name_in(study_name: Any) -> str | None:
+    """The study's name that a user gave, which names its folder."""
+    if study_name is None or (isinstance(study_name, str) and _is_written(study_name)):
+        return study_name
+    raise StudyError(
+        f"study_name must be a text that can name a folder; got {shown(study_name)}"
+    )
+
+
+def _is_written(text: str) -> bool:
+    """Whether UTF-8 can hold the text, without NUL."""
+    return "\0" not in text and text == text.encode(errors="ignore").decode()
+
+
+def seed_in(seed: Any) -> int:
+    """The study's seed that a user gave; None is 0."""
+    if seed is None:
+        return 0
+    if not is_whole(seed) or seed < 0:
+        raise StudyError(f"seed must be a whole number >= 0; got {shown(seed)}")
+    return int(seed)
 
 
 def usual_mode(metric: str | None) -> str:
@@ -121,7 +146,11 @@ def usual_mode(metric: str | None) -> str:
 
 def mode_of(mode: str | None, direction: str | None) -> str | None:
     """The mode under either name, as "min" or "max"; None: neither was given."""
-    found = {DIRECTIONS.get(each, each) for each in (mode, direction) if each}
+    given = [each for each in (mode, direction) if each is not None and each != ""]
+    for each in given:
+        if not isinstance(each, str):
+            raise StudyError(f'mode must be "min" or "max"; got {shown(each)}')
+    found = {DIRECTIONS.get(each, each) for each in given}
     if not found:
         return None
     if len(found) > 1:

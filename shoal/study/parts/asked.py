@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from shoal.core.ports import Policy, Searcher
-from shoal.core.trial import Trial
+from shoal.core.trial import Trial, shown
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
 from shoal.search import (
@@ -17,6 +18,7 @@ from shoal.search import (
     nested,
     parse,
 )
+from shoal.search.batch import is_number, is_whole
 from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
 from shoal.study.options import Options, check_for_width, check_whole_visits
@@ -55,8 +57,12 @@ class Wishes:
     priority: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The values by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """The values by name, numbers of NumPy as Python's."""
+        named = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in named.items()
+        }
 
 
 def either(*given: int | None) -> int | None:
@@ -163,12 +169,16 @@ def _check_compared(searcher: Searcher[Any]) -> None:
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     """Raise StudyError if a number is asked for by something else."""
-    kinds = {"num_samples": Integral, "max_epochs": Real, "max_concurrent": Integral}
-    words = {Integral: "a whole number", Real: "a number"}
-    for name, kind in kinds.items():
+    kinds = {
+        "num_samples": is_whole,
+        "max_epochs": is_number,
+        "max_concurrent": is_whole,
+    }
+    words = {is_whole: "a whole number", is_number: "a number"}
+    for name, holds in kinds.items():
         value = given[name]
-        if value is not None and not isinstance(value, kind):
-            raise StudyError(f"{name} must be {words[kind]}; got {value!r}")
+        if value is not None and not holds(value):
+            raise StudyError(f"{name} must be {words[holds]}; got {shown(value)}")
 
 
 def _check_met(searcher: Searcher[Any], given: Mapping[str, Any]) -> None:

@@ -10,8 +10,10 @@ from zlib import crc32
 
 import numpy as np
 
-from shoal.core.trial import TrialId, Value
+from shoal.core.trial import TrialId, Value, shown
+from shoal.search.batch import is_number
 from shoal.search.sobol import Place, Source, source
+from shoal.search.space import LARGEST
 from shoal.train.function.talk import (
     Pruned,
     TrialContext,
@@ -102,6 +104,10 @@ class ObjectiveTrial:
             ValueError: as `suggest_float`.
         """
         _check_bounds(name, low, high, step if step != 1 else None, log)
+        if any(each % 1 for each in (low, high, step)):
+            raise ValueError(
+                f"{name}: low, high and step must be whole; got {low!r}, {high!r}, {step!r}"
+            )
 
         def draw(rng: Source) -> int:
             if log:
@@ -117,10 +123,11 @@ class ObjectiveTrial:
         Raises:
             ValueError: there are none, or one is no number, text, bool or None.
         """
+        choices = list(choices)
         if not choices or not all(isinstance(each, _PLAIN) for each in choices):
             raise ValueError(
                 f"{name}: choices are numbers, texts, True, False or None, one or more; "
-                f"got {list(choices)!r}: name larger things, and look them up by the name"
+                f"got {shown(choices)}: name larger things, and look them up by the name"
             )
         return self._chosen(name, lambda rng: choices[int(rng.integers(len(choices)))])
 
@@ -187,6 +194,11 @@ def _check_bounds(
     name: str, low: float, high: float, step: float | None, log: bool
 ) -> None:
     """Raise ValueError unless something can be drawn between these bounds."""
+    bounds = [each for each in (low, high, step) if each is not None]
+    if not all(is_number(each) and abs(each) < LARGEST for each in bounds):
+        raise ValueError(
+            f"{name}: low, high and step must be numbers within 2**63; got {shown(bounds)}"
+        )
     if not low <= high:
         raise ValueError(f"{name}: low must be <= high; got {low!r} and {high!r}")
     if log and (step is not None or low <= 0):

@@ -25,6 +25,7 @@ from shoal.train.function.talk import (
     TrialContext,
     TrialStopped,
     Values,
+    check_exact,
     number,
     numbers,
     talking,
@@ -179,6 +180,8 @@ class FunctionRun:
         """The numbers among what the function returned."""
         if not isinstance(result, Mapping):
             result = {self.context.metric: result}
+        metric = self.context.metric
+        check_exact(metric, result.get(metric))
         found = {str(name): number(value) for name, value in result.items()}
         return {name: value for name, value in found.items() if value is not None}
 

@@ -13,6 +13,7 @@ from shoal.core.trial import Trial
 from shoal.engine.process import in_forks
 
 Values = dict[str, float]
+EXACT = 2**53  # up to here, floats hold each whole number
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,9 @@ def numbers(values: Any, metric: str) -> Values:
     """
     if not isinstance(values, Mapping):
         values = {metric: values}
+    for name, value in values.items():
+        if str(name) == metric:
+            check_exact(metric, value)
     found = {str(name): number(value) for name, value in values.items()}
     wrong = [name for name, value in found.items() if value is None]
     if wrong or not found:
@@ -140,6 +144,15 @@ def numbers(values: Any, metric: str) -> Values:
     return {name: nan if value is None else value for name, value in found.items()}
 
 
+def check_exact(metric: str, value: Any) -> None:
+    """Raise ValueError if trials are ranked by a whole number that a float cannot hold."""
+    if isinstance(value, int) and abs(value) > EXACT:
+        raise ValueError(
+            f"{metric!r} ranks trials, and is a whole number beyond 2**53, where two of them may "
+            "be one float: report a smaller number, such as a part of it, or its logarithm"
+        )
+
+
 def number(value: Any) -> float | None:
     """The value as a float; None if it is no number."""
     if isinstance(value, str | bytes):
@@ -148,9 +161,6 @@ def number(value: Any) -> float | None:
         value = value.detach()
     try:
         return float(value)
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ):  # a tensor of several raises the last one
+    # A whole number may be too large; a tensor of several raises the last one.
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
