@@ -383,20 +383,17 @@ class TrialsAgain:
 
     def _draws_others(self, trial: TrialId, again: Tree) -> str:
         """Why no rounding explains what the trial is now; empty: nothing else does."""
-        config = self._state.known[trial].config
-        if trial in self._fused and attribute(
-            self._setup.recipe, config, "fuse_random"
-        ):
-            return FUSE_RANDOM
-        if trial not in self._wide:
-            return ""
         known = _sized(self._state, trial)
-        if has_batch_norm(self._setup.recipe, known.config, self._setup.seed):
+        wide = trial in self._wide
+        if wide and has_batch_norm(self._setup.recipe, known.config, self._setup.seed):
             return WIDE_NORM
+        random = attribute(self._setup.recipe, known.config, "fuse_random")
+        if not wide and not random:
+            return ""
         fresh = untrained(self._setup.recipe, self._data, known, self._slot)
-        if not compare(fresh["rng"], again["rng"]).equal:
-            return WIDE_RANDOM
-        return ""
+        if compare(fresh["rng"], again["rng"]).equal:
+            return ""
+        return WIDE_RANDOM if wide else FUSE_RANDOM
 
     def _start(self, trial: TrialId) -> tuple[int, Tree] | None:
         """The state of another trial that this one starts from; None: it starts anew."""

@@ -19,6 +19,7 @@ from function_kit import losses, train
 import shoal
 from shoal.core.event import Fell
 from shoal.study.folder import StudyError
+from shoal.train.lane.checkpoint import Checkpoints
 
 SPACE = {"lr": shoal.grid([0.1, 0.01, 0.001])}
 
@@ -242,6 +243,19 @@ def test_replay_calls_the_function_again(tmp_path: Path) -> None:
     other = made(tmp_path / "o", loose, {"lr": 0.1})
     other.optimize(progress=False)
     assert other.replay()[0]["verdict"] == "differs"
+
+
+def test_one_missing_checkpoint_of_a_function_is_a_row(tmp_path: Path) -> None:
+    study = made(tmp_path / "s", space={"lr": shoal.grid([0.1, 0.01]), "every": 2})
+    study.optimize(max_epochs=4, progress=False)
+    vault = Checkpoints(study.folder.checkpoints, 1)
+    states = {kept.name: vault.load(kept.name) for kept in study.state.kept.values()}
+    for pack in Path(study.folder.checkpoints).glob("*.zip"):
+        pack.unlink()
+    first, second = states
+    (Path(study.folder.checkpoints) / first).unlink(missing_ok=True)
+    Checkpoints(study.folder.checkpoints, 1).save(second, states[second])
+    assert [row["verdict"] for row in study.replay()] == ["missing", "equal"]
 
 
 @pytest.mark.parametrize("whole", [True, False])
