@@ -5,6 +5,7 @@ import glob
 import re
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,7 +87,14 @@ def in_mlflow(folder: Path) -> Logged:
 
 
 def wandb_records(path: str) -> Iterator[bytes]:
-    """The records of a .wandb file, which is a LevelDB log behind seven bytes."""
+    """The records of a .wandb file, which is a LevelDB log behind seven bytes.
+
+    A process of W&B's own writes it, and is not through when the run has ended here.
+    """
+    log = Path(path).parent / "logs" / "debug-internal.log"
+    deadline = time.monotonic() + 30
+    while b"all finished" not in log.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.05)
     data = Path(path).read_bytes()
     assert data[:4] == b":W&B"
     at = 7
