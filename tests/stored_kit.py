@@ -207,6 +207,7 @@ SAID_SINCE = frozenset(
         "dealt_bytes",
         "formed",
         "harvest",
+        "idle",
         "rescales",
         "shares",
         "starting",

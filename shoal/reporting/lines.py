@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from shoal.reporting.facts.bars import KINDS
@@ -127,7 +128,7 @@ def _time_line(found: Mapping[str, Any]) -> str:
 
 def _slot_lines(found: Mapping[str, Any]) -> list[str]:
     """What slot time went to, and what moved between slots."""
-    parts = _slot_shares(found["used"])
+    parts = _slot_shares(found["used"], found.get("idle", {}))
     if not parts:
         return []
     line = f"slots    {len(found['slots'])}: {', '.join(parts)}"
@@ -140,14 +141,20 @@ def _slot_lines(found: Mapping[str, Any]) -> list[str]:
     return [line]
 
 
-def _slot_shares(used: Mapping[str, float]) -> list[str]:
-    """The share of each kind in the slots' time, as texts."""
+def _slot_shares(
+    used: Mapping[str, float], idle: Mapping[str, float] = MappingProxyType({})
+) -> list[str]:
+    """The share of each kind in the slots' time, as texts; `idle`: by what slots waited for."""
     whole = sum(used.values())
     shares = []
     for kind in KINDS:
         length = used.get(kind, 0)
         if length and length >= 0.001 * whole:
             shares.append(f"{share(length, whole)} {kind}")
+    causes = {why: each for why, each in idle.items() if each >= 0.001 * whole}
+    if shares and causes:  # idle is the last kind
+        texts = [f"{share(length, whole)} {why}" for why, length in causes.items()]
+        shares[-1] += f" ({', '.join(causes if len(causes) == 1 else texts)})"
     return shares
 
 

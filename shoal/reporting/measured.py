@@ -88,7 +88,7 @@ def overhead(account: Account) -> str:
     rows = []
     for name, part in account.shares.items():
         rows.append([name, OF.get(name, "slot time"), (share(part, 1.0), part)])
-    text = table(["what", "of", "share"], rows) + _waiting(account)
+    text = table(["what", "of", "share"], rows) + _idle(account) + _waiting(account)
     formed = []
     for each in account.overhead.formed:
         deviation = "–"
@@ -135,6 +135,19 @@ def _rescales(account: Account) -> str:
     if len(rows) < len(changes):
         title = f"the {len(rows)} of {title} that saved or lost most"
     return text + folded(title, table(CHANGE_HEADS, rows, sortable=True), len(rows))
+
+
+def _idle(account: Account) -> str:
+    """What idle slots waited for; nothing if none was idle."""
+    whole = sum(account.used.values())
+    rows = [
+        [why, (duration(length), length), (share(length, whole), length)]
+        for why, length in account.idle.items()
+    ]
+    if not rows:
+        return ""
+    heads = ["idle slots", "slot time", "share"]
+    return details("what idle slots waited for", table(heads, rows))
 
 
 def _waiting(account: Account) -> str:

@@ -44,7 +44,8 @@ def summary(
     - best: the best trial, or None without a score; top: the best few;
     - folds: the best means of configurations over their folds, if there are folds;
     - seconds, runs; starting: seconds in which runs waited for their first slots;
-    - slots: seconds by kind of each slot; used: slot seconds by kind;
+    - slots: seconds by kind of each slot; used: slot seconds by kind; idle: slot seconds by what
+      idle slots waited for;
     - training: the share of slot time that went to it;
     - shares: as of `Account.shares`; waiting: seconds that each slot waited; formed: what the
       policy started at one time, and how long that ran, for `flotilla` and `rounds`;
@@ -153,6 +154,7 @@ def _work(facts: Account) -> dict[str, Any]:
         "runs": [run._asdict() for run in facts.runs],
         "slots": facts.use,
         "used": used,
+        "idle": facts.idle,
         "training": training,
         "shares": facts.shares,
         "waiting": waiting(facts.use),

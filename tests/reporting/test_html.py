@@ -410,7 +410,7 @@ def test_bars_stand_where_the_chart_has_them(hopping: list[Line]) -> None:
         ):
             drawn.add((base, base + length, "ab"[y], trace["name"]))
     assert (3.25, 4.25, "b", "training") in drawn
-    assert (2.0, 3.0, "a", "no work") in drawn
+    assert (2.0, 3.0, "a", "idle") in drawn
     assert len(drawn) == sum(map(len, told.chart.bars.values()))
 
 

@@ -44,7 +44,7 @@ def test_lines_for_people(hopping: list[Line]) -> None:
         "                  0.80000 y  lr=0.001, width=64",
         "time     6 s",
         "slots    2: 54 % train, 4.2 % evaluate, 2.1 % save, 4.2 % data, 8.3 % "
-        "switch, 10 % other, 17 % idle; "
+        "switch, 10 % other, 17 % idle (8.3 % held back by the policy, 8.3 % no trial left); "
         "2 moves between slots, 2 MB of state",
         "samples  400, 66.7 a second",
     ]

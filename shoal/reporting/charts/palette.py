@@ -46,9 +46,7 @@ CAUSES = (
     Cause("switch", "switching", "#6b7280", "/", "#6b7280"),
     Cause("lost", "cut off", "#e06a80", "\\", "#e06a80"),
     Cause("other", "held, unreported", "#b3bac5", "", "#b3bac5", "#1c2430"),
-    Cause(
-        "idle", "no work", "rgba(139,147,161,0.20)", "", "rgba(139,147,161,0.20)", GREY
-    ),
+    Cause("idle", "idle", "rgba(139,147,161,0.20)", "", "rgba(139,147,161,0.20)", GREY),
 )
 
 

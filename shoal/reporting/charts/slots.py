@@ -220,7 +220,8 @@ def _hover(item: Drawn, cause: Cause) -> str:
 
 def _what(bar: Bar, cause: Cause) -> str:
     """The bar's trial and cause, and how long it is."""
-    what = f"{cause.label} {duration(bar.end - bar.start)}"
+    label = f"{cause.label}: {bar.why}," if bar.why else cause.label
+    what = f"{label} {duration(bar.end - bar.start)}"
     if bar.trial is None:
         return what
     return f"<b>{escape(bar.trial)}</b> {what}"

@@ -23,13 +23,17 @@ Span = tuple[Seconds, Seconds]  # from when to when
 
 
 class Bar(NamedTuple):
-    """From `start` to `end` the slot was used in this way, for this trial (None: idle)."""
+    """From `start` to `end` the slot was used in this way, for this trial (None: idle).
+
+    `why`: what an idle slot waited for, as far as somebody looked.
+    """
 
     slot: SlotId
     start: Seconds
     end: Seconds
     trial: TrialId | None
     kind: str
+    why: str = ""
 
 
 Bars = tuple[Bar, ...]
@@ -102,7 +106,7 @@ def waiting(use: Mapping[SlotId, Mapping[str, Seconds]]) -> dict[SlotId, Seconds
 def _edges(bars: Sequence[Bar]) -> list[tuple[Seconds, int, str]]:
     """The begin (1) and the end (-1) of each bar, with its kind, by time."""
     edges = []
-    for _, start, end, _, kind in bars:
+    for _, start, end, _, kind, _ in bars:
         edges.append((start, 1, kind))
         edges.append((end, -1, kind))
     return sorted(edges)

@@ -1,6 +1,6 @@
 """The figures people want of a study, from its journal alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from shoal.reporting.facts.cost.rescales import WidthChange, WidthTally
 from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
 from shoal.reporting.facts.harvest import Harvest, Speeds, harvested
+from shoal.reporting.facts.idle import IdleTally
 from shoal.reporting.facts.rows import (
     STATUSES,
     Curves,
@@ -60,6 +61,8 @@ class Account:
     overhead: Overhead = Overhead()
     rescales: tuple[WidthChange, ...] = ()  # of running trials
     harvest: Harvest | None = None  # of slots that came and went
+    # Slot seconds by what idle slots waited for, the most first.
+    idle: Mapping[str, Seconds] = field(default_factory=dict)
     starting: Seconds = 0.0  # in which runs waited for their first slots
     # Of several recipes with metrics of their own: the account of each one's trials, by its name.
     by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
@@ -233,13 +236,15 @@ class Accounting:
         self._outcome = OutcomeTally()
         self._nodes: dict[SlotId, str] = {}
         self._drawing = Drawing()
+        self._idle = IdleTally()
         self._state = State()
         self._entries = 0
 
     def take(self, lines: Iterable[Line]) -> None:
         """Count the lines that come next."""
         new = list(self._clock.steady(lines))
-        for time, entry in new:
+        begin = 0  # of the moment
+        for at, (time, entry) in enumerate(new):
             self._tally.take(time, entry)
             self._overhead.take(time, entry)
             self._rescales.take(time, entry)
@@ -247,8 +252,17 @@ class Accounting:
             if isinstance(entry, Joined):
                 self._nodes |= {slot.id: slot.node for slot in entry.slots}
             self._drawing.take(time, entry)
-        self._state = fold(self._state, (line.entry for line in new))
+            self._idle.take(entry)
+            if at + 1 == len(new) or new[at + 1].time > time:
+                self._end_moment(time, new[begin : at + 1])
+                begin = at + 1
         self._entries += len(new)
+
+    def _end_moment(self, time: Seconds, lines: Sequence[Line]) -> None:
+        """Fold what happened at one time, and see why slots are idle after it."""
+        self._state = fold(self._state, (line.entry for line in lines))
+        if len(self._state.busy) < len(self._state.slots):
+            self._idle.look(time, self._state)
 
     def account(self, goes_on: bool = False) -> Account:
         """The figures so far. `goes_on`: the last run is known to be under way.
@@ -278,7 +292,7 @@ class Accounting:
         """The figures so far, with these rows of trials."""
         tally = self._tally
         state = self._state
-        drawn = self._drawing.so_far(goes_on)
+        drawn, idle = self._idle.explained(self._drawing.so_far(goes_on))
         finished = bool(state.known) and not state.trials
         changes = self._rescales.so_far()
         return Account(
@@ -290,6 +304,7 @@ class Accounting:
             starting=sum(run.starting for run in tally.runs),
             curves=curves_of(tally.trials.values()),
             chart=drawn,
+            idle=idle,
             use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
             figures=state.figures,
             entries=self._entries,
