@@ -1,5 +1,6 @@
 """Serves the page on this machine alone."""
 
+import logging
 import os
 import secrets
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from h11 import ProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shoal.study.folder import StudyError
@@ -121,6 +123,7 @@ def _config(app: Any, connections: Connections) -> uvicorn.Config:
             connections.closed(self.client)
             super().connection_lost(exc)
 
+    logging.getLogger("uvicorn.error").addFilter(_worth_telling)
     return uvicorn.Config(
         app,
         http=Counted,
@@ -132,6 +135,11 @@ def _config(app: Any, connections: Connections) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # a client is who connects, whatever it says
     )
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """Whether an error is ours: nonsense behind a request, which h11 answers first, is not."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ProtocolError))
 
 
 def serve(path: Path, port: int | None, say: Callable[[str], None]) -> None:
