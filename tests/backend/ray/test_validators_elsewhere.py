@@ -23,6 +23,8 @@ def validators(monkeypatch):
     asked, lost = [], set()
 
     def started(setup, node):
+        asked.append((node, ()))
+
         def remote(unit, state, parts):
             asked.append((node, tuple(parts)))
             return node, parts
@@ -36,12 +38,14 @@ def validators(monkeypatch):
         return {part: [(1, {"by": node})] for part in parts}
 
     nodes = [SimpleNamespace(id=name, names=(name,)) for name in "abc"]
-    monkeypatch.setattr(validator, "_validator", started)
+    monkeypatch.setattr(validator, "started", started)
     monkeypatch.setattr(cluster, "live_nodes", lambda: nodes)
     monkeypatch.setattr(ray, "put", lambda value: value)
     monkeypatch.setattr(ray, "get", get)
     catalogue = Catalogue({"s0": {"d": "s0"}}, VALID)
-    data = SimpleNamespace(catalogue=catalogue)
+    data = SimpleNamespace(
+        catalogue=catalogue, validation=("v0", "v1"), is_here=lambda part: part == "v1"
+    )
     return validator.ValidatorsElsewhere(None, data), asked, lost
 
 
@@ -59,3 +63,19 @@ def test_no_lost_node_is_asked_twice(validators):
     with pytest.raises(DataError, match="v0 lies at a, b"):
         elsewhere.begin(UNIT, ["v0", "v1"])()
     assert len([node for node, parts in asked if "v0" in parts]) == 2
+
+
+def test_validators_start_while_the_slot_opens(validators):
+    """Those of parts that do not lie here: they take seconds to be ready."""
+    elsewhere, asked, _ = validators
+    opened = validator.elsewhere_of(elsewhere.setup, elsewhere.data)
+    assert asked == [("a", ())]
+    opened.begin(UNIT, ["v0"])()
+    assert asked == [("a", ()), ("a", ("v0",))]
+
+
+def test_a_slot_opens_while_no_holder_is_there(validators, monkeypatch):
+    elsewhere, asked, _ = validators
+    monkeypatch.setattr(cluster, "live_nodes", list)
+    assert validator.elsewhere_of(elsewhere.setup, elsewhere.data) is not None
+    assert not asked

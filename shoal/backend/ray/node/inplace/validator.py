@@ -5,6 +5,7 @@ It trains nothing, so slots that wait for each other's parts cannot wait for eve
 
 import pickle
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -75,6 +76,19 @@ class ValidatorsElsewhere:
     data: Data
     _validators: dict[str, Any] = field(default_factory=dict)  # by node
 
+    def open(self) -> None:
+        """Start the validators that are asked first: it takes them seconds to be ready."""
+        away = [part for part in self.data.validation if not self.data.is_here(part)]
+        with suppress(DataError):  # a holder may still come
+            for node in self._divided(away, ()):
+                self._validator(node)
+
+    def _validator(self, node: str) -> Any:
+        """The node's validator; whoever needs it first starts it."""
+        if node not in self._validators:
+            self._validators[node] = started(self.setup, node)
+        return self._validators[node]
+
     def begin(self, unit: Unit, parts: Collection[ShardId]) -> Callable[[], Records]:
         """Send the model to the holders of these parts."""
         model = SentModel(replace(unit, source=None, carry=False), ray.put(unit.source))
@@ -86,9 +100,7 @@ class ValidatorsElsewhere:
         """Ask holders that are not lost. Raises as `_divided`."""
         made = []
         for node, some in self._divided(parts, lost).items():
-            if node not in self._validators:
-                self._validators[node] = _validator(self.setup, node)
-            record = self._validators[node].record
+            record = self._validator(node).record
             made.append(AskedParts(node, some, record.remote(*model, some)))
         return made
 
@@ -133,14 +145,19 @@ class ValidatorsElsewhere:
 
 
 def elsewhere_of(setup: SlotSetup, data: Data) -> ValidatorsElsewhere | None:
-    """What a slot needs if validation parts lie at other nodes only; None if all lie here."""
+    """What a slot needs if validation parts lie at other nodes only; None if all lie here.
+
+    Their validators start while the slot opens.
+    """
     if all(data.is_here(part) for part in data.validation):
         return None
-    return ValidatorsElsewhere(setup, data)
+    elsewhere = ValidatorsElsewhere(setup, data)
+    elsewhere.open()
+    return elsewhere
 
 
-def _validator(setup: SlotSetup, node: str) -> Any:
-    """The node's validator; whoever needs it first starts it."""
+def started(setup: SlotSetup, node: str) -> Any:
+    """The node's validator, started unless it is there."""
     options = {
         "num_cpus": 0,
         "scheduling_strategy": cluster.only_at(node),
