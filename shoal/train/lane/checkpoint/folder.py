@@ -31,9 +31,7 @@ from shoal.engine.plain_files import (
 _CHECKPOINT = r"[^/]+/[0-9]{6,}-[0-9]+(-[A-Za-z0-9_.:-]+)?\.pt"
 _PACK = r"pack-[0-9]+(-[A-Za-z0-9_.:-]+)?-[0-9]{6,}\.zip"
 OURS = re.compile(rf"(RUN|{_PACK}|{_CHECKPOINT})(\.[0-9]+\.part)?")
-LARGEST = (
-    2**50
-)  # bytes of a file that is read whole; whoever reads it looks at its size before
+LARGEST = 2**10  # bytes of a file that is read whole: the mark of a run
 
 
 class CheckpointFolder:
@@ -73,7 +71,7 @@ class CheckpointFolder:
             return io.BytesIO(file.read())
 
     def read(self, name: str) -> bytes:
-        """The file's content."""
+        """The content of a small file."""
         if self._local is not None:
             return read_file(self._path(name), LARGEST, self._local.parent)
         return bytes(self._files.cat_file(self._url(name)))
