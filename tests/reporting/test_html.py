@@ -34,7 +34,7 @@ from shoal.reporting.tables import table
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}
 ENDED_BY = {"td": ("td",), "tr": ("td", "tr")}  # what ends where such a tag begins
-EVIL = "<script>alert(1)</script>&\"'%{x}"
+EVIL = "<script>alert(1)<script>&\"'%{x}"
 STUDIES = ["hopping", "killed", "packed", "many", "empty", "doomed"]
 
 

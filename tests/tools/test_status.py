@@ -17,6 +17,7 @@ from shoal.backend import opening
 from shoal.cli import app
 from shoal.core.event import Finished, Opened
 from shoal.engine.journal import Journal, read
+from shoal.study.code.mark import places_mark
 from shoal.tools import commands
 from shoal.tools.outcome import concluded
 
@@ -146,7 +147,8 @@ def joined(folder: Path, address: str) -> None:
         entry = line.entry
         if isinstance(entry, Opened):
             options = {**entry.head["options"], "backend": "ray", "address": address}
-            entry = replace(entry, head={**entry.head, "options": options})
+            head = {**entry.head, "options": options}
+            entry = replace(entry, head={**head, "marks": places_mark(head, folder)})
         journal.append(line.time, entry)
     journal.close()
 
