@@ -205,10 +205,14 @@ def read_file(path: Path, most: int = SMALL_FILE, root: Path | None = None) -> b
             content += piece
             size = max(size, len(content))
     if size > most:
-        raise TooLarge(
-            f"{path} has {size} bytes, and {most} are the most that is read there: move it away"
-        )
+        raise _too_large(path, size, most)
     return bytes(content)
+
+
+def _too_large(path: Path, size: int, most: int) -> TooLarge:
+    return TooLarge(
+        f"{path} has {size} bytes, and {most} are the most that is read there: move it away"
+    )
 
 
 # -- what there is ---------------------------------------------------------------------------------
@@ -258,11 +262,12 @@ def _opened_folder(folder: Path, root: Path | None) -> int:
             raise _named(error, folder) from None
 
 
-def check_plain(path: Path, root: Path | None = None) -> None:
+def check_plain(path: Path, root: Path | None = None, most: int | None = None) -> None:
     """See that somebody else's code may open the path: nothing lies there, or a plain file.
 
     Raises:
         NotPlainFile: something else does, or it has a second name.
+        TooLarge: it has more than `most` bytes.
     """
     found = status_of(path, root)
     if found is None:
@@ -271,6 +276,8 @@ def check_plain(path: Path, root: Path | None = None) -> None:
         raise _not_plain(path, found.st_mode, "a plain file")
     if found.st_nlink > 1:
         os.close(descriptor(path, os.O_RDWR, root))  # says what is wrong
+    if most is not None and found.st_size > most:
+        raise _too_large(path, found.st_size, most)
 
 
 def _is_alone(found: os.stat_result) -> bool:

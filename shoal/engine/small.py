@@ -47,12 +47,13 @@ class RecipeHead(TypedDict, total=False):
     command: str
     sha256: str | None
     parts: dict[str, dict[str, Any]]
+    imports: dict[str, Any]
 
 
 class DataHead(TypedDict, total=False):
     """What a journal's head says of the data."""
 
-    fingerprint: str
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[ -~]*$")]
     recipes: dict[str, str]
 
 

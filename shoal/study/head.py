@@ -2,7 +2,8 @@
 
 import platform
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -152,6 +153,21 @@ def _rebuilt(head: Head) -> Deciders:
     return Deciders(
         search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
     )
+
+
+@contextmanager
+def reading(head: Head) -> Iterator[None]:
+    """Something is made with what the head of the run before says.
+
+    Raises:
+        StudyError: Shoal writes no such head.
+    """
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, OverflowError) as error:
+        if not head:
+            raise
+        raise not_ours(error) from error
 
 
 def space_in(head: Head) -> Mapping[str, Any] | None:

@@ -24,7 +24,7 @@ from shoal.search.named import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
-from shoal.study.code.mark import places_mark
+from shoal.study.code.mark import with_places_mark
 from shoal.study.code.saving import save
 from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (
@@ -32,6 +32,7 @@ from shoal.study.head import (
     Head,
     check_same,
     head,
+    reading,
     trained_by_other_code,
     warn_of_former_code,
 )
@@ -135,9 +136,8 @@ class _Ready:
 def train(setup: Setup, asked: Request) -> None:
     """Train what is asked for, until it is done or told to stop; see `Study.optimize`."""
     with ExitStack() as open_:
-        _ = (
-            setup.folder.checkpoints
-        )  # if they are refused, that is said before anything else
+        # If they are refused, that is said before anything else.
+        _ = setup.folder.checkpoints
         open_.enter_context(alone_in_process(setup.folder))
         setup.folder.make()
         open_.enter_context(pausing(setup.folder))
@@ -163,26 +163,31 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
     check_slots(asked.deciders.options, place.room(threads=1))
     state = replay(lines)
-    longest = plan(setup, asked.deciders.searcher, before, state)
+    with reading(before):
+        longest = plan(setup, asked.deciders.searcher, before, state)
     space = _space_of(asked.deciders.searcher)
     most = most_slots(asked.deciders.searcher, state.trials.values())
     for own, its, inner in each_recipe(setup, data, space):
         check_metric(own, its or data, inner)
         check_validate_every(own, asked.deciders.options, its or data, most)
     check_scored(setup.metric, state)
-    deciders = _deciders(setup, asked.deciders, rule, place, before, state)
-    now = {**head(setup, data, deciders, before), **_head_of(asked, given)}
-    now["marks"] = places_mark(now, setup.folder.path)
-    check_same(before, now, state)
+    with reading(before):
+        deciders = _deciders(setup, asked.deciders, rule, place, before, state)
+        now = with_places_mark(
+            {**head(setup, data, deciders, before), **_head_of(asked, given)},
+            setup.folder.path,
+        )
+        check_same(before, now, state)
     check_place(setup, state)
-    if not state.known or before["space"] != now["space"]:
+    if not state.known or before.get("space") != now["space"]:
         space = _space_of(deciders.searcher)
         parameters = check_recipe(setup, space)
         if not lines:
             for own, its, inner in each_recipe(setup, data, space):
                 options = asked.deciders.options
                 check_by_rehearsal(own, inner, its or data, options, parameters)
-    now[SCHEDULE] = check_planned(setup, longest, before, state)
+    with reading(before):
+        now[SCHEDULE] = check_planned(setup, longest, before, state)
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
     if control.take(setup):

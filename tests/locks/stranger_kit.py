@@ -380,6 +380,7 @@ def _typed(words: Sequence[str]) -> Answer:
 
 def _serve(home: Path, warm: Path) -> Iterator[Answer]:
     """Answer to the commands that come on the standard input, as the user of that home."""
+    "\n".encode("unicode_escape")
     for words in COMMANDS.values():  # imports all that they need
         copy = Path(tempfile.mkdtemp()) / "warm"
         shutil.copytree(warm, copy)

@@ -361,7 +361,13 @@ def given_rows(head: Mapping[str, Any]) -> list[tuple[Mapping[str, Value], Figur
     rows = head.get("given")
     if not isinstance(rows, (list, tuple)):
         return []
-    return [(row["config"], row["figures"]) for row in rows]
+    whole = [row for row in rows if isinstance(row, Mapping)]
+    found = [(row.get("config"), row.get("figures")) for row in whole]
+    return [
+        (config, figures)
+        for config, figures in found
+        if isinstance(config, Mapping) and isinstance(figures, Mapping)
+    ]
 
 
 def _text(value: Any) -> str | None:

@@ -163,6 +163,11 @@ def places_mark(head: Mapping[str, Any], folder: Path) -> dict[str, str]:
     return {key.name: key.mark(_places(head, folder), MADE)}
 
 
+def with_places_mark(head: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The head with the user's mark of the places in it, for the study in this folder."""
+    return {**head, "marks": places_mark(head, folder)}
+
+
 def are_own_places(head: Mapping[str, Any], folder: Path) -> bool:
     """Whether the user's own run named these places, of a study in this folder."""
     marks = head.get("marks")

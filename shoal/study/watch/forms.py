@@ -12,6 +12,8 @@ from shoal.search import nested
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe
 
+LARGEST_LOG = 2**30  # bytes of optuna.log, which Optuna reads whole
+
 
 def display(wanted: bool, setup: Setup, furthest: float | None) -> list[Any]:
     """The live display, if wanted. `furthest`: see `Progress`."""
@@ -34,7 +36,7 @@ def optuna_log(
     if not wanted and not is_there(place):
         return []
     if isinstance(wanted, bool):
-        check_plain(place)
+        check_plain(place, most=LARGEST_LOG)
     else:
         place = whole(wanted)
     name = setup.folder.path.name
