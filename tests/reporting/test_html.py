@@ -279,7 +279,8 @@ def evil() -> list[Line]:
         "searcher": {"name": EVIL, EVIL: EVIL},
     }
     shard, slot = ShardId(EVIL), SlotId(EVIL)
-    ids = [TrialId(f"{EVIL}{n}") for n in range(3)]
+    # A trial's id holds no slash.
+    ids = [TrialId(f"{EVIL}{n}".replace("/", "")) for n in range(3)]
     gangs = [solo(id_, slot, n, shard) for n, id_ in enumerate(ids)]
     lines = [Line(0.0, Opened(1, {shard: 10}, head))]
     lines += [
