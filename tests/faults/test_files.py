@@ -216,7 +216,7 @@ def test_what_killed_processes_left_half_written_is_harmless(
     pause_after(study, 30, monkeypatch, policy="hop", checkpoint_every=0)
     (folder / "inbox").mkdir(exist_ok=True)
     left = ["journal.jsonl", "holder.json", "slots.json", "report.html", "recipe.pkl"]
-    left += ["inbox/000001.json", "checkpoints/RUN", "checkpoints/t000/000009-1.pt.7"]
+    left += ["inbox/000001.json", "checkpoints/RUN.7", "checkpoints/t000/000009-1.pt.7"]
     for name in left:
         (folder / f"{name}.part").write_bytes(b"half")
     train(study)
