@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Blobs
 from typer.testing import CliRunner
 
 import shoal
@@ -38,7 +37,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def trained(tmp_path: Path, blobs: type[Blobs]) -> shoal.Study:
+def trained(tmp_path: Path, blobs: type[Any]) -> shoal.Study:
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     study.optimize(policy="fifo", num_samples=1, progress=False)
     return study
@@ -55,7 +54,7 @@ def victim(tmp_path: Path) -> Path:
 
 
 def test_a_forged_place_of_checkpoints_is_refused_and_nothing_there_is_touched(
-    trained: shoal.Study, victim: Path, blobs: type[Blobs]
+    trained: shoal.Study, victim: Path, blobs: type[Any]
 ) -> None:
     folder, before = trained.folder.path, files_of(victim)
     forged(folder, checkpoints=str(victim))
@@ -117,7 +116,7 @@ def test_other_places_of_a_forged_head_are_refused(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_ones_own_places_are_remembered(tmp_path: Path, blobs: type[Blobs]) -> None:
+def test_ones_own_places_are_remembered(tmp_path: Path, blobs: type[Any]) -> None:
     study = shoal.create_study(
         blobs(), storage=tmp_path / "s", checkpoints=str(tmp_path / "weights")
     )
