@@ -127,11 +127,10 @@ def join(
     ray_worker._worker_logs_enabled = False
     if address is not None:
         check_reached(address)
-        if "://" not in address and address != "local":
-            head = canonicalize_bootstrap_address(address) or address
-            check_reached(head)  # Ray may take it for another one
-            _check_head(head)
         try:
+            if "://" not in address and address != "local":
+                # as Ray will: it takes 127.0.0.1 for the machine's outside address
+                _check_head(canonicalize_bootstrap_address(address) or address)
             ray.init(address=address, **quiet)
         except ConnectionError as error:
             raise _no_cluster(address, str(error)) from error
@@ -179,16 +178,14 @@ def _check_head(address: str) -> None:
     try:
         error = answer.get(timeout=HEAD)
     except Empty:
-        raise _no_cluster(
-            address,
-            f"something takes connections, but does not speak Ray in {HEAD:g} s",
-        ) from None
+        raise ConnectionError(f"{address} does not speak Ray in {HEAD:g} s") from None
     if error is not None:
-        raise _no_cluster(address, str(error).partition("\n")[0]) from error
+        raise ConnectionError(str(error)) from error
 
 
 def _no_cluster(address: str, why: str) -> ConnectionError:
     """The error of an address that cannot be joined."""
+    why = why.partition("\n")[0]
     remedy = (
         "give the address that `ray start --head` printed where the cluster was started"
     )

@@ -172,6 +172,17 @@ def test_a_server_that_is_no_head_of_ray_is_one_error(
     assert not ray_cluster.ray.is_initialized()
 
 
+def test_auto_where_no_cluster_is_is_one_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(address: str) -> str:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    monkeypatch.setattr(ray_cluster, "canonicalize_bootstrap_address", none)
+    with pytest.raises(ConnectionError, match=r"answers at auto \(Could.*\): give"):
+        ray_cluster.join("auto", None, 1, 0.1)
+
+
 def test_a_server_of_grpc_that_is_no_head_of_ray_is_one_error() -> None:
     grpc = pytest.importorskip("grpc")
     server = grpc.server(ThreadPoolExecutor(1))
