@@ -96,6 +96,11 @@ MISTAKES: Mapping[str, Mistake] = {
         "torch.optim.SGD(self.configure_model(config).parameters()",
         "are not the model's",
     ),
+    "One model for all trials": Mistake(
+        "def configure_model(self, config):\n        return nn.Linear(5, 3)",
+        "one = nn.Linear(5, 3)\n    def configure_model(self, config):\n        return self.one",
+        "configure_model returned 'weight' (3, 5), which an earlier call returned, too",
+    ),
     "A loss of another model": Mistake(
         "F.cross_entropy(model(x), y)",
         "F.cross_entropy(self.configure_model({})(x), y)",

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.func import vmap
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 SWITCH = "SHOAL_PRIVATE"
@@ -200,6 +201,25 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 def writes(tensor: Tensor) -> int:
     """How often the tensor was written to. Autograd counts that, and no public call tells it."""
     return tensor._version
+
+
+def memory_of(tensor: Tensor) -> tuple[int, Callable[[], bool]] | None:
+    """Where the tensor's memory begins, and what says whether it is freed.
+
+    None: it has no memory of one piece, as sparse tensors, those on no device, and empty ones.
+    """
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return None
+    try:
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+    except (NotImplementedError, RuntimeError):  # of a tensor that wraps others
+        return None
+    if not address:
+        return None
+    reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    expired: Callable[[], bool] = reference.expired
+    return address, expired
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -211,13 +211,19 @@ def _turn_off_flash(during: ExitStack) -> None:
 def _stacked_by_place(
     rows: Rows,
 ) -> tuple[list[Stack], list[Tensor]]:
-    """A stack for each dtype and device, and the tensors (k, *shape) in their own order."""
+    """A stack for each dtype and device, and the tensors (k, *shape) in their own order.
+
+    A tensor that all lanes share, as of a frozen backbone, stays the one that it is.
+    """
     places: dict[Any, list[int]] = {}
+    parts: dict[int, Tensor] = {}
     for j, tensor in enumerate(rows[0]):
+        if len(rows) > 1 and all(row[j] is tensor for row in rows):
+            parts[j] = tensor.detach().expand(len(rows), *tensor.shape)
+            continue
         places.setdefault((tensor.dtype, tensor.device), []).append(j)
 
     stacks = []
-    parts: dict[int, Tensor] = {}
     for numbers in places.values():
         same = [[row[j] for j in numbers] for row in rows]
         stack = Stack(same, by_lane=False)

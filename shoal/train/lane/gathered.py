@@ -124,6 +124,7 @@ def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:
 
     Raises:
         TypeError: they are none.
+        SharedError: one is another trial's, too.
     """
     metrics = lane.hooks.metrics(lane.device)
     for name, metric in metrics.items():
@@ -132,6 +133,7 @@ def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:
                 raise TypeError(
                     f"{METRICS_RULE}; {name}: {type(metric).__name__} has no {method}"
                 )
+    lane.holder.hold_objects("configure_metrics", metrics.values())
     return metrics
 
 

@@ -20,6 +20,7 @@ from shoal.train.lane.blame import noting_rest
 from shoal.train.lane.device import kind_of
 from shoal.train.lane.model_changes import ModelChanges
 from shoal.train.lane.noted import Noted, named, named_values
+from shoal.train.lane.sharing import Holder
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
@@ -55,10 +56,14 @@ class TrialModel:
         with self.rng:
             model = self.hooks.configure_model()
             check_model(model)
+            self.holder = Holder()
+            self.holder.hold(model)
             coalesce_buffers(model)
             self.model: nn.Module = model.to(device)
+            self.holder.hold(self.model)  # where it lies on the device
             made = self.hooks.configure_optimizers(self.model)
         self.optimizing = Optimizing(made)
+        self.holder.hold_objects("configure_optimizers", self.optimizing.objects)
         # the only ones where Shoal takes the steps
         self.optimizer = self.optimizing.optimizers[0]
         self.schedule = self.optimizing.schedules[0]
@@ -84,6 +89,7 @@ class TrialModel:
             optimizing.optimizers,
             optimizing.schedules,
             self.adapter.listens,
+            self.holder,
         )
 
     def _check_schedule(self) -> None:

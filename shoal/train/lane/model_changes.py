@@ -30,6 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from shoal.train import private
 from shoal.train.lane import tree
 from shoal.train.lane.schedules import Schedule
+from shoal.train.lane.sharing import Holder, SharedError
 from shoal.train.lane.tensors import is_sparse
 from shoal.train.recipe.shard import ShardModel
 
@@ -63,7 +64,9 @@ class ModelChanges:
         optimizers: Sequence[Optimizer],
         schedules: Sequence[Schedule],
         adapted: bool,
+        holder: Holder,
     ) -> None:
+        self._holder = holder
         own = _Tensors(model)
         self._modules: list[_Module] = []
         # what is in a shard recipe's model is its own affair, and so is its state
@@ -83,9 +86,17 @@ class ModelChanges:
 
         Raises:
             ChangeError: one cannot; the first one is named.
+            SharedError: one is of what several models have.
         """
+        self._holder.check()
         for module in self._modules:
             module.check()
+            if self._holder.is_shared(module.module) and module.state():
+                raise SharedError(
+                    f"training changed attributes or flags of {module.what}, a module that other "
+                    "models have, too: build it anew in each call of configure_model, or "
+                    "copy.deepcopy(…) it"
+                )
         for optimizer in self._optimizers:
             optimizer.check()
         for schedule in self._schedules:
@@ -373,11 +384,11 @@ class _Module:
 
     def __init__(self, name: str, module: nn.Module, own: _Tensors, kept: bool) -> None:
         self.name = name
-        self._module = module
-        self._what = f"the model's {name}" if name else "the model"
+        self.module = module
+        self.what = f"the model's {name}" if name else "the model"
         inner = frozenset(vars(nn.Module())) - {"training"}
         skip = inner | {SEAT, "shoal_read", "outside_graph"}
-        self._attributes = _Attributes(module, self._what, own, skip, kept)
+        self._attributes = _Attributes(module, self.what, own, skip, kept)
         self._class = type(module)
         self._parts = private.parts_of_module(module)
         self._forms = _forms(self._parts)
@@ -390,11 +401,11 @@ class _Module:
 
     def check(self) -> None:
         """Raise ChangeError for what cannot be kept."""
-        module = self._module
+        module = self.module
         self._attributes.check()
         if type(module) is not self._class:
             raise ChangeError(
-                f"the class of {self._what} from {self._class.__name__} to "
+                f"the class of {self.what} from {self._class.__name__} to "
                 f"{type(module).__name__} (a parametrization?)",
                 BUILD,
             )
@@ -402,10 +413,10 @@ class _Module:
         if not parts.same(self._parts) or _forms(parts) != self._forms:
             self._refuse_parts(parts)
         if private.unsaved_buffers(module).keys() != self._unsaved.keys():
-            raise ChangeError(f"which buffers of {self._what} are persistent", BUILD)
+            raise ChangeError(f"which buffers of {self.what} are persistent", BUILD)
         if private.hooks_in(self._boxes) != self._hooks:
             raise ChangeError(
-                f"the hooks of {self._what}",
+                f"the hooks of {self.what}",
                 "register them in configure_model, or remove them in the step that adds them",
             )
 
@@ -425,7 +436,7 @@ class _Module:
                 elif was != is_now:
                     done = f"was {_described(was)}, and is {_described(is_now)}"
                 raise ChangeError(
-                    f"{self._what}: the {kind[:-1]} {name!r} {done}",
+                    f"{self.what}: the {kind[:-1]} {name!r} {done}",
                     "build it in configure_model, as it is to be in the whole training; what is "
                     "to be trained later can wait with requires_grad_(False)",
                 )
@@ -436,7 +447,7 @@ class _Module:
         saved = self._attributes.state()
         buffers = {
             name: buffer
-            for name, buffer in private.unsaved_buffers(self._module).items()
+            for name, buffer in private.unsaved_buffers(self.module).items()
             if not same(buffer, self._unsaved[name])
         }
         return {**saved, "buffers": buffers} if buffers else saved
@@ -445,7 +456,7 @@ class _Module:
         """Make it what it was when `state` gave this."""
         self._attributes.load(saved, device)
         values = {**self._unsaved, **saved.get("buffers", {})}
-        for name, buffer in private.unsaved_buffers(self._module).items():
+        for name, buffer in private.unsaved_buffers(self.module).items():
             with torch.no_grad():
                 buffer.copy_(values[name])
 

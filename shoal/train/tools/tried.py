@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from shoal.train.lane.largest import is_open
+from shoal.train.lane.sharing import Holder, SharedError
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
@@ -133,7 +134,7 @@ def check_configured(
             model, made = _optimizer(copy(recipe), watched or Watched(config))
         except NotInSpaceError as error:
             raise ValueError(lacking(recipe, config, error)) from error
-        except UnshapedError:
+        except (UnshapedError, SharedError):
             raise
         except Exception:  # noqa: BLE001 - the trial will say so
             return 0
@@ -179,6 +180,10 @@ def _optimizer(recipe: Recipe, watched: Watched) -> tuple[nn.Module, Any]:
     model = recipe.configure_model(watched)
     if isinstance(model, nn.Module):
         check_shaped(model)
+        # so that it is known where another call returns the same again
+        Holder().hold(model)
+        metrics = recipe.configure_metrics(watched)
+        Holder().hold_objects("configure_metrics", metrics.values())
     return model, recipe.configure_optimizers(model, watched)
 
 

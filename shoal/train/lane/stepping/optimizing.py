@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.train.lane import optimizers as numbers
 from shoal.train.lane import tree
@@ -46,6 +47,13 @@ class Optimizing:
             for group in optimizer.param_groups:
                 found.extend(group["params"])
         return found
+
+    @property
+    def objects(self) -> list[Any]:
+        """The optimizers and torch's schedulers, each of which belongs to one trial."""
+        schedulers = [schedule.scheduler for schedule in self.schedules]
+        own = [each for each in schedulers if isinstance(each, LRScheduler)]
+        return [*self.optimizers, *own]
 
     @property
     def bytes(self) -> int:
