@@ -127,6 +127,11 @@ MISTAKES: Mapping[str, Mistake] = {
     "A misspelt attribute": Mistake(
         "batch_size = 16", "batchsize = 16", "did you mean 'batch_size'?"
     ),
+    "An attribute in the place of a dimension": Mistake(
+        'lr=config["lr"]',
+        "lr=self.lr)\n\n    lr = (0.1",
+        "Net has an attribute 'lr' of its own and reads that, not the 'lr' of the search space",
+    ),
     "A key that the search space lacks": Mistake(
         'config["lr"]', 'config["rate"]', "reads config['rate']"
     ),

@@ -250,6 +250,8 @@ def _check_first(
     varied = [
         name for name in config if name in values and values[name] != (config[name],)
     ]
+    if made:
+        keys.check_attributes(setup.recipe, watched)
     unread = keys.unread_dimensions(setup.recipe, varied, made, watched)
     if unread:
         warnings.warn(keys.unread_text(setup.recipe, unread), stacklevel=3)
@@ -303,6 +305,7 @@ def _check_function(recipe: FunctionRecipe, space: Mapping[str, Any] | None) -> 
     """Raise StudyError if the function's configurations are not what it needs."""
     try:
         recipe.check(space)
+        keys.check_arguments(recipe, [name for name, _ in dimensions(space or {})])
     except ValueError as error:
         raise StudyError(str(error)) from error
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
+from types import CodeType
 from typing import Any
 from weakref import ref
 
@@ -181,6 +183,23 @@ class LightningRecipe(Adapted):
                 "self.clip_gradients in the hook"
             )
 
+    def attributes_instead(
+        self, model: Any, names: Sequence[str], unread: Sequence[str]
+    ) -> list[str]:
+        """Those that the class's __init__ takes and never reads, or that the function left alone.
+
+        Only where the module has an attribute of that name, and its code reads it.
+        """
+        if isinstance(self.module, type):
+            ignored = [name for name in names if is_ignored(self.module, name)]
+        else:
+            ignored = list(unread)
+        if model is None:
+            return []
+        codes = [function.__code__ for _, function in functions_of(own_class(model))]
+        read = set().union(*map(names_of, codes))
+        return [name for name in ignored if name in read and hasattr(model, name)]
+
     def obstacle(self, model: nn.Module) -> str | None:
         """Why the module's code cannot run for several models at once."""
         if self.clip_by_value is not None:
@@ -313,6 +332,28 @@ def parameters_of(kind: type) -> tuple[set[str], bool]:
         not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     }
     return named, takes_any
+
+
+def is_ignored(kind: type, name: str) -> bool:
+    """Whether the class's __init__ takes this argument, by name, and its code never reads it."""
+    constructor: Any = inspect.getattr_static(kind, "__init__", None)
+    code = getattr(constructor, "__code__", None)
+    if code is None or name not in code.co_varnames[: _arguments_of(code)]:
+        return False
+    if set(code.co_names) & {"save_hyperparameters", "locals", "vars"}:
+        return False
+    inner = any(isinstance(each, CodeType) for each in code.co_consts)
+    if inner and name in code.co_cellvars:
+        return False
+    return not any(
+        each.argval == name or (isinstance(each.argval, tuple) and name in each.argval)
+        for each in dis.get_instructions(code)
+        if each.opname.startswith("LOAD_") and "CONST" not in each.opname
+    )
+
+
+def _arguments_of(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

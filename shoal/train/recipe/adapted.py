@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -78,6 +78,15 @@ class Adapted(Recipe):
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError if the code does not take a key of the configuration."""
+
+    def attributes_instead(
+        self, model: Any, names: Sequence[str], unread: Sequence[str]
+    ) -> list[str]:
+        """Those of the names whose value the code ignores, for an attribute that it reads.
+
+        `model`: one that was built. `unread`: those that nobody took from the configuration.
+        """
+        return []
 
     def obstacle(self, model: nn.Module) -> str | None:
         """Why models of this kind cannot be fused; None if nothing is known to stand in the way."""

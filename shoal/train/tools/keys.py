@@ -13,11 +13,13 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import FOLD, Settings
 from shoal.train.tools.reads import (
     Watched,
+    attributes_in,
     code_of,
     names_in,
     near,
     spreads,
     subscripts,
+    texts_in,
 )
 from shoal.train.tools.tried import check_configured
 
@@ -136,4 +138,60 @@ def unread_text(recipe: Recipe, unread: Collection[str]) -> str:
         f"{type(recipe).__name__} does not read {', '.join(hints)} of the search space, so that "
         f"trials which differ in nothing else train alike: read config[{next(iter(unread))!r}], "
         "or leave it out"
+    )
+
+
+def check_attributes(
+    recipe: Recipe, watched: Watched, model: Any = None, stepped: bool = False
+) -> None:
+    """Raise ValueError if the code reads an attribute in the place of a configuration's value.
+
+    `watched`: the configuration, which says what was read of it. `model`: what was built of it.
+    `stepped`: steps ran, too; otherwise a name that they could read is let pass.
+    """
+    names = [name for name in watched.names if not hasattr(Recipe, name)]
+    if isinstance(recipe, Adapted):
+        owner = recipe.named()
+        owner = owner.__name__ if isinstance(owner, type) else type(model).__name__
+        instead = recipe.attributes_instead(model, names, watched.unread(names))
+    else:
+        owner = type(recipe).__name__
+        codes = code_of(recipe)
+        read = set().union(*map(attributes_in, codes))
+        instead = [n for n in watched.unread(names) if hasattr(recipe, n) and n in read]
+        if not stepped and any(map(spreads, codes)):
+            instead = []
+        elif not stepped:
+            instead = [n for n in instead if not any(n in texts_in(c) for c in codes)]
+    if instead:
+        raise ValueError(instead_text(owner, instead[0]))
+
+
+def check_arguments(recipe: FunctionRecipe, names: Collection[str]) -> None:
+    """Raise ValueError if the function reads an argument of its own instead of a dimension.
+
+    A function gets the configuration alone, so that its other arguments have their defaults.
+    """
+    function = getattr(recipe, "function", None)
+    codes = code_of(recipe)
+    code = getattr(function, "__code__", None)
+    if code is None or recipe.draws or any(map(spreads, codes)):
+        return
+    texts = set().union(*map(texts_in, codes))
+    own = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in own:
+        if name in names and name in names_in(code) and name not in texts:
+            raise ValueError(
+                f"{recipe.name} has an argument {name!r} and reads that, not the {name!r} of the "
+                "search space, so that all trials would train alike: a function gets one argument, "
+                f"the configuration: read config[{name!r}], and leave the argument out"
+            )
+
+
+def instead_text(owner: str, name: str) -> str:
+    """What to tell a user whose code reads an attribute in the place of the trial's value."""
+    return (
+        f"{owner} has an attribute {name!r} of its own and reads that, not the {name!r} of the "
+        f"search space, so that all trials would train alike: read config[{name!r}], or take it in "
+        f"__init__ of a module; leave {name!r} out of the search space if the attribute is meant"
     )

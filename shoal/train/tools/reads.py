@@ -32,6 +32,17 @@ class Watched(dict[str, Any]):
         self.__dict__["seen"] = set()  # keys that were read one by one
         self.__dict__["whole"] = False  # whether somebody went through all keys
 
+    @property
+    def names(self) -> list[str]:
+        """All keys; to ask for these counts as reading none."""
+        return list(dict.keys(self))
+
+    def unread(self, names: Collection[str]) -> list[str]:
+        """Those of the names that nobody has read; none, if somebody went through all."""
+        if self.__dict__["whole"]:
+            return []
+        return [name for name in names if name not in self.__dict__["seen"]]
+
     def __missing__(self, name: str) -> Any:
         raise NotInSpaceError(name)
 
@@ -185,6 +196,29 @@ def _names_of(code: CodeType) -> Iterator[str]:
         stores = instruction.opname.startswith(("STORE", "DELETE"))
         if not stores and isinstance(instruction.argval, str):
             yield instruction.argval
+
+
+def attributes_in(code: CodeType) -> set[str]:
+    """Names of attributes that the code reads, of whatever object; with getattr, texts, too."""
+    found = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            found.add(str(instruction.argval))
+    if "getattr" in code.co_names:
+        found |= texts_in(code)
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found |= attributes_in(part)
+    return found
+
+
+def texts_in(code: CodeType) -> set[str]:
+    """The texts in the code, as "lr" in config.get("lr"); not the names of arguments."""
+    found = {part for part in code.co_consts if isinstance(part, str)}
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found |= texts_in(part)
+    return found
 
 
 def subscripts(code: CodeType) -> set[str]:

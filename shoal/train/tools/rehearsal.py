@@ -41,6 +41,7 @@ from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
 from shoal.train.stream.stream import Stream
+from shoal.train.tools.keys import check_attributes
 from shoal.train.tools.reads import NotInSpaceError, Watched
 from shoal.train.tools.said import said
 from shoal.train.tools.tried import lacking
@@ -176,6 +177,10 @@ class _Rehearsal:
             scores = self._scored(lane, stream, data, metric)
             if scores is not None and not lane.hooks.scores_by_epoch:
                 _check_metric(metric, {*scores, *named_apart(trained, scores)})
+        try:
+            check_attributes(self._recipe, self._config, lane.model, stepped=True)
+        except ValueError as error:
+            raise Mistake(str(error)) from error
 
     # -- the samples -------------------------------------------------------------------------------
 
