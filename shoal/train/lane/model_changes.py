@@ -1,7 +1,8 @@
 """What training changes of a model and its optimizers that no `state_dict()` holds.
 
 Kept with the trial's state: `requires_grad`, training flags, plain attributes (numbers, texts,
-tensors, arrays, lists, tuples, dicts), and buffers that are not persistent. Whatever else changes
+tensors, arrays, lists, tuples, dicts) of modules, parameters and optimizers, private or not, and
+buffers that are not persistent. Whatever else changes
 is refused (`ChangeError`): a trial that is resumed, or moved to another slot, would go on without.
 """
 
@@ -9,11 +10,14 @@ from __future__ import annotations
 
 import random
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from io import IOBase
 from operator import is_
 from types import (
     BuiltinFunctionType,
+    CodeType,
     FunctionType,
     MethodType,
     ModuleType,
@@ -77,12 +81,22 @@ class ModelChanges:
             kept = adapted and module is model and SEAT in vars(module)
             self._modules.append(_Module(name, module, own, kept))
         self._parameters = dict(model.named_parameters())
+        self._of_parameters = {}
+        if not isinstance(model, ShardModel):
+            self._of_parameters = {
+                name: _Attributes(
+                    each, f"the model's parameter {name}", own, frozenset(), kept=False
+                )
+                for name, each in self._parameters.items()
+            }
         self._trained = [p.requires_grad for p in self._parameters.values()]
         self._optimizers = [_Optimizer(each, own) for each in optimizers]
         self._schedules = [_Scheduler(each, own) for each in schedules]
 
-    def check(self) -> None:
+    def check(self, whole: bool = False) -> None:
         """Look whether all changes can be kept.
+
+        `whole`: also into tensors that objects hold, which `.data` changes without a trace.
 
         Raises:
             ChangeError: one cannot; the first one is named.
@@ -90,15 +104,17 @@ class ModelChanges:
         """
         self._holder.check()
         for module in self._modules:
-            module.check()
+            module.check(whole)
             if self._holder.is_shared(module.module) and module.state():
                 raise SharedError(
                     f"training changed attributes or flags of {module.what}, a module that other "
                     "models have, too: build it anew in each call of configure_model, or "
                     "copy.deepcopy(…) it"
                 )
+        for attributes in self._of_parameters.values():
+            attributes.check(whole)
         for optimizer in self._optimizers:
-            optimizer.check()
+            optimizer.check(whole)
         for schedule in self._schedules:
             schedule.check()
 
@@ -108,7 +124,7 @@ class ModelChanges:
         Raises:
             ChangeError: as `check`.
         """
-        self.check()
+        self.check(whole=True)
         saved: dict[str, Any] = {}
         trained = {
             name: parameter.requires_grad
@@ -123,6 +139,10 @@ class ModelChanges:
         modules = {name: state for name, state in modules.items() if state}
         if modules:
             saved["modules"] = modules
+        parameters = {name: each.state() for name, each in self._of_parameters.items()}
+        parameters = {name: state for name, state in parameters.items() if state}
+        if parameters:
+            saved["parameters"] = parameters
         optimizers = [each.attributes.state() for each in self._optimizers]
         if any(optimizers):
             saved["optimizers"] = optimizers
@@ -139,23 +159,26 @@ class ModelChanges:
         modules = saved.get("modules", {})
         for module in self._modules:
             module.load(modules.get(module.name, {}), device)
+        parameters = saved.get("parameters", {})
+        for name, attributes in self._of_parameters.items():
+            attributes.load(parameters.get(name, {}), device)
         optimizers = saved.get("optimizers", [{}] * len(self._optimizers))
         for optimizer, own in zip(self._optimizers, optimizers, strict=False):
             optimizer.attributes.load(own, device)
 
 
 class _Tensors:
-    """The model's own parameters and buffers, and the memory that they lie in."""
+    """The model's own modules, parameters and buffers, and the memory that these lie in."""
 
     def __init__(self, model: nn.Module) -> None:
         tensors = [*model.parameters(), *model.buffers()]
+        self.modules = set(model.modules())
         self._keep = tensors  # so that no id is used twice
         self._ids = {id(tensor) for tensor in tensors}
         self._memory = {_memory(tensor) for tensor in tensors} - {0}
 
     def __contains__(self, tensor: Tensor) -> bool:
-        own = isinstance(tensor, nn.Parameter) or id(tensor) in self._ids
-        return own or _memory(tensor) in self._memory
+        return id(tensor) in self._ids or _memory(tensor) in self._memory
 
 
 def _memory(tensor: Tensor) -> int:
@@ -180,10 +203,14 @@ class _Attributes:
         self._skip = skip
         # whether an adapter keeps the plain ones, but for the training flag
         self._kept = kept
+        self._digest = partial(_digest, own=own)
+        kind: Any = type(of)
+        self._theirs = _names_of_libraries(kind)
         now = vars(of)
         self._first = list(now.values())
         self._plain: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
+        self._whole: dict[str, Any] = {}
         # attributes that can change while they stay the same object
         self._deep: list[str] = []
         for name, value in now.items():
@@ -193,9 +220,10 @@ class _Attributes:
                 self._plain[name] = copied(value)
                 if not isinstance(value, PLAIN):
                     self._deep.append(name)
-            elif not name.startswith("_"):
+            elif name not in self._theirs:
                 self._objects[name] = self._digest(value)
-                if not isinstance(value, (nn.Module, *FIXED)):
+                self._whole[name] = self._digest(value, whole=True)
+                if not isinstance(value, FIXED):
                     self._deep.append(name)
         self._originals = {name: now[name] for name in self._plain}
 
@@ -209,24 +237,27 @@ class _Attributes:
             and all(map(is_, now.values(), self._first))
         )
 
-    def check(self) -> None:
-        """Raise ChangeError if an object that is not plain is new, gone or another one."""
+    def check(self, whole: bool) -> None:
+        """Raise ChangeError if an object that is not plain is new, gone or another one.
+
+        `whole`: as of `ModelChanges.check`.
+        """
         if self._same:
             return
         objects = {
             name: value
             for name, value in vars(self._of).items()
-            if not name.startswith("_")
+            if name not in self._theirs
             and name not in self._skip
             and not self._is_plain(value)
         }
         for name, value in objects.items():
-            before = self._objects.get(name, self)
-            if before is self or self._digest(value) != before:
+            before = (self._whole if whole else self._objects).get(name, self)
+            if before is self or self._digest(value, whole=whole) != before:
                 raise ChangeError(
                     f"the attribute {name!r} of {self._what} (now a {type(value).__name__})",
-                    "keep such things as numbers, texts, tensors, lists or dicts; an object that "
-                    "no later step reads may have a name that begins with an underscore",
+                    "keep such things as numbers, texts, tensors, lists or dicts (of an iterator "
+                    "how far it is); delete an object that no later step reads at the step's end",
                 )
         for name in self._objects:
             if name not in objects and name not in vars(self._of):
@@ -306,43 +337,101 @@ class _Attributes:
             return value.dtype.kind in "biuf"
         return isinstance(value, np.generic) and value.dtype.kind in "biuf"
 
-    def _digest(self, value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind
-        """Equal as long as the object is the same, as far as it can be looked into."""
-        deeper = partial(self._digest, depth=depth + 1)
-        if type(value) in PLAIN or isinstance(value, (bytes, complex)):
-            return value
-        if depth > DEEP or isinstance(value, (nn.Module, Optimizer, *FIXED)):
+
+def _digest(  # noqa: PLR0911, PLR0912 - one for each kind
+    value: Any, own: _Tensors, depth: int = 0, whole: bool = False
+) -> Any:
+    """Equal as long as the object is the same, as far as it can be looked into.
+
+    `whole`: also into the memory of tensors that are not the model's own.
+    """
+    deeper = partial(_digest, own=own, depth=depth + 1, whole=whole)
+    if type(value) in PLAIN or isinstance(value, (bytes, complex)):
+        return value
+    if isinstance(value, Iterator) and not isinstance(value, IOBase):
+        return (
+            object()
+        )  # nobody can see what was taken from it: as if something had been
+    if depth > DEEP or isinstance(value, (Optimizer, *FIXED)):
+        return id(value)
+    if isinstance(value, nn.Module):
+        if value in own.modules:
             return id(value)
-        state = _random_state(value)
-        if state is not None:
-            return state
-        if isinstance(value, Tensor):
-            return (
-                id(value) if value in self._own else (id(value), private.writes(value))
-            )
-        if isinstance(value, (np.ndarray, np.generic)):
-            return value.tobytes()
-        if isinstance(value, Mapping):
-            keys = tuple(map(repr, value))
-            return type(value), keys, tuple(map(deeper, value.values()))
-        if isinstance(value, (set, frozenset)):
-            return frozenset(map(repr, value))
-        if isinstance(value, Sequence) or hasattr(type(value), "popleft"):
-            return type(value), tuple(map(deeper, value))
-        if isinstance(value, MethodType):
-            return value.__func__, id(value.__self__)
-        if isinstance(value, FunctionType):
-            cells = [_content(cell) for cell in value.__closure__ or ()]
-            values = (*(value.__defaults__ or ()), *cells)
-            return value.__code__, tuple(map(deeper, values))
-        if not _is_users(type(value)):
+        tensors = [*value.parameters(), *value.buffers()]
+        return id(value), tuple(map(deeper, tensors))
+    state = _random_state(value)
+    if state is not None:
+        return state
+    if isinstance(value, Tensor):
+        if value in own:
             return id(value)
-        try:
-            inner = vars(value)
-        except Exception:  # noqa: BLE001 - what such a class raises is its own affair
-            return id(value)
-        parts = {n: each for n, each in inner.items() if not n.startswith("_")}
-        return type(value), deeper(parts)
+        return id(value), _sum_of(value) if whole else private.writes(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tobytes()
+    if isinstance(value, Mapping):
+        keys = tuple(map(repr, value))
+        return type(value), keys, tuple(map(deeper, value.values()))
+    if isinstance(value, (set, frozenset)):
+        return frozenset(map(repr, value))
+    if isinstance(value, Sequence) or hasattr(type(value), "popleft"):
+        return type(value), tuple(map(deeper, value))
+    if isinstance(value, MethodType):
+        return value.__func__, deeper(value.__self__)
+    if isinstance(value, FunctionType):
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        values = (*(value.__defaults__ or ()), *cells)
+        return value.__code__, tuple(map(deeper, values))
+    if not _is_users(type(value)):
+        return id(value)
+    return type(value), deeper(_parts_of(value))
+
+
+def _sum_of(tensor: Tensor) -> int:
+    """A checksum of the tensor's numbers; how often it was written to, where it has no memory."""
+    if is_sparse(tensor) or tensor.device.type == "meta":
+        return private.writes(tensor)
+    return zlib.crc32(np.ascontiguousarray(tree.view_of(tensor)).tobytes())
+
+
+def _parts_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object of a user's class, also those in slots."""
+    parts: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                parts[name] = getattr(value, name, None)
+    try:
+        return {**parts, **vars(value)}
+    except Exception:  # noqa: BLE001 - what such a class raises is its own affair
+        return parts
+
+
+@cache
+def _names_of_libraries(kind: type) -> frozenset[str]:
+    """Private names that the libraries' classes of an object use: what is there is their affair."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if not _is_users(base):
+            for member in vars(base).values():
+                found |= _names_in(member)
+    return frozenset(name for name in found if name.startswith("_"))
+
+
+def _names_in(member: Any) -> set[str]:
+    """The attributes' names in the code of a function or property, also those given as texts."""
+    if isinstance(member, property):
+        return _names_in(member.fget) | _names_in(member.fset) | _names_in(member.fdel)
+    code = member
+    if not isinstance(member, CodeType):
+        member = getattr(member, "__wrapped__", member)
+        code = getattr(getattr(member, "__func__", member), "__code__", None)
+    if not isinstance(code, CodeType):
+        return set()
+    found = set(code.co_names)
+    for each in code.co_consts:
+        found |= {each} if isinstance(each, str) else _names_in(each)
+    return found
 
 
 # what is looked at by its identity alone
@@ -351,10 +440,12 @@ FIXED = (ModuleType, BuiltinFunctionType, type, torch.dtype, torch.device)
 
 def _is_users(kind: type) -> bool:
     """Whether a user wrote the class: objects of libraries note things that change nothing."""
-    if kind is SimpleNamespace:
+    if kind is SimpleNamespace or kind.__module__ == "queue":
         return True
     file = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
     root = kind.__module__.partition(".")[0]
+    if root == "shoal":
+        return False
     installed = any(part in file for part in ("site-packages", "dist-packages"))
     return root not in sys.stdlib_module_names and not installed
 
@@ -399,10 +490,10 @@ class _Module:
             for name, buffer in private.unsaved_buffers(module).items()
         }
 
-    def check(self) -> None:
-        """Raise ChangeError for what cannot be kept."""
+    def check(self, whole: bool) -> None:
+        """Raise ChangeError for what cannot be kept. `whole`: as of `ModelChanges.check`."""
         module = self.module
-        self._attributes.check()
+        self._attributes.check(whole)
         if type(module) is not self._class:
             raise ChangeError(
                 f"the class of {self.what} from {self._class.__name__} to "
@@ -504,10 +595,10 @@ class _Optimizer:
         self._boxes = private.hook_boxes(optimizer)
         self._hooks = private.hooks_in(self._boxes)
 
-    def check(self) -> None:
-        """Raise ChangeError for what cannot be kept."""
+    def check(self, whole: bool) -> None:
+        """Raise ChangeError for what cannot be kept. `whole`: as of `ModelChanges.check`."""
         optimizer = self._optimizer
-        self.attributes.check()
+        self.attributes.check(whole)
         groups = optimizer.param_groups
         if len(groups) != len(self._groups):
             raise ChangeError(
@@ -543,31 +634,32 @@ class _Scheduler:
     def __init__(self, schedule: Schedule, own: _Tensors) -> None:
         self._schedule = schedule
         self._first = schedule.scheduler
-        self._functions = _functions(self._first)
+        self._own = own
+        self._functions = _functions(self._first, own)
 
     def check(self) -> None:
         """Raise ChangeError if one is another."""
-        now = _functions(self._schedule.scheduler)
-        alike = len(now) == len(self._functions) and all(map(is_, now, self._functions))
-        if self._schedule.scheduler is not self._first or not alike:
+        now = _functions(self._schedule.scheduler, self._own)
+        if self._schedule.scheduler is not self._first or now != self._functions:
             raise ChangeError(
-                f"the functions of the scheduler {type(self._first).__name__}",
-                "let one function give the rates of the whole training",
+                f"the functions of the scheduler {type(self._first).__name__}, or what they hold",
+                "let one function give the rates of the whole training, by their number alone",
             )
 
 
-def _functions(scheduler: Any) -> list[Any]:
+def _functions(scheduler: Any, own: _Tensors) -> list[Any]:
     """The functions and schedulers that a torch scheduler holds; its numbers are in its state."""
     if not isinstance(scheduler, LRScheduler):
         return []
-    found: list[Any] = [scheduler, scheduler.optimizer]
+    found: list[Any] = [id(scheduler), id(scheduler.optimizer)]
     for name, value in vars(scheduler).items():
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, LRScheduler):
-                found += _functions(each)
+                found += _functions(each, own)
             elif callable(each) and name != "step" and not name.startswith("_"):
-                # bound methods are made anew at each look
-                found.append(getattr(each, "__func__", each))
+                # torch keeps the attributes of objects that are called, not what functions hold
+                looked = isinstance(each, (FunctionType, MethodType))
+                found.append(_digest(each, own) if looked else id(each))
     return found
 
 

@@ -5,8 +5,10 @@ each visit, as text of a pickle: the states at the end are equal to the bit, or 
 makes the change ends the trial.
 """
 
+import itertools
 import os
 import pickle
+import queue
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -116,6 +118,79 @@ KEPT: dict[str, Change] = {
         model, "temperature", 1 + setdefault(optimizer, "calls")
     ),
 }
+KEPT["number of a parameter"] = lambda model, _: setattr(
+    model, "temperature", 1 + setdefault(model.first.weight, "age")
+)
+KEPT["tensor of a parameter"] = lambda model, _: setattr(
+    model, "temperature", 1 + float(_faded(model.first.weight).sum())
+)
+
+
+def _faded(parameter: Any) -> Any:
+    """A new tensor that the parameter has as an attribute, changed in place."""
+    if not hasattr(parameter, "mask"):
+        parameter.mask = torch.ones(2)
+    return parameter.mask.mul_(0.9)
+
+
+class Private:
+    """An object that counts by what nobody else should look at."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def count(self) -> None:
+        self._calls += 1
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> None:
+        self.calls += 1
+
+
+def _copy_of_first(model: Any) -> list[Any]:
+    copy = nn.Linear(6, 8)
+    copy.load_state_dict(model.first.state_dict())
+    return [copy.requires_grad_(False)]
+
+
+def _follow(held: Any) -> None:
+    with torch.no_grad():
+        held[0].weight.mul_(0.9)
+
+
+# what a model may hold from the beginning, and a change of it that is as good as invisible
+HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "deque": (lambda _: deque(), lambda held: held.append(1.0)),
+    "set": (lambda _: set(), lambda held: held.add(1)),
+    "random generator": (
+        lambda _: np.random.default_rng(0),
+        lambda held: held.random(),
+    ),
+    "torch's generator": (
+        lambda _: torch.Generator(),
+        lambda held: torch.rand(1, generator=held),
+    ),
+    "namespace": (lambda _: SimpleNamespace(n=0), lambda held: vars(held).update(n=1)),
+    "private number": (lambda _: Private(), Private.count),
+    "slots": (lambda _: Slots(), Slots.count),
+    "queue": (lambda _: queue.Queue(), lambda held: held.put(1)),
+    "cycle": (lambda _: itertools.cycle([1.0, 0.5]), next),
+    "iterator": (lambda _: iter([1.0, 0.5]), next),
+    "generator": (lambda _: (1.0 / n for n in range(1, 9)), next),
+    "module in a list": (_copy_of_first, _follow),
+    "parameter in a list": (
+        lambda model: [nn.Parameter(torch.ones(2))],
+        lambda held: held[0].data.mul_(0.5),
+    ),
+}
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
     "function": (_set("act", lambda _: torch.relu), "attribute 'act' of the model"),
     "helper": (lambda model, _: vars(model.helper).update(factor=2.0), "'helper'"),
@@ -294,6 +369,59 @@ def test_what_cannot_be_kept_ends_the_trial_that_changes_it(
     error = f"(?s)training changed.*{what}.*no state of the trial can hold.*resumed"
     with pytest.raises(TrialError, match=error):
         trained(form(first), False)
+
+
+@pytest.mark.parametrize("name", ["held", "_held"])
+@pytest.mark.parametrize("case", HELD)
+def test_objects_that_a_model_holds_cannot_change(case: str, name: str) -> None:
+    make, change = HELD[case]
+
+    class Holding(Changing):
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            model = super().configure_model(config)
+            vars(model)[name] = make(model)
+            return model
+
+    error = f"(?s)training changed the attribute '{name}' of the model"
+    with pytest.raises(TrialError, match=error):
+        trained(Holding(lambda model, _: change(vars(model)[name])), False)
+
+
+def test_what_an_optimizer_keeps_privately_cannot_change() -> None:
+    class Remembering(torch.optim.SGD):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, lr=0.1)
+            self._recent: deque[int] = deque(maxlen=5)
+
+        def step(self, closure: Any = None) -> Any:
+            self._recent.append(1)
+            return super().step(closure)
+
+    class Own(Changing):
+        def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+            return Remembering(model.parameters())
+
+        def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    with pytest.raises(TrialError, match="the attribute '_recent' of the optimizer"):
+        trained(Own(lambda *_: None), False)
+
+
+def test_what_the_function_of_a_schedule_counts_cannot_change() -> None:
+    class Counting(Changing):
+        def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+            optimizer = super().configure_optimizers(model, config)
+            calls = [0]
+
+            def factor(_: int) -> float:
+                calls[0] += 1
+                return 1 / calls[0]
+
+            return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+    with pytest.raises(TrialError, match="LambdaLR, or what they hold"):
+        trained(Counting(lambda *_: None), False)
 
 
 def test_schedules_cannot_get_other_functions() -> None:
