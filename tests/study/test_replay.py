@@ -246,6 +246,16 @@ def with_number(value: float) -> Callable[[shoal.Study], dict[str, Any]]:
     return fault
 
 
+def without_part(name: str) -> Callable[[shoal.Study], dict[str, Any]]:
+    def fault(study: shoal.Study) -> dict[str, Any]:
+        state = kept(study)
+        del state[name]
+        return state
+
+    return fault
+
+
+PARTS = ("optimizer", "scheduled", "configured", "rng", "bad", "noted", "found")
 FAULTS = {
     "last visit": without_last_visit,
     "weights of the visit before": with_weights_of(EPOCHS - 1),
@@ -259,6 +269,7 @@ FAULTS = {
     "samples": with_fewer_samples,
     "inf": with_number(inf),
     "NaN": with_number(nan),
+    **{f"no {name}": without_part(name) for name in PARTS},
 }
 OF_TORCH = {"schedule": without_schedule_step, "rate": with_rate_of_before}
 CASES = [

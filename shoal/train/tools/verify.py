@@ -50,6 +50,7 @@ KNOWN = 1e-3
 EXACT = frozenset(
     {"visits", "steps", "rng", "scheduler", "scheduled", "configured", "found", "bad"}
 )
+LATER = frozenset({"steps", "noted"})  # parts that the states of earlier versions lack
 _LACKING = object()  # in place of what one of two states does not have
 
 
@@ -84,14 +85,18 @@ def compare(one: Any, other: Any) -> Comparison:
 def in_one_form(saved: Tree, again: Tree) -> tuple[Tree, Tree]:
     """A stored state and one of the same trial trained again, to be compared.
 
-    Earlier versions stored less, and more of what the optimizers were configured with.
+    Earlier versions stored no `LATER`, and more of what the optimizers were configured with. The
+    batch size that was found is what the trial was trained again with.
     """
-    then = {**again, **saved}
-    if saved.get("steps") is None and "steps" in again:
-        then["steps"] = again["steps"]
+    then = dict(saved)
+    if saved.get("steps") is None:
+        then = {name: again[name] for name in LATER & again.keys()} | then
+        then["steps"] = again.get("steps")
     if "configured" in then:
         then["configured"] = numbers_of_state(then["configured"])
-    return then, {**again, "found": saved.get("found")}
+    if "found" in saved:
+        again = {**again, "found": saved["found"]}
+    return then, again
 
 
 def check_one_model(saved: Tree, again: Tree) -> None:
