@@ -184,6 +184,11 @@ FURTHER: Mapping[str, Mistake] = {
     ),
     "classes from 1": Mistake("% 3", "% 3 + 1", "labels must lie between 0 and"),
     "float64": Mistake("np.float32", "np.float64", "one kind of number"),
+    "a model moved by hand": Mistake(
+        "nn.Linear(5, 3)",
+        "nn.Linear(5, 3).to('cuda')",
+        "Shoal moves the model and batches to the trial's device: leave out .cuda()",
+    ),
     "a class for a model": Mistake(
         "nn.Linear(5, 3)", "nn.Linear", "must return a torch.nn.Module"
     ),

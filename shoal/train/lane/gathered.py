@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -113,10 +114,29 @@ class Gathered:
         """The scores of `validation_epoch`."""
         lane = self._lane
         outputs = {name: torch.cat(parts) for name, parts in self._outputs.items()}
-        made = lane.hooks.validation_epoch(outputs, lane.epochs_made)
+        with _evaluating(lane):
+            made = lane.hooks.validation_epoch(lane.model, outputs, lane.epochs_made)
         if not isinstance(made, Mapping):
             raise TypeError(f"{EPOCH_RULE}; got {type(made).__name__}")
         return {name: _number(name, value, EPOCH_RULE) for name, value in made.items()}
+
+
+@contextmanager
+def _evaluating(lane: TrainingLane) -> Iterator[None]:
+    """Have the model in evaluation mode, where the recipe is to get it.
+
+    Of fused lanes only the first one's model is in that mode while they are validated.
+    """
+    if not lane.hooks.epoch_gets_model:
+        yield
+        return
+    flags = [(module, module.training) for module in lane.model.modules()]
+    try:
+        lane.model.eval()
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
 
 
 def _metrics_of(lane: TrainingLane) -> Mapping[str, Any]:

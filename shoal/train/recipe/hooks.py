@@ -19,6 +19,9 @@ from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.shard import SHARD_ON_ONE_SLOT, ShardRecipe, is_scored
 
 OPTIONAL = ("config", "epoch", STATE)  # arguments that a step gets if it names them
+# the argument by which `validation_epoch` gets the model, and the usual name of the other one
+MODEL = "model"
+OUTPUTS = "outputs"
 # the argument of a training step that steps its optimizers by itself
 OPTIMIZERS = "optimizers"
 ONE_SLOT = (
@@ -61,6 +64,10 @@ class TrialHooks:
         self._training = _wanted(recipe.training_step)
         self._validation = _wanted(recipe.validation_step)
         self._epoch = _wanted(recipe.validation_epoch)
+        # whether `validation_epoch` names the model, and by which name it takes the outputs
+        of_epoch = inspect.signature(recipe.validation_epoch).parameters
+        self.epoch_gets_model = MODEL in of_epoch
+        self._outputs = next((name for name in of_epoch if name != MODEL), OUTPUTS)
         self.steps_itself = steps_itself(recipe)
         # whether other epochs may give other scores
         self.scores_by_epoch = "epoch" in (*self._validation, *self._epoch)
@@ -125,11 +132,17 @@ class TrialHooks:
             return step()
         return carried.step(lambda state: step(state=state), batch)
 
-    def validation_epoch(self, outputs: dict[str, Tensor], epoch: int) -> Any:
+    def validation_epoch(
+        self, model: nn.Module, outputs: dict[str, Tensor], epoch: int
+    ) -> Any:
         """The scores of the whole validation set's outputs."""
-        with guarded("validation_epoch"):
+        with guarded("validation_epoch"), torch.no_grad():
             more = self._arguments(self._epoch, epoch)
-            return self._recipe.validation_epoch(outputs, **more)
+            if not self.epoch_gets_model:
+                return self._recipe.validation_epoch(outputs, **more)
+            more |= {MODEL: model, self._outputs: outputs}
+            scored: Any = self._recipe.validation_epoch
+            return scored(**more)
 
     def metrics(self, device: torch.device) -> Mapping[str, Any]:
         """The trial's metric objects, which are made at the first call, on that device."""

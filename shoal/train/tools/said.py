@@ -16,6 +16,7 @@ FLOATS = (
     "samples and model need one kind of number, mostly float32: x.astype('float32')"
 )
 RANGE = "labels must lie between 0 and one less than the model's outputs"
+MOVES = "Shoal moves the model and batches to the trial's device: leave out .cuda() and .to(device)"
 SELF = "the first argument of a recipe's methods is self"
 # Part of a message of Python or torch, and what helps.
 REMEDIES = {
@@ -31,6 +32,9 @@ REMEDIES = {
     "out of bounds": RANGE,
     "device-side assert": RANGE,
     "more than 1 value per channel": "batch norm needs more than one sample in a batch",
+    "not compiled with CUDA": MOVES,
+    "No CUDA GPUs": MOVES,
+    "no NVIDIA driver": MOVES,
     "on the same device": "make tensors on the batch's device: torch.zeros(3, device=x.device)",
     "does not require grad": "return the loss itself, without .item(), .detach() or no_grad",
     "positional argument": SELF,

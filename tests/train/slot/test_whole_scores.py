@@ -250,3 +250,30 @@ def test_a_batchs_mean_counts_for_each_of_its_samples() -> None:
     parts = list(at.at.streams.of(()).validation())
     y = torch.cat([part[1] for part in parts]).float()
     assert scores_of(at) == {"mean": pytest.approx(y.mean().item()), "rows": 30}
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+def test_validation_epoch_gets_the_model_in_evaluation_mode(trials: int) -> None:
+    class OfModel(Whole):
+        def validation_epoch(  # type: ignore[override]
+            self, model: nn.Module, outputs: Any, epoch: int
+        ) -> Any:
+            largest = max(p.abs().max() for p in model.parameters())
+            modes = [module.training for module in model.modules()]
+            assert not any(modes) and not torch.is_grad_enabled()
+            return {**of_outputs(outputs), "largest": largest, "epoch": float(epoch)}
+
+    data = blobs()
+    at = station(OfModel(), data)
+    names = [f"t{number}" for number in range(trials)]
+    for number, name in enumerate(names):
+        go(at, trial(name, seed=number), planned(data, 1))
+    found = at.evaluate([TrialId(name) for name in names])
+    for name in names:
+        held = at.lanes.get(TrialId(name))
+        assert held is not None
+        own = max(p.abs().max().item() for p in held.lane.model.parameters())
+        scores = found[TrialId(name)]
+        assert not isinstance(scores, TrialError), scores.text
+        assert (scores["largest"], scores["epoch"]) == (pytest.approx(own), 1.0)
+        assert held.lane.model.training
