@@ -4,6 +4,7 @@ from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -146,7 +147,16 @@ def test_a_recipe_whose_model_hides_state_is_found_out(size: int) -> None:
             calls.number += 1
             return super().training_step(model, batch) * calls.number
 
-    assert failing(Hiding(batch_size=size)) == {"same after a move"}
+    assert failing(Hiding(batch_size=size)) == {"trains"}
+
+    class Outside(Small):
+        calls: ClassVar[Any] = WeakKeyDictionary()
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            self.calls[model] = self.calls.get(model, 0) + 1
+            return super().training_step(model, batch) * self.calls[model]
+
+    assert failing(Outside(batch_size=size)) == {"same after a move"}
 
 
 @SIZES
