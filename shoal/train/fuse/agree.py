@@ -209,7 +209,7 @@ def reference_step(
 
     with lane.rng.untouched(), lane.casting(), torch.enable_grad():
         numbers = _random_states(lane)
-        loss = named(lane.hooks.training_step(model, batch, lane.epochs_made))["loss"]
+        loss = named(lane.hooks.training_step(model, batch, lane.progress))["loss"]
         draws = _random_states(lane) != numbers
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
 

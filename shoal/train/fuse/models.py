@@ -67,7 +67,7 @@ class StackedModels:
         ready(batch)
 
         def forward(model: nn.Module) -> Mapping[str, Any]:
-            return named(first.hooks.training_step(model, batch, first.epochs_made))
+            return named(first.hooks.training_step(model, batch, first.progress))
 
         with torch.enable_grad(), first.casting():
             if not draws:

@@ -166,7 +166,7 @@ class FusedScores:
         ready(batch)
 
         def forward(model: nn.Module) -> dict[str, Tensor]:
-            outcome = first.hooks.validation_step(model, batch, first.epochs_made)
+            outcome = first.hooks.validation_step(model, batch, first.progress)
             return dict(named_scores(outcome))
 
         with first.casting():

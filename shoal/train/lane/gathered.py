@@ -115,7 +115,7 @@ class Gathered:
         lane = self._lane
         outputs = {name: torch.cat(parts) for name, parts in self._outputs.items()}
         with _evaluating(lane):
-            made = lane.hooks.validation_epoch(lane.model, outputs, lane.epochs_made)
+            made = lane.hooks.validation_epoch(lane.model, outputs, lane.progress)
         if not isinstance(made, Mapping):
             raise TypeError(f"{EPOCH_RULE}; got {type(made).__name__}")
         return {name: _number(name, value, EPOCH_RULE) for name, value in made.items()}

@@ -24,7 +24,7 @@ from shoal.train.lane.sharing import Holder
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
-from shoal.train.recipe.hooks import TrialHooks
+from shoal.train.recipe.hooks import Progress, TrialHooks
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import settings
 from shoal.train.recipe.shard import ShardModel
@@ -310,10 +310,9 @@ class TrainingLane(TrialModel):
         """Train on one batch, where the recipe steps its optimizers by itself."""
         optimizing = self.optimizing
         optimizing.before_step(self.passed, self.epoch_samples)
-        epoch = self.epochs_made
         with self.casting():
             outcome = self.hooks.own_step(
-                self.model, batch, epoch, optimizing.optimizers
+                self.model, batch, self.progress, optimizing.optimizers
             )
         self.noted.add(named_values(outcome), count)
         self.drop(count)
@@ -329,12 +328,11 @@ class TrainingLane(TrialModel):
             optimizers.zero(self.optimizer)
         if batch is None:
             return None
-        epoch = self.epochs_made
         if self.settings.precision == "bf16":
             with self.casting():
-                outcome = self.hooks.training_step(self.model, batch, epoch)
+                outcome = self.hooks.training_step(self.model, batch, self.progress)
         else:
-            outcome = self.hooks.training_step(self.model, batch, epoch)
+            outcome = self.hooks.training_step(self.model, batch, self.progress)
         values = named(outcome)
         self.noted.add(values, count)
         loss: Tensor = values["loss"]
@@ -344,6 +342,11 @@ class TrainingLane(TrialModel):
     def epochs_made(self) -> int:
         """Whole epochs trained so far."""
         return int(self.passed / self.epoch_samples)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the trial is, as its recipe's steps may ask."""
+        return Progress(self.epochs_made, self.steps)
 
     def backward(self, loss: Tensor | None, count: int, share: float = 1.0) -> None:
         """Add the gradient on a batch of `count` samples.

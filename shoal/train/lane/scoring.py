@@ -110,7 +110,7 @@ class Scoring:
         """What the validation step gives for the batch."""
         lane = self._lane
         with lane.casting():
-            outcome = lane.hooks.validation_step(lane.model, batch, lane.epochs_made)
+            outcome = lane.hooks.validation_step(lane.model, batch, lane.progress)
         return named_scores(outcome)
 
     def _take(self, by_name: Mapping[str, Any], count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,12 @@ from shoal.train.recipe.guard import guarded
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.shard import SHARD_ON_ONE_SLOT, ShardRecipe, is_scored
 
-OPTIONAL = ("config", "epoch", STATE)  # arguments that a step gets if it names them
+OPTIONAL = (
+    "config",
+    "epoch",
+    "step",
+    STATE,
+)  # arguments that a step gets if it names them
 # the argument by which `validation_epoch` gets the model, and the usual name of the other one
 MODEL = "model"
 OUTPUTS = "outputs"
@@ -33,6 +38,16 @@ STATE_ON_ONE_SLOT = (
     "training_step takes `state`, which belongs to whole batches, so that such a trial has one "
     "slot: give widths=(1, 1), or leave them out"
 )
+
+
+class Progress(NamedTuple):
+    """How far a trial is: whole epochs, and steps of its optimizers.
+
+    `steps`: None for a trial that an earlier Shoal began, which did not count them.
+    """
+
+    epochs: int
+    steps: int | None
 
 
 def on_batches(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +68,8 @@ class TrialHooks:
     """The recipe's methods for one trial.
 
     Steps that name an argument `config` get the trial's configuration. Steps that name `epoch` get
-    how many whole epochs the trial has trained so far. Steps that name `state` get what they
+    how many whole epochs the trial has trained so far, those that name `step` how many steps its
+    optimizers have taken. Steps that name `state` get what they
     returned with the batch before. `steps_itself`: the training step names
     `optimizers`, and steps them by itself.
     """
@@ -70,7 +86,9 @@ class TrialHooks:
         self._outputs = next((name for name in of_epoch if name != MODEL), OUTPUTS)
         self.steps_itself = steps_itself(recipe)
         # whether other epochs may give other scores
-        self.scores_by_epoch = "epoch" in (*self._validation, *self._epoch)
+        self.scores_by_epoch = not {"epoch", "step"}.isdisjoint(
+            (*self._validation, *self._epoch)
+        )
         # whether the whole validation set's outputs are asked for
         self.gathers = overrides(recipe, "validation_epoch")
         self._metrics: Mapping[str, Any] | None = None
@@ -94,33 +112,37 @@ class TrialHooks:
             return self._recipe.configure_optimizers(model, self._config)
 
     @on_batches
-    def training_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
+    def training_step(self, model: nn.Module, batch: Any, at: Progress) -> Any:
         """The loss on a batch, or the loss and other values by name."""
         with guarded("training_step"):
             if not self._training:
                 return self._recipe.training_step(model, batch)
-            more = self._arguments(self._training, epoch)
+            more = self._arguments(self._training, at)
             step = partial(self._recipe.training_step, model, batch, **more)
             return self._stepped(step, self._training, self.carried, batch)
 
     @on_batches
     def own_step(
-        self, model: nn.Module, batch: Any, epoch: int, optimizers: Sequence[Optimizer]
+        self,
+        model: nn.Module,
+        batch: Any,
+        at: Progress,
+        optimizers: Sequence[Optimizer],
     ) -> Any:
         """Let the training step step the optimizers; returns the values to note."""
         with guarded("training_step"):
-            more = self._arguments(self._training, epoch)
+            more = self._arguments(self._training, at)
             more[OPTIMIZERS] = optimizers
             step = partial(self._recipe.training_step, model, batch, **more)
             return self._stepped(step, self._training, self.carried, batch)
 
     @on_batches
-    def validation_step(self, model: nn.Module, batch: Any, epoch: int) -> Any:
+    def validation_step(self, model: nn.Module, batch: Any, at: Progress) -> Any:
         """The values of each sample of a batch, by name."""
         with guarded("validation_step"):
             if not self._validation:
                 return self._recipe.validation_step(model, batch)
-            more = self._arguments(self._validation, epoch)
+            more = self._arguments(self._validation, at)
             step = partial(self._recipe.validation_step, model, batch, **more)
             return self._stepped(step, self._validation, self.scored, batch)
 
@@ -133,11 +155,11 @@ class TrialHooks:
         return carried.step(lambda state: step(state=state), batch)
 
     def validation_epoch(
-        self, model: nn.Module, outputs: dict[str, Tensor], epoch: int
+        self, model: nn.Module, outputs: dict[str, Tensor], at: Progress
     ) -> Any:
         """The scores of the whole validation set's outputs."""
         with guarded("validation_epoch"), torch.no_grad():
-            more = self._arguments(self._epoch, epoch)
+            more = self._arguments(self._epoch, at)
             if not self.epoch_gets_model:
                 return self._recipe.validation_epoch(outputs, **more)
             more |= {MODEL: model, self._outputs: outputs}
@@ -155,9 +177,14 @@ class TrialHooks:
             self._metrics = made
         return self._metrics
 
-    def _arguments(self, names: tuple[str, ...], epoch: int) -> dict[str, Any]:
+    def _arguments(self, names: tuple[str, ...], at: Progress) -> dict[str, Any]:
         """The optional arguments of these names."""
-        known = {"config": self._config, "epoch": epoch}
+        if "step" in names and at.steps is None:
+            raise ValueError(
+                "a step takes `step`, and this trial began with an earlier Shoal, which did not "
+                "count steps: train it anew, in another study"
+            )
+        known = {"config": self._config, "epoch": at.epochs, "step": at.steps}
         return {name: known[name] for name in names if name in known}
 
 

@@ -119,7 +119,7 @@ class Recipe:
 
         Or {"loss": loss, name: another mean over the batch, …}. A step that names an argument
         `config` gets the trial's configuration; one that names `epoch` gets the number of whole
-        epochs trained so far.
+        epochs trained so far, one that names `step` the number of optimizer steps taken so far.
 
         A step that names `state` gets what it returned with the batch before (None at the start of
         a pass), and returns two things: the loss, and the state for the next batch, tensors in

@@ -158,6 +158,40 @@ def test_steps_may_know_the_epoch() -> None:
     ]
 
 
+@pytest.mark.parametrize("together", [1, 2])
+def test_steps_may_know_the_optimizers_step(together: int) -> None:
+    """It goes on where the trial goes on, in another slot; and on several slots."""
+
+    class Counting(Linear):
+        accumulate_grad_batches = together
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[int] = []
+
+        def training_step(self, model: Any, batch: Any, step: int) -> Any:
+            self.seen.append(step)
+            return super().training_step(model, batch)
+
+        def validation_step(self, model: Any, batch: Any, step: int) -> Any:
+            self.seen.append(-step)
+            return super().validation_step(model, batch)
+
+    data, alone, first, then = blobs(), Counting(), Counting(), Counting()
+    go(station(alone, data), trial(), planned(data, 2))
+    held = station(first, data)
+    visits = go(held, trial(), planned(data, 1))
+    rest = planned(data, 2)[3:]
+    go(station(then, data), trial(), rest, visits, source=held.state(trial().id))
+    assert first.seen + then.seen == alone.seen
+    trained = [step for step in alone.seen if step >= 0]
+    assert trained == sorted(trained)
+    assert set(trained) == set(range(max(trained) + 1))
+    if together == 1:
+        assert trained == list(range(len(trained)))
+        assert -len(trained) in alone.seen, "scores see the steps that were made"
+
+
 def test_check_finds_what_a_neighbour_of_another_configuration_leaves() -> None:
     """The neighbour had the same configuration, and was built before the trial that is checked."""
     left: dict[str, Any] = {}
