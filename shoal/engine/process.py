@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,46 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 # What is called in forks of this process; and for each thread, its signal mask before it forked.
 _fork_calls: list[Callable[[], object]] = []
 _forking = threading.local()
+
+
+# -- where other processes of Python import from ---------------------------------------------------
+
+# `python -m` and `python -c` import from the current folder before all others. A user may well have
+# gone to a study's folder that a stranger made, where a file torch.py would be run.
+_SAFE_PATH = "PYTHONSAFEPATH"
+_OURS = "of-shoal"  # its value where it was set here
+_starting = threading.Lock()
+
+
+def python_module(name: str) -> list[str]:
+    """The command that runs a module, and imports nothing from the current folder."""
+    return [sys.executable, "-P", "-m", name]
+
+
+@contextmanager
+def away_from_folder() -> Iterator[None]:
+    """Processes that `multiprocessing` starts within import nothing from the current folder.
+
+    What this process imports from there, they do, too: they are told its sys.path.
+    """
+    with _starting:
+        before = os.environ.get(_SAFE_PATH)
+        os.environ[_SAFE_PATH] = before or _OURS
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_SAFE_PATH]
+            else:
+                os.environ[_SAFE_PATH] = before
+
+
+# What the user's code starts in such a process is its own affair.
+if os.environ.get(_SAFE_PATH) == _OURS:
+    del os.environ[_SAFE_PATH]
+
+
+# -- what a process trains -------------------------------------------------------------------------
 
 
 class Training(RuntimeError):  # noqa: N818 - a state of the process

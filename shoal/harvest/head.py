@@ -22,11 +22,11 @@ from shoal.core.install import install
 from shoal.engine.files import write_durably
 from shoal.engine.own import new_token
 from shoal.engine.plain_files import read_file, remove_file
-from shoal.engine.process import lives
+from shoal.engine.process import lives, python_module
 
 FILE = "head.json"
 TOKEN = "token"
-RAY = (sys.executable, "-m", "ray.scripts.scripts")
+RAY = tuple(python_module("ray.scripts.scripts"))
 START = 120.0  # seconds that Ray may take to start, on a busy machine
 OURS = (
     "shoal-node-"  # begins the names of Ray's temporary folders, before the owner's id

@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from shoal.core.trial import Seconds
 from shoal.engine.own import own_folder
 from shoal.engine.plain_files import open_file
+from shoal.engine.process import python_module
 from shoal.harvest.allocation import Allocation, SlurmRefused, scontrol
 from shoal.harvest.head import TOKEN, RayHead
 
@@ -107,7 +107,7 @@ def _srun(found: Allocation) -> list[str]:
 
 def _pilot(folder: Path) -> list[str]:
     """The program that makes a machine a node of Ray."""
-    return [sys.executable, "-m", "shoal.harvest.pilot", f"--folder={folder}"]
+    return [*python_module("shoal.harvest.pilot"), f"--folder={folder}"]
 
 
 def _head_ip(found: Allocation) -> str | None:

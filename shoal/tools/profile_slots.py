@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.trial import Seconds
+from shoal.engine.process import away_from_folder
 from shoal.study.folder import StudyError
 from shoal.study.parts.planned import plan_to_measure
 from shoal.train.recipe.pickled import dumps
@@ -101,7 +102,8 @@ def _started(setup: TimedSetup) -> tuple[Any, Any]:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, setup), daemon=True)
-    process.start()
+    with away_from_folder():
+        process.start()
     theirs.close()
     return ours, process
 

@@ -6,13 +6,13 @@ So whatever a recipe needs is loaded there, and what goes wrong there is one cle
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
+from shoal.engine.process import python_module
 from shoal.study.folder import timestamp
 from shoal.ui.live import LiveStudy
 
@@ -142,7 +142,7 @@ def _run(arguments: Sequence[str]) -> str:
         raise Refused("a text holds half a character") from error
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "shoal.cli", *arguments],
+            [*python_module("shoal.cli"), *arguments],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
@@ -164,7 +164,7 @@ def _detached(arguments: Sequence[str], log: Any) -> "subprocess.Popen[bytes]":
         flags = "CREATE_NEW_PROCESS_GROUP", "DETACHED_PROCESS"
         options = {"creationflags": sum(getattr(subprocess, flag) for flag in flags)}
     return subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", *arguments],
+        [*python_module("shoal.cli"), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
@@ -39,6 +39,7 @@ from ray._raylet import (  # type: ignore[attr-defined]
     Config,
     GcsClient,
 )
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 GIB = 1024**3
@@ -123,6 +124,7 @@ def join(
         return False, slots
 
     quiet: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
+    quiet["job_config"] = _job_config()
     # The only way to silence Ray's notices about processes that died.
     ray_worker._worker_logs_enabled = False
     if address is not None:
@@ -154,6 +156,23 @@ def join(
     reaper.guard(mark)
     gpus = int(ray.cluster_resources().get("GPU", 0))
     return True, slots or gpus or max(1, cpus // threads)
+
+
+class _SearchPath(list[str]):
+    """Where the cluster's processes import from, first: folders that this process imports from.
+
+    Ray adds the current folder, which may be a stranger's study.
+    """
+
+    def extend(self, folders: Iterable[str]) -> None:
+        here = {os.path.abspath(place) for place in sys.path}
+        super().extend(place for place in folders if place in here)
+
+
+def _job_config() -> JobConfig:
+    config = JobConfig()
+    config._py_driver_sys_path = _SearchPath()
+    return config
 
 
 def _check_head(address: str) -> None:

@@ -5,7 +5,6 @@ import re
 import secrets
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from filelock import Timeout
 import shoal
 from shoal.engine.own import lock_file, own_folder
 from shoal.engine.plain_files import open_file
+from shoal.engine.process import python_module
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.head import RayHead
 from shoal.harvest.observer import Observer
@@ -117,7 +117,7 @@ class Wanted:
 
     def pilot(self, folder: Path) -> list[str]:
         """The command of a pilot, for the head in this folder."""
-        module = [sys.executable, "-m", "shoal.harvest.pilot"]
+        module = python_module("shoal.harvest.pilot")
         words = [*module, "--folder", str(folder), "--node", NODE, "--until", UNTIL]
         if self.cpus_per_node is not None:
             words += ["--cpus", str(self.cpus_per_node)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from shoal.engine.process import python_module
 from shoal.harvest.script import batch_script, check_time
 from shoal.study.folder import StudyError
 from shoal.tools.outcome import echo, errors
@@ -87,7 +88,7 @@ def _shoal() -> list[str]:
     command = Path(sys.executable).with_name("shoal")
     if command.exists():
         return [str(command)]
-    return [sys.executable, "-m", "shoal.cli"]
+    return python_module("shoal.cli")
 
 
 def _checked(

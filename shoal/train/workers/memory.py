@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.engine.process import away_from_folder
 from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 
@@ -59,11 +62,19 @@ def place(
     memory = _used_again(free or [], end)
     if memory is None:
         _check_room(end)
-        memory = SharedMemory(name, create=True, size=max(1, end))
+        memory = _piece(name, create=True, size=max(1, end))
     view = np.frombuffer(_buffer(memory), np.uint8)
     for (start, stop), piece in zip(spans, pieces, strict=True):
         view[start:stop] = np.frombuffer(piece, np.uint8)
     return Placed(memory.name, spans), memory
+
+
+def _piece(name: str, **how: Any) -> SharedMemory:
+    """The piece of this name. To use one Python starts a process that removes what is left over."""
+    if os.name == "posix":
+        with away_from_folder():
+            resource_tracker.ensure_running()
+    return SharedMemory(name, **how)
 
 
 def _used_again(free: list[SharedMemory], size: int) -> SharedMemory | None:
@@ -107,7 +118,7 @@ def taken(placed: Placed, last: bool = False) -> Columns:
     Raises:
         FileNotFoundError: the piece is gone.
     """
-    memory = SharedMemory(placed.name)
+    memory = _piece(placed.name)
     try:
         own = np.empty(placed.spans[-1][1] + ALIGN, np.uint8)
         shift = -own.ctypes.data % ALIGN
@@ -123,14 +134,14 @@ def taken(placed: Placed, last: bool = False) -> Columns:
 
 def opened(placed: Placed) -> tuple[Any, SharedMemory]:
     """What was pickled; its arrays lie in the piece, which has to stay open. For reading only."""
-    memory = SharedMemory(placed.name)
+    memory = _piece(placed.name)
     return _loaded(_buffer(memory).toreadonly(), placed.spans), memory
 
 
 def remove(name: str) -> None:
     """Remove a piece that nobody will take, if it is there."""
     try:
-        memory = SharedMemory(name)
+        memory = _piece(name)
     except (FileNotFoundError, ValueError):
         return
     memory.close()

@@ -13,6 +13,7 @@ from threading import Lock
 from types import ModuleType
 
 from shoal.core.trial import Seconds
+from shoal.engine.process import away_from_folder
 from shoal.train.data.columns import Columns
 from shoal.train.stream.feed import Asked
 from shoal.train.workers.memory import Placed, place_columns, remove
@@ -30,7 +31,7 @@ def spawned(setup: WorkerSetup) -> tuple[BaseProcess, Connection]:
     process = context.Process(
         target=serve, args=(there, setup), name="shoal-worker", daemon=True
     )
-    with _without_main():
+    with _without_main(), away_from_folder():
         process.start()
     there.close()
     return process, here
