@@ -44,17 +44,26 @@ def check(stranger: Path, *words: str) -> None:
 
 def script(text: str) -> tuple[str, ...]:
     """A program of the user's own, which does not import from the current folder."""
-    return sys.executable, "-P", "-c", f"import sys; sys.path[:0] = [{str(ROOT.parent)!r}]\n{text}"
+    return (
+        sys.executable,
+        "-P",
+        "-c",
+        f"import sys; sys.path[:0] = [{str(ROOT.parent)!r}]\n{text}",
+    )
 
 
 def test_a_command_of_the_page(stranger: Path) -> None:
     check(
         stranger,
-        *script("from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])"),
+        *script(
+            "from shoal.ui.actions import _run\nassert 'study' in _run(['--help'])"
+        ),
     )
 
 
-def test_data_workers_and_what_tends_shared_memory(stranger: Path, tmp_path: Path) -> None:
+def test_data_workers_and_what_tends_shared_memory(
+    stranger: Path, tmp_path: Path
+) -> None:
     text = """
 from shoal.train.workers.memory import place
 from shoal.train.workers.worker import away_from_folder, _without_main
@@ -87,7 +96,9 @@ def test_programs_are_started_in_one_way() -> None:
         name = file.relative_to(ROOT).as_posix()
         if name == "engine/process.py":
             continue
-        wrong += [f"{name}: {x}" for x in re.findall(r"sys\.executable, \"-[mc]\"", text)]
+        wrong += [
+            f"{name}: {x}" for x in re.findall(r"sys\.executable, \"-[mc]\"", text)
+        ]
         if "get_context(" in text and "away_from_folder()" not in text:
             wrong.append(f"{name}: get_context")
         if re.search(r"[^_\[]SharedMemory\(", text) and "ensure_running" not in text:
