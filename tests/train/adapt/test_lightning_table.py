@@ -335,6 +335,13 @@ class Switches(Net):
         self.automatic_optimization = False
 
 
+class Sums(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("right", 1.0, reduce_fx="sum", on_step=False, on_epoch=True)
+        return loss
+
+
 class ClipsTwice(Clips):
     pass
 
@@ -344,6 +351,11 @@ class ClipsTwice(Clips):
     [
         (Stops, {}, "self.trainer.should_stop = True.*patience"),
         (ReadsMetrics, {}, "self.trainer.callback_metrics.*offers accumulate"),
+        (
+            Sums,
+            {},
+            r"self.log\('right', reduce_fx='sum'\) in a training step.*on_train_epoch_end",
+        ),
         (Rising, {}, r"ReduceLROnPlateau\(mode='max'\) follows .*'val_loss'.*'min'"),
         (
             ClipsTwice,
@@ -360,6 +372,29 @@ def test_refuses_what_the_stand_in_does_not_do(
     with pytest.raises(shoal.StudyError, match=says):
         kit.searched(recipe, tmp_path, {"lr": shoal.grid([0.1])}, max_epochs=1)
     assert not (tmp_path / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_what_a_step_logs_several_times_is_averaged(fuse: bool, tmp_path: Path) -> None:
+    """As the Trainer does it: a loop over heads logs each by one name."""
+
+    class Heads(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            for value in (1.0, 2.0, 6.0):
+                self.log("trained", value, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            for value in (1.0, 2.0, 6.0):
+                self.log("val_loss", value)
+
+    training, valid = kit.dots(64, 0), kit.dots(40, 1)
+    recipe = shoal.lightning(Heads, train=training, valid=valid)
+    space = {"lr": shoal.grid([0.1, 0.2])}
+    study = kit.searched(recipe, tmp_path, space, max_epochs=1, fuse=fuse)
+    for trial in study.trials:
+        [(_, scores)] = trial.scores
+        assert scores["trained"] == scores["val_loss"] == 3.0
 
 
 def test_refuses_hooks_and_switches_that_it_cannot_follow(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,15 +65,25 @@ class StepLog:
     """The values that one step logged, by name, to be returned beside its loss."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
+        self.values = Means()
         self._metrics: dict[str, Any] = {}
 
-    def add(self, name: str, value: Any) -> None:
-        """Log a value, or a metric that was updated in the step."""
+    def add(self, name: str, value: Any, how: str) -> None:
+        """Log a value, or a metric that was updated in the step.
+
+        Raises:
+            ValueError: it is to be reduced otherwise than by a mean.
+        """
         if is_metric(value):
             self._metrics[name] = value
+        elif how != "mean":
+            raise ValueError(
+                f"self.log({name!r}, reduce_fx={how!r}) in a training step: Shoal takes the mean "
+                "of what training steps log; collect it in an attribute, and log it in "
+                "on_train_epoch_end"
+            )
         else:
-            self.values[name] = one_number(name, value)
+            self.values.log(name, one_number(name, value))
 
     def taken(self) -> dict[str, Any]:
         """All values; of a metric, that over the batches since it was last reset."""
@@ -81,6 +92,21 @@ class StepLog:
         for metric in self._metrics.values():
             metric.reset()
         return self.values
+
+
+class Means(dict[str, Any]):
+    """Values by name; of one that was logged several times the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times: Counter[str] = Counter()
+
+    def log(self, name: str, value: Any) -> None:
+        """Take in a value."""
+        self._times[name] += 1
+        if name in self:
+            value = self[name] + (value - self[name]) / self._times[name]
+        self[name] = value
 
 
 class Reduced:

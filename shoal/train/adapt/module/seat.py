@@ -13,7 +13,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoal.train.adapt.kinds import is_module
-from shoal.train.adapt.module.logged import StepLog, ValidationLog, items_of, reduction
+from shoal.train.adapt.module.logged import (
+    Means,
+    StepLog,
+    ValidationLog,
+    items_of,
+    reduction,
+)
 from shoal.train.adapt.module.names import names_in_steps
 from shoal.train.adapt.module.trainer import TrainerStandIn
 from shoal.train.recipe.adapted import TrialProgress
@@ -105,7 +111,7 @@ class ModuleSeat:
         self.validation_batches = 0
         self.is_validating = False
         # the values that a validation step is to return, and the samples of its batch
-        self._returned: dict[str, Any] | None = None
+        self._returned: Means | None = None
         self._samples = 0
 
     @property
@@ -169,7 +175,7 @@ class ModuleSeat:
         """Keep what the module logs, wherever it does."""
         how = reduction(name, reduce_fx)
         if self.step_log is not None:
-            self.step_log.add(name, value)
+            self.step_log.add(name, value, how)
         elif self._returned is not None:
             if on_epoch is not False:
                 self._log_in_validation(name, value, how, batch_size)
@@ -190,7 +196,7 @@ class ModuleSeat:
         assert self._returned is not None
         usual = how == "mean" and batch_size in (None, self._samples)
         if usual and not hasattr(value, "compute"):
-            self._returned[name] = value
+            self._returned.log(name, value)
             return
         if self.validation_log is None:
             raise RuntimeError(
@@ -227,7 +233,7 @@ class ModuleSeat:
         """
         before = self.after_batch, self.is_validating
         self.after_batch = self.is_validating = True
-        self._returned = {}
+        self._returned = Means()
         self._samples = samples
         self.together = together
         try:
