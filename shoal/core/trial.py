@@ -13,6 +13,7 @@ Samples = float
 Seconds = float
 # What a configuration may hold: what JSON holds, with lists as tuples.
 Value = bool | int | float | str | None | tuple[Any, ...]
+MOST_SAMPLES = 2**53
 LONGEST_TEXT = 100_000  # characters of what a user types as one value
 
 
@@ -67,6 +68,11 @@ class Trial:
         if not (isfinite(self.samples) and self.samples > 0):
             raise ValueError(
                 f"trial {self.id}: samples must be > 0 and finite; got {self.samples!r}"
+            )
+        if self.samples > MOST_SAMPLES:
+            raise ValueError(
+                f"trial {self.id}: samples must be at most 2**53, beyond which they cannot be "
+                f"counted; got {self.samples!r}: train it for fewer epochs"
             )
         fewest, most = self.widths
         if not 1 <= fewest <= most:

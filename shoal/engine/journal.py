@@ -86,6 +86,15 @@ def decode(line: bytes) -> Line:
         raise JournalError(f"not a journal entry ({about}): {line[:120]!r}") from error
 
 
+def as_read(entry: Entry) -> Entry:
+    """The entry as a journal gives it back, which tells whether it may be written.
+
+    Raises:
+        JournalError: no journal with it could be read.
+    """
+    return decode(encode(0.0, entry)).entry
+
+
 def _check_ids(entry: Entry) -> None:
     """Raise ValueError if an id could not name a file of the study, and only that."""
     for name in ids_of(entry):

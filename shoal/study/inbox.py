@@ -23,6 +23,7 @@ from shoal.core.ports import Moment
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial
 from shoal.engine.files import write_durably
+from shoal.engine.journal import WRONG, as_read
 from shoal.engine.lock import alone
 from shoal.engine.own import make_folder
 from shoal.engine.plain_files import (
@@ -122,9 +123,9 @@ def answers(
     notes = inbox.read()
     for note in notes.values():
         try:
-            more = list(meaning(state, note))
+            more = [as_read(entry) for entry in meaning(state, note)]
             state = fold(state, more)
-        except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        except (*WRONG, RuntimeError) as error:
             warnings.warn(
                 f"the study was asked for {dict(note)}, and cannot do it: {error}",
                 stacklevel=2,

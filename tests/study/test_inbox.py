@@ -298,3 +298,30 @@ def test_a_note_that_is_taken_while_others_are_read_is_none(
     first.unlink()
     monkeypatch.setattr(Inbox, "paths", lambda self: listed)
     assert list(notes.read().values()) == [{"stop": "t002"}]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"add": "added1", "config": {"width": {"of": "it"}}},
+        {"add": "added1", "config": ["width", 9]},
+        {"add": "added1", "config": None},
+        {"add": "../../x", "config": {"width": 9}},
+        {"extend": "t000", "max_epochs": 1e300},
+    ],
+    ids=str,
+)
+def test_a_note_of_a_stranger_leaves_the_journal_as_one_that_can_be_read(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    """Whoever may write to a shared folder may leave a note, whatever it says."""
+    study = shoal.create_study(Steady(slow=0), storage=tmp_path / "s")
+    study.optimize(**OPTIONS | {"max_epochs": 1})
+    box = Inbox(tmp_path / "s")
+    with box.writing():
+        box.leave({"max_epochs": 1, "widths": [1, 1], **asked})
+    with pytest.warns(UserWarning, match="and cannot do it"):
+        study.resume(progress=False)
+    assert not box
+    again = shoal.load_study(tmp_path / "s")
+    assert [t.status for t in again.trials] == ["finished"] * 4

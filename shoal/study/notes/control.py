@@ -12,7 +12,7 @@ from shoal.core.event import Commanded, Entry
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
-from shoal.engine.journal import Journal, replay
+from shoal.engine.journal import WRONG, Journal, as_read, replay
 from shoal.engine.plain_files import is_there
 from shoal.search.space import value_of
 from shoal.study.folder import StudyBusy, StudyError
@@ -204,7 +204,9 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
     for other in waiting:
         state = _after(setup, state, other)
     note = said(frozenset(state.known))
-    fold(state, meaning(setup)(state, note))  # raises if it cannot be done
+    fold(
+        state, map(as_read, meaning(setup)(state, note))
+    )  # raises if it cannot be done
     inbox.leave(note)
     return note
 
@@ -212,14 +214,14 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
 def _after(setup: Setup, state: State, note: Note) -> State:
     try:
         return fold(state, meaning(setup)(state, note))
-    except (ValueError, RuntimeError, KeyError, TypeError):  # the run will say so
+    except (*WRONG, RuntimeError):  # the run will say so
         return state
 
 
 def _write(setup: Setup, entries: Iterable[Entry]) -> None:
     """Append to the journal, which nobody else does now."""
     lines = setup.folder.lines()
-    new = list(entries)
+    new = [as_read(entry) for entry in entries]
     fold(
         replay(lines), new
     )  # raises if the journal could not be read with these entries
