@@ -70,6 +70,7 @@ from shoal.tools.arguments import (
     SearcherName,
     Seed,
     SetAside,
+    ShardAddress,
     Sharded,
     ShardNumber,
     ShardsIn,
@@ -256,6 +257,7 @@ def plan(
     device: Device = "auto",
     widths: Widths = None,
     profile: ProfileFile = None,
+    address: ShardAddress = None,
     seed: Seed = 0,
     out: Out = None,
     as_json: AsJson = False,
@@ -278,6 +280,7 @@ def profile(
     seed: Seed = 0,
     again: ProfiledAgain = False,
     out: ProfileOut = Path("profile.toml"),
+    address: ShardAddress = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -289,21 +292,26 @@ def profile(
 
 @app.command()
 def check(
-    file: File, space: Space = None, device: Device = "cpu", as_json: AsJson = False
+    file: File,
+    space: Space = None,
+    device: Device = "cpu",
+    address: ShardAddress = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train three steps of a recipe alone and beside another model, and compare."""
-    _commands().check(file, space, device, as_json)
+    _commands().check(file, space, device, address, as_json)
 
 
 @app.command()
 def replay(
     directory: Dir,
     trial: ReplayTrials = None,
+    address: ShardAddress = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train each trial again, alone, over its recorded visits, and compare the checkpoints."""
-    _commands().replay(directory, trial, trust, as_json)
+    _commands().replay(directory, trial, address, trust, as_json)
 
 
 @app.command()

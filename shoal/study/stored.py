@@ -13,10 +13,12 @@ from shoal.engine.journal import Line, replay
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts import result
+from shoal.study.parts.backends import data_read_at
 from shoal.study.parts.curves import curve_rows
 from shoal.study.parts.places import unlike_here
 from shoal.study.parts.result import TrialResult
 from shoal.study.setup import Setup, alone_in_process
+from shoal.train.function.recipe import FunctionRecipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -211,14 +213,19 @@ class StoredStudy:
         target = whole(path or self.folder.report)
         return reporting.write(self.folder.journal, target, named=path is not None)
 
-    def replay(self, trials: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def replay(
+        self, trials: Sequence[str] | None = None, *, address: str | None = None
+    ) -> list[dict[str, Any]]:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.
 
-        `trials`: by default all that have durable weights. Returns a row a trial: trial, visits,
-        verdict, why (of the last three verdicts), equal (the verdict is "equal"), agrees (it is
-        one of the first two), difference (the largest absolute one), fused (trained in a fused
-        pack), wide (it had several slots), elsewhere (of one that differs: in what the processor,
-        the libraries or the threads are others than in the study). The verdicts are
+        `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
+        nodes hold the shards (`Data.shards`), and read them for this process.
+
+        Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
+        verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
+        one), fused (trained in a fused pack), wide (it had several slots), elsewhere (of one that
+        differs: in what the processor, the libraries or the threads are others than in the study).
+        The verdicts are
 
         - "equal": to the last bit;
         - "agrees": of a fused or wide trial; what is exact is equal (visits, samples, steps,
@@ -230,9 +237,15 @@ class StoredStudy:
 
         Raises:
             StudyError: there is nothing durable of a trial, or this process trains already.
+            ConnectionError: no cluster is at the address.
         """
+        if address is not None and isinstance(self.setup.recipe, FunctionRecipe):
+            raise StudyError(
+                "address= (--address) names the nodes where a recipe's shards lie, and functions "
+                "read their data themselves: leave it out"
+            )
         chosen = [TrialId(name) for name in trials or ()]
-        with alone_in_process(self.folder):
+        with alone_in_process(self.folder), data_read_at(address):
             rows = results.replayed(self.setup, self.state, chosen)
         unlike = unlike_here(self.lines())
         return [

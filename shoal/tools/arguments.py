@@ -157,6 +157,13 @@ StopBefore = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="of a running Ray cluster, or pool:DIR (shoal pool)")
 ]
+ShardAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="of a Ray cluster whose nodes hold the shards, and read them for this process",
+    ),
+]
 PoolDir = Annotated[Path, typer.Argument(metavar="DIR", help="the pool's folder")]
 UntilEmpty = Annotated[
     bool, typer.Option("--until-empty", help="end when the last study has gone")

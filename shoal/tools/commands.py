@@ -21,6 +21,7 @@ from shoal import reporting
 from shoal.core.install import install
 from shoal.pool.folder import PoolFolder, summary, summary_lines
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
+from shoal.study.parts.backends import data_read_at
 from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
     check_lines,
@@ -172,7 +173,9 @@ def plan(
     wanted["num_samples"] = _samples(study, wanted["num_samples"])
     names = ("backend", "slots", "threads", "device")
     options = {name: wanted.pop(name) for name in names}
-    show(forecast(study, options=options, **wanted), as_json, forecast_lines)
+    with data_read_at(wanted.pop("address")):
+        found = forecast(study, options=options, **wanted)
+    show(found, as_json, forecast_lines)
 
 
 @errors()
@@ -185,6 +188,7 @@ def profile(
     out: Path,
     trust: bool,
     as_json: bool,
+    address: str | None,
     **wanted: Any,
 ) -> None:
     """Time every kind of trial, and write a profile. `wanted`: fields of a `ProfileRequest`.
@@ -200,7 +204,6 @@ def profile(
     else:
         study = open_study(target, None, space, None, None, seed)
     check_driven(study.recipe, "profile")
-    trials = profiling.trials_of(study, parse_config(values or []), num_samples)
     wanted["every"] = wanted["widths"] == "all"
     if wanted["every"]:
         wanted["widths"] = None
@@ -212,7 +215,10 @@ def profile(
         if not as_json:
             typer.echo(text, err=True)
 
-    found = profiling.profiled(study, trials, profiling.ProfileRequest(**wanted), say)
+    with data_read_at(address):
+        trials = profiling.trials_of(study, parse_config(values or []), num_samples)
+        request = profiling.ProfileRequest(**wanted)
+        found = profiling.profiled(study, trials, request, say)
     path = str(page.write(found, out))
     found["profile"] = path
     show(found, as_json, lambda x: [*page.lines(x), "", f"profile: {path}"])
@@ -221,7 +227,13 @@ def profile(
 
 
 @errors()
-def check(file: str, space: list[str] | None, device: str, as_json: bool) -> None:
+def check(
+    file: str,
+    space: list[str] | None,
+    device: str,
+    address: str | None,
+    as_json: bool,
+) -> None:
     """Do what a run does before its first trial; then train three steps, and compare.
 
     The steps are taken alone, again, beside another model, and around a move and a validation.
@@ -234,7 +246,8 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
     with TemporaryDirectory() as folder:  # where nothing is written
         study = open_study(file, Path(folder), space, None, None, 0)
         check_driven(study.recipe, "check")
-        found = checked(study, device)
+        with data_read_at(address):
+            found = checked(study, device)
     show(found, as_json, check_lines)
     if not found["ok"]:
         raise typer.Exit(1)
@@ -242,7 +255,11 @@ def check(file: str, space: list[str] | None, device: str, as_json: bool) -> Non
 
 @errors()
 def replay(
-    directory: Path, trial: list[str] | None, trust: bool, as_json: bool
+    directory: Path,
+    trial: list[str] | None,
+    address: str | None,
+    trust: bool,
+    as_json: bool,
 ) -> None:
     """Train each trial again, alone, and compare the checkpoints.
 
@@ -250,7 +267,8 @@ def replay(
         Exit: with 1 when one of them differs or is missing, else with 4 when one could not be
             compared.
     """
-    found = {"trials": shoal.load_study(directory, trust=trust).replay(trial)}
+    study = shoal.load_study(directory, trust=trust)
+    found = {"trials": study.replay(trial, address=address)}
     show(found, as_json, replay_lines)
     code = replay_code(found)
     if code:

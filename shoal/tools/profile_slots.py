@@ -11,6 +11,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.process import away_from_folder
 from shoal.study.folder import StudyError
 from shoal.study.parts.planned import plan_to_measure
+from shoal.train.data.placed.constructor import current_survey
 from shoal.train.recipe.pickled import dumps
 from shoal.train.tools.timed import TimedSetup, serve
 
@@ -88,6 +89,7 @@ def slots_of(
                     threads,
                     study.setup.seed,
                     study.metric,
+                    survey=current_survey(),
                 )
                 link, process = _started(setup)
                 links.append(link)

@@ -1,8 +1,8 @@
 """The backend of a run, made ready from what the study and its options say."""
 
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import inf
@@ -26,7 +26,7 @@ from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.setup import Setup
 from shoal.train.data.data import Data
-from shoal.train.data.placed.constructor import Survey
+from shoal.train.data.placed.constructor import Survey, surveying
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.function.station import FunctionStation
 from shoal.train.lane.checkpoint import Checkpoints, StaleRun
@@ -230,6 +230,28 @@ def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> S
         )
     made: Survey = survey.survey_of(_reached(options.address), begun)
     return made
+
+
+@contextmanager
+def data_read_at(address: str | None) -> Iterator[None]:
+    """Within this, shards are read by the nodes of the cluster at the address that hold them.
+
+    None: by this process, which must hold them.
+
+    Raises:
+        StudyError: Ray is not installed, or the pool of that address is not open.
+        ConnectionError: no cluster is at the address.
+    """
+    if address is None:
+        yield
+        return
+    check_ray()
+    holders = import_module("shoal.backend.ray.placed.holders")
+    reached = _reached(address)
+    if reached is None:
+        raise StudyError(f"the pool {address} has no cluster: start it (shoal pool)")
+    with holders.reached(reached) as survey, surveying(survey):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

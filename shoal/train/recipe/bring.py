@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 from shoal.train.data.columns import DataError
 from shoal.train.data.data import Data
 from shoal.train.data.joined import JoinedData
-from shoal.train.data.placed.constructor import Survey, surveying
+from shoal.train.data.placed.constructor import Survey, current_survey, surveying
 from shoal.train.recipe.hooks import carries_state
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.several.recipes import Recipes
@@ -19,12 +19,14 @@ from shoal.train.recipe.several.recipes import Recipes
 def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
     """What the recipe's `data` returns, as `Data`.
 
-    `survey`: who looks at shards that lie at nodes; None: this process, which must hold them.
+    `survey`: who looks at shards that lie at nodes; None: as `surveying` says, else this process,
+    which must hold them.
 
     Raises:
-        DataError: it returns something else, or items of which no batch can be made.
+        DataError: it returns something else, or items of which no batch can be made; or nodes
+            are to read it, and it does not lie at nodes.
     """
-    survey = survey or Survey()
+    survey = survey or current_survey()
     if isinstance(recipe, Recipes):
         parts = recipe.parts.items()
         return JoinedData({name: bring(part, survey) for name, part in parts})
@@ -32,6 +34,11 @@ def bring(recipe: Recipe, survey: Survey | None = None) -> Data:
         survey = replace(survey, recipe=recipe)
     with surveying(survey):
         data = _as_data(recipe, recipe.data())
+    if survey.holders is not None and data.catalogue is None:
+        raise DataError(
+            "address= (--address) names the nodes where shards lie (Data.shards), and this data "
+            "is read here: leave it out"
+        )
     collate = getattr(recipe, "collate", None)
     if collate is not None:
         data.collate_with(collate)

@@ -28,6 +28,7 @@ from shoal.core.trial import Trial
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
 from shoal.train.data.joined import own_data
+from shoal.train.data.placed.constructor import Survey
 from shoal.train.lane.blame import blaming, explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
@@ -68,6 +69,7 @@ class TimedSetup:
     seed: int = 0
     metric: str | None = None
     memory_gb: float = 2.0  # of prepared chunks
+    survey: Survey | None = None  # who looks at shards that lie at nodes
 
 
 def serve(link: Connection, setup: TimedSetup) -> None:
@@ -125,7 +127,7 @@ class Timed:
         self._say = say
         self.recipe: Recipe = pickle.loads(setup.recipe)
         with FileLock(setup.lock):
-            self.data: Data = bring(self.recipe)
+            self.data: Data = bring(self.recipe, setup.survey)
         self.device = use(setup.device)
         self.meeting = Meeting()
         self.orders = Orders()

@@ -10,14 +10,19 @@ import torch
 from ray.cluster_utils import Cluster
 from ray_kit import SEED, Bench, Given, Tiny, trials_of
 from test_ray_placed import Placed, at_local, head, written  # noqa: F401 - head is a fixture
+from typer.testing import CliRunner
 
 import shoal
 from shoal.backend.ray.placed.survey import survey_of
+from shoal.cli import app
 from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.trial import TrialId
 from shoal.engine import journal
 from shoal.policy import Hop
+from shoal.study.folder import StudyError
+from shoal.study.parts.backends import data_read_at
+from shoal.study.setup import data_of
 from shoal.train.data.make.deals import Deal
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
@@ -138,9 +143,79 @@ def test_samples_are_dealt_between_nodes_at_a_barrier(
     row = 6 * 4 + 8
     assert bytes_dealt == away * row, "each shard of a deal is brought together once"
 
+    replayed = shoal.load_study(tmp_path / "study").replay(address=head.address)
+    assert all(row["verdict"] in ("equal", "agrees") for row in replayed)
+
     ray.shutdown()
     written(file, at_local(tables))
     assert all(
         row["verdict"] in ("equal", "agrees")
         for row in shoal.load_study(tmp_path / "study").replay()
     )
+
+
+def test_tools_work_where_no_node_holds_all(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`check`, `plan`, `profile` and `replay` read shards at their holders (`--address`)."""
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    file = written(tmp_path / "c.toml", divided(tmp_path))
+    record = tmp_path / "record"
+    kit = Path(__file__).parent
+    script = tmp_path / "visiting.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(kit)!r})\n"
+        "import shoal\nfrom pathlib import Path\n"
+        "from test_ray_in_place import Visiting\n\n\n"
+        "class Here(Visiting):\n"
+        "    metric, mode, max_epochs = 'accuracy', 'max', 2\n"
+        "    search_space = {'width': shoal.grid([4, 5])}\n\n"
+        "    def __init__(self):\n"
+        f"        super().__init__(Path({str(file)!r}), Path({str(record)!r}))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    at = ["--address", head.address]
+    for command in (
+        ["check", "visiting.py:Here"],
+        ["plan", "visiting.py:Here", "--policy", "hop"],
+        ["profile", "visiting.py:Here", "--slots", "1", "--feeders", "1"],
+    ):
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2, refused.output
+        assert "--address" in refused.output
+        done = CliRunner().invoke(app, [*command, *at])
+        assert done.exit_code == 0, (command, done.output)
+        assert not ray.is_initialized(), "the cluster is left again"
+
+    study = shoal.create_study(
+        Visiting(file, record),
+        storage=tmp_path / "study",
+        seed=SEED,
+        search_space={"width": shoal.grid([4, 5])},
+        metric="accuracy",
+        mode="max",
+    )
+    study.optimize(policy="hop", max_epochs=2, backend="ray", address=head.address)
+    with pytest.raises(StudyError, match="address="):
+        shoal.load_study(tmp_path / "study").replay()
+    replayed = shoal.load_study(tmp_path / "study").replay(address=head.address)
+    assert [row["verdict"] for row in replayed] == ["equal", "equal"]
+
+    visiting = Visiting(file, record)
+    assert visiting.openings
+    for opening in visiting.openings:
+        assert Path(opening["path"]).parent.name == opening["node"]
+
+
+def test_an_address_for_data_that_is_here_is_refused(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+) -> None:
+    study = shoal.create_study(
+        Tiny(columns=6), storage=tmp_path, search_space={"width": shoal.grid([4])}
+    )
+    with data_read_at(head.address), pytest.raises(StudyError, match="leave it out"):
+        data_of(study.recipe)

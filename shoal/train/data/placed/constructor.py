@@ -13,7 +13,7 @@ from shoal.core.cluster import GiB, ShardId
 from shoal.train.data.parts import Parts
 from shoal.train.data.placed.cache import UrlCache
 from shoal.train.data.placed.catalogue import Catalogue, catalogue_of, here
-from shoal.train.data.placed.source import PlacedFiles, PlacedRows
+from shoal.train.data.placed.source import Holders, PlacedFiles, PlacedRows
 from shoal.train.data.placed.survey import (
     Asked,
     Finding,
@@ -32,15 +32,21 @@ class Survey:
     """Who looks at the shards when data is made.
 
     `recipe`: whose own reader reads them; None: the usual readers. `names`: of the node that this
-    process is on; none: it holds no shards.
+    process is on; none: it holds no shards. `holders`: read the shards for this process.
     """
 
     recipe: Any = None
     surveyor: Surveyor = survey_here
     names: tuple[str, ...] = field(default_factory=here)
+    holders: Holders | None = None
 
 
 _SURVEY: ContextVar[Survey | None] = ContextVar("survey", default=None)
+
+
+def current_survey() -> Survey:
+    """Who looks at shards here and now: by default this process, which must hold them."""
+    return _SURVEY.get() or Survey()
 
 
 @contextmanager
@@ -88,7 +94,7 @@ class FromShards(Generic[D]):
             DataError: no catalogue, a shard without a holder, a file that is missing, copies that
                 differ, shards of unlike columns.
         """
-        how = _SURVEY.get() or Survey()
+        how = current_survey()
         limit = UrlCache(cache_gb, None if cache is None else str(cache))
         catalogue = catalogue_of(train, valid)
         if stage:
@@ -97,7 +103,7 @@ class FromShards(Generic[D]):
         findings = how.surveyor(asked)
         good = check(asked, findings)
         make: Any = self._kind
-        data: D = make(_parts(asked, findings, good, how.names))
+        data: D = make(_parts(asked, findings, good, how))
         return data
 
 
@@ -121,7 +127,7 @@ def _parts(
     asked: Asked,
     findings: Sequence[Finding],
     good: Mapping[ShardId, Finding],
-    names: tuple[str, ...],
+    how: Survey,
 ) -> Parts:
     """Data of what was found."""
     catalogue = asked.catalogue
@@ -138,7 +144,8 @@ def _parts(
         asked.cache,
         serial=any(form.serial for form in forms.values()),
         own=asked.read,
-        names=names,
+        names=how.names,
+        holders=how.holders,
     )
     return Parts(
         source=source,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from shoal.core.cluster import ShardId
 from shoal.train.data.columns import Columns, DataError, ShardError
@@ -22,13 +22,30 @@ from shoal.train.data.placed.forms import ONLY, Read, opened, read_whole
 from shoal.train.data.placed.survey import Content, Stamp, content_of, located, stamp_of
 
 
+class Holders(Protocol):
+    """Reads parts at the nodes that hold them, for a process that may be at none of these.
+
+    It can be pickled: each process that gets it reaches the nodes by itself.
+    """
+
+    def read(
+        self, source: PlacedFiles, part: ShardId, index: Index | None = None
+    ) -> Columns:
+        """These samples of the part, in this order; None: all.
+
+        Raises:
+            DataError: no holder is there, or it cannot read them.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class PlacedFiles:
     """Parts in files that lie at several nodes; each is read as a whole, where it lies.
 
     `contents`: what each part must hold. `stamps`: of the files that held just that, by part and
     node. `names`: of the node that this process is on; none: it holds nothing. `own`: the user's
-    reader.
+    reader. `holders`: read all parts for this process; None: it reads those of its own node.
 
     Before a file is read, its size, its time of writing and its time of change are looked at. If
     they changed, its checksum is computed again.
@@ -41,6 +58,7 @@ class PlacedFiles:
     serial: bool = False
     own: Read | None = None
     names: tuple[str, ...] = ()
+    holders: Holders | None = None
     # What this process found out, which no other one gets.
     _good: dict[ShardId, Stamp] = field(default_factory=dict, init=False, repr=False)
     _places: Mapping[ShardId, Place] | None = field(
@@ -52,8 +70,8 @@ class PlacedFiles:
         return type(self), tuple(given)
 
     def at(self, names: tuple[str, ...]) -> Self:
-        """The same for a process at the node with these names."""
-        return replace(self, names=names)
+        """The same for a process at the node with these names, which reads what lies there."""
+        return replace(self, names=names, holders=None)
 
     @property
     def places(self) -> Mapping[ShardId, Place]:
@@ -63,15 +81,18 @@ class PlacedFiles:
         return self._places
 
     def is_here(self, part: ShardId) -> bool:
-        """Whether the part lies at this process's node."""
-        return part in self.places
+        """Whether this process may read the part: it lies at its node, or holders read for it."""
+        return self.holders is not None or part in self.places
 
     def read(self, part: ShardId) -> Columns:
         """All samples of the part.
 
         Raises:
             ShardError: it lies elsewhere only, or its file is not what it was.
+            DataError: its holders are gone, or cannot read it.
         """
+        if self.holders is not None:
+            return self.holders.read(self, part)
         file = self.file(part)
         with self._reading(part):
             return read_whole(file, self.own, part)
@@ -162,6 +183,8 @@ class PlacedRows(PlacedFiles):
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part. Raises as `read` does."""
+        if self.holders is not None:
+            return self.holders.read(self, part, index)
         file = self.file(part)
         with self._reading(part):
             stamp, parts = self._opened.get(part, ((0, 0, 0), None))

@@ -226,7 +226,8 @@ def survey_here(asked: Asked) -> list[Finding]:
             raise DataError(
                 f"{part} lies at {', '.join(places)}, and this process is on the node "
                 f'"{names[0]}" alias "{names[1]}": only holders read a shard. Give its path at '
-                f'"{names[0]}" in the catalogue, or train on these nodes (backend="ray", address=)'
+                f'"{names[0]}" in the catalogue, or name the cluster of these nodes: address= '
+                '(--address), to train on them with backend="ray"'
             )
     paths = {part: place.path for part, place in held.items()}
     task = Inspection(names[0], paths, frozenset(held))

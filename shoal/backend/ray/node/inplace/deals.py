@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.node import data as node_data
+from shoal.backend.ray.placed.holders import ask_holder
 from shoal.core.cluster import ShardId
 from shoal.engine.files import replaced
 from shoal.engine.own import lock_file, make_folder
@@ -118,11 +119,10 @@ class NodeDeals:
         """
         catalogue = self.data.catalogue
         assert catalogue is not None, "its shards lie at nodes"
-        for node in cluster.live_nodes():
-            if node.id not in lost and piece.home in catalogue.at(node.names):
-                task = ray.remote(num_cpus=0, max_retries=0)(_read)
-                made = task.options(scheduling_strategy=cluster.only_at(node.id))
-                return node.id, made.remote(self.user, piece.home, piece.rows)
+        given = (self.user, piece.home, piece.rows)
+        asked = ask_holder(catalogue, piece.home, lost, _read, *given)
+        if asked is not None:
+            return asked
         raise DataError(
             f"samples of {piece.home} are dealt to other shards in this epoch, and none of its "
             f"nodes is there: {', '.join(catalogue.parts[piece.home])}"
