@@ -169,6 +169,9 @@ class _Words:
         self._words.append(f"{name} {number} {tuple(tensor.shape)} {tensor.dtype}")
         if not registered:
             self._tensor(tensor)
+        for key, value in vars(tensor).items():  # attributes that a user gave it
+            self._words.append(key)
+            self.add(value)
 
     # -- values ------------------------------------------------------------------------------------
 

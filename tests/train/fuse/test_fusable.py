@@ -19,6 +19,7 @@ from shoal.train.fuse.agree import Differing, agreed
 from shoal.train.fuse.fused import Fused, Unfusable
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.model_changes import ChangeError
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.tools.verify import compare
 
@@ -95,6 +96,13 @@ def test_attributes_and_functions_are_part_of_the_key() -> None:
         local,
     ]
     ways.append(lambda x: Scaled({"a": [x]}["a"][0]))
+
+    def of_parameter(x: float) -> nn.Module:
+        model = nn.Linear(2, 2)
+        model.weight.scale = x  # type: ignore[assignment]
+        return model
+
+    ways.append(of_parameter)
     for way in ways:
         one, same, other = (
             graph_key(made(model=lambda x=x: way(x))) for x in (1.0, 1.0, 2.0)
@@ -196,6 +204,13 @@ def _by_chance_in_python(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
     return _cell(model, batch) * random.random()
 
 
+def _counting(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
+    """Counts at a parameter, which a fused step has none of."""
+    parameter: Any = next(model.parameters())
+    parameter.count = getattr(parameter, "count", 0) + 1
+    return _cell(model, batch) / parameter.count
+
+
 def _by_size(recipe: Any, model: nn.Module, batch: Any) -> Tensor:
     """Another loss when vectorized, as where a model looks at what its parameters are."""
     plain = all(isinstance(p, nn.Parameter) for p in model.parameters())
@@ -257,6 +272,7 @@ def test_one_sample_at_a_kink_does_not_keep_lanes_from_being_fused(
         (_by_chance, None, "random"),
         (_by_chance_in_python, None, "random"),
         (_by_size, None, "differ"),
+        (_counting, None, "attributes change"),
         (_normalizing, None, "writes to parameters"),
     ],
 )
@@ -278,6 +294,10 @@ def test_what_cannot_be_fused_is_refused_and_goes_on_alone(
         for lane in (one, other):
             with lane.rng:
                 lane.step(images(16), 16)
+        if model is Shadowed:  # its state is nowhere
+            with pytest.raises(ChangeError, match="'shadow' of the model"):
+                one.state()
+            continue
         assert compare(one.state(), other.state()).equal
 
 
