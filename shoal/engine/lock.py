@@ -24,7 +24,7 @@ from shoal.engine.files import write_whole
 from shoal.engine.own import file_mode
 from shoal.engine.plain_files import check_plain, read_file
 from shoal.engine.process import lives
-from shoal.engine.small import decoded
+from shoal.engine.small import HolderFile, decoded
 
 # What file systems without locks answer.
 WITHOUT_LOCKS = frozenset({ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP})
@@ -121,10 +121,10 @@ def _check_quiet(holder: Path) -> None:
         return
     if about.get("host") == platform.node():
         if about.get("pid") == os.getpid():
-            if about["key"] in _HERE:
+            if about.get("key") in _HERE:
                 raise Taken(holder, _said(about))
             return  # it could not write that it had let go
-        if lives(int(about["pid"])) is False:
+        if lives(about["pid"]) is False:
             return
     late = monotonic() + WATCHED
     while monotonic() < late:
@@ -141,7 +141,7 @@ def _check_quiet(holder: Path) -> None:
 def _about(holder: Path) -> dict[str, Any]:
     """What the file says; empty if there is none."""
     with suppress(OSError, ValueError):
-        return decoded(read_file(holder), dict[str, Any])
+        return {**decoded(read_file(holder), HolderFile)}
     return {}
 
 

@@ -20,6 +20,20 @@ ALWAYS = 16 * MIB  # bytes that even a small file may unpack to
 RATIO = 200  # times its own size that a file may unpack to: logs and pictures stay far below
 
 
+Finite = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # of seconds
+
+
+class HolderFile(TypedDict):
+    """Who holds a study, or did until then; see `engine.lock`. Earlier versions gave no beat."""
+
+    pid: Pid
+    host: str
+    since: NotRequired[str]
+    key: NotRequired[str]
+    beat: NotRequired[int]
+    until: NotRequired[str]
+
+
 class SlotLine(TypedDict):
     """What a run says of one of its slots: see `study.watch.board`."""
 
@@ -28,13 +42,13 @@ class SlotLine(TypedDict):
     kind: str
     trials: list[str]
     shards: list[str]
-    silent: float
+    silent: Finite
 
 
 class SlotsFile(TypedDict):
     """What a run says of its slots, and when, in seconds since 1970."""
 
-    written: float
+    written: Finite
     slots: list[SlotLine]
     asked: NotRequired[int]  # slots that are there or start, without those that leave
     room: NotRequired[int | None]  # how many fit the nodes

@@ -33,6 +33,7 @@ from shoal.study.watch.holder import is_held, process_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
 from shoal.train.data.placed.forms import read_whole
+from shoal.train.data.read.pictures import picture
 from shoal.train.function.keep import unpacked
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
 from shoal.train.wide import parcel
@@ -287,3 +288,19 @@ def test_code_is_unpickled_where_it_is_known_to_be_safe() -> None:
         if hits:
             found.add(file.relative_to(root).as_posix())
     assert found <= set(GUARDED), "say in docs/security.md why that is safe"
+
+
+def test_in_pictures(
+    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow takes a file for what its content says, and has Ghostscript run PostScript."""
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\nmkdir {str(mark)!r}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    script = (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(DataError, match="cannot be read as a picture"):
+        picture(script)
+    assert not mark.exists()

@@ -3,12 +3,15 @@
 Nothing outside of the folder changes, no code of the stranger runs, nothing waits.
 """
 
+import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stranger_kit import (
@@ -147,6 +150,33 @@ SAMPLE = [
 ]
 
 
+HERE = platform.node()
+SMALL: dict[str, dict[str, Any]] = {
+    "holder.json": {
+        "pid": 2**31 - 1,
+        "host": HERE,
+        "since": "2026-01-01T00:00:00+00:00",
+        "key": "a",
+        "beat": 1,
+    },
+    "slots.json": {
+        "written": 1.0,
+        "slots": [
+            {
+                "slot": "a",
+                "node": "b",
+                "kind": "cpu",
+                "trials": [],
+                "shards": [],
+                "silent": 1,
+            }
+        ],
+        "asked": 1,
+        "room": 1,
+    },
+}
+
+
 @pytest.mark.parametrize(("command", "name", "trap"), SAMPLE, ids=str)
 def test_some_commands_on_some_traps(
     stage: Stage, command: str, name: str, trap: str
@@ -163,6 +193,24 @@ def test_some_commands_on_forged_heads(stage: Stage, what: str) -> None:
             folder = stage.folder()
             forge(folder, field, hostile(stage.home)[what])
             stage.check(command, folder, f"{field} is {what}")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_files_that_say_anything(stage: Stage, name: str) -> None:
+    """Each field is missing, or has a value that it may not have."""
+    sound = SMALL[name]
+    values = (None, [1], 10**30, -1e308, 1e308, "a\n\x1b[2J", {"a": "b"})
+    said = [{k: v for k, v in sound.items() if k != field} for field in sound]
+    said += [{**sound, field: value} for field in sound for value in values]
+    for each in said:
+        for command in ("status", "stop", "repair"):
+            folder = stage.folder()
+            if name == "slots.json":  # its run goes on
+                lines = (folder / "journal.jsonl").read_text().splitlines(True)
+                (folder / "journal.jsonl").write_text("".join(lines[:8]))
+            (folder / name).write_text(json.dumps(each))
+            answer = stage.check(command, folder, f"{name} as {each}")
+            assert "\x1b" not in answer.out + answer.err
 
 
 @pytest.mark.slow

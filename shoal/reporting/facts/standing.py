@@ -28,7 +28,7 @@ def standing(
     for line in lines:
         _take(known, line.entry)
     for row in _live(board, now):
-        former = known.get(row["slot"], {})
+        former = known.get(row["slot"], {"why": ""})
         if former.get("state") != "gone":  # the journal is newer than the board
             known[row["slot"]] = {**former, **row}
     return list(known.values())
@@ -73,7 +73,7 @@ def _live(board: Mapping[str, Any] | None, now: Seconds) -> Iterable[dict[str, A
         yield {**row, "silent": silent, "state": state}
 
 
-def asked(board: Mapping[str, Any] | None) -> dict[str, int] | None:
+def asked(board: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """How many slots the run is to have, how many of them are open, and how many fit its nodes.
 
     None: nothing is known of that. `board`: as for `standing`.
@@ -81,15 +81,15 @@ def asked(board: Mapping[str, Any] | None) -> dict[str, int] | None:
     if board is None or "asked" not in board:
         return None
     open_ = len(board["slots"])
-    return {"slots": board["asked"], "open": open_, "room": board["room"]}
+    return {"slots": board["asked"], "open": open_, "room": board.get("room")}
 
 
-def asked_lines(found: Mapping[str, int] | None) -> list[str]:
+def asked_lines(found: Mapping[str, Any] | None) -> list[str]:
     """What is asked for, unless it is there."""
     if not found or found["slots"] == found["open"]:
         return []
-    open_, room = found["open"], found["room"]
-    return [f"asked    {plural(found['slots'], 'slot')}; {open_} open, room for {room}"]
+    room = "" if found["room"] is None else f", room for {found['room']}"
+    return [f"asked    {plural(found['slots'], 'slot')}; {found['open']} open{room}"]
 
 
 def standing_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:

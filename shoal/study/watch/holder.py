@@ -7,7 +7,7 @@ from shoal.core.trial import Seconds
 from shoal.engine.lock import is_released
 from shoal.engine.plain_files import is_there, read_file, status_of
 from shoal.engine.process import lives
-from shoal.engine.small import decoded
+from shoal.engine.small import HolderFile, decoded
 from shoal.study.folder import Folder
 
 # A run writes of its slots every three seconds: if it did within these, it is at work.
@@ -19,16 +19,14 @@ def is_held(folder: Folder) -> bool | None:
     """Whether the process that opened the study last is there; None: that cannot be told."""
     try:
         holder = folder.path / "holder.json"
-        about = decoded(read_file(holder), dict[str, Any])
-        process = int(about["pid"])
-        if is_released(about):
-            return False
-        here = about["host"] == platform.node()
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        about = decoded(read_file(holder), HolderFile)
+    except (OSError, ValueError):
         return None
-    if not here:
+    if is_released(about):
+        return False
+    if about["host"] != platform.node():
         return None
-    return lives(process)
+    return lives(about["pid"])
 
 
 def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:

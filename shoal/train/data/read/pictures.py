@@ -13,6 +13,8 @@ from shoal.train.data.columns import Array, DataError
 
 Size = int | tuple[int, int] | None  # one side of a square, or (height, width)
 SUFFIXES = (".jpg", ".jpeg", ".png")
+# What pictures are by their content. Pillow knows more, and has Ghostscript run those of EPS.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 
 
 def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
@@ -39,7 +41,7 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
 
 
 def _read(source: Any, wanted: tuple[int, int] | None) -> Array:
-    with Image.open(source) as image:
+    with Image.open(source, formats=FORMATS) as image:
         if wanted is not None:
             image.draft("RGB", wanted)  # a JPEG is decoded at a smaller scale at once
         shown: Any = image
