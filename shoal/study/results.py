@@ -342,7 +342,9 @@ class TrialsAgain:
             self._retrained(trial, visits, begun, nudge=number, recorded=recorded)
             for number in range(1, TWINS + 1)
         )
-        return judged(*in_one_form(saved, again), twins, path.mean, drawn)
+        return judged(
+            *in_one_form(saved, again), twins, path.mean, drawn, trial in self._wide
+        )
 
     def _recorded(self, trial: TrialId) -> dict[int, float]:
         """The trial's metric after so many visits, which its learning rate may have followed."""

@@ -50,6 +50,8 @@ KNOWN = 1e-3
 EXACT = frozenset(
     {"visits", "steps", "rng", "scheduler", "scheduled", "configured", "found", "bad"}
 )
+# what user code sets on a model: in a trial of several slots, what one slot's samples made of it
+OWN = frozenset({"adapted", "found"})
 LATER = frozenset({"steps", "noted"})  # parts that the states of earlier versions lack
 _LACKING = object()  # in place of what one of two states does not have
 
@@ -182,6 +184,7 @@ def judged(
     twins: Iterable[Tree],
     moved: float,
     drawn: str = "",
+    parted: bool = False,
 ) -> Verdict:
     """Compare a stored state with that of the same trial trained again, rounded otherwise.
 
@@ -189,13 +192,41 @@ def judged(
     may be as far away as those of the `twins`: states of the trial trained again from starts that
     were changed by some roundings, which are asked for where they are needed. `moved`: how far a
     visit moves the model, as a norm. `drawn`: why the trial has drawn other random numbers than
-    alone; empty: it has not.
+    alone; empty: it has not. `parted`: it had several slots, each of which saw a part of a batch.
     """
     places = [
         place
         for place in unequal(saved, again)
         if not (drawn and place[0].startswith("rng."))
     ]
+    if parted:
+        own = [
+            path
+            for path, one, other in places
+            if path.partition(".")[0] in OWN
+            and not (one is _LACKING or other is _LACKING)
+        ]
+        if own:
+            rest = [place for place in places if place[0] not in own]
+            found = _judged(again, rest, twins, moved, drawn)
+            if found.verdict == "differs":
+                return found
+            return Verdict(
+                "not comparable",
+                found.difference,
+                f"{own[0]} is what the samples of one of its slots made of it",
+            )
+    return _judged(again, places, twins, moved, drawn)
+
+
+def _judged(
+    again: Tree,
+    places: Sequence[tuple[str, Any, Any]],
+    twins: Iterable[Tree],
+    moved: float,
+    drawn: str,
+) -> Verdict:
+    """Compare at these places."""
     gap = max((_gap(one, other) for _, one, other in places), default=0.0)
     for path, one, other in places:
         if not _is_number(path, one, other):
