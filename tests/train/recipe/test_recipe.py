@@ -160,7 +160,7 @@ def test_steps_may_know_the_epoch() -> None:
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_steps_may_know_the_optimizers_step(together: int) -> None:
-    """It goes on where the trial goes on, in another slot; and on several slots."""
+    """It goes on where the trial goes on, in another slot."""
 
     class Counting(Linear):
         accumulate_grad_batches = together
