@@ -27,14 +27,17 @@ class CsvFile:
     """
 
     def open(self, study: Any, folder: Path) -> None:
-        make_folder(folder)
+        # Its own folder in the study's is a plain one whenever the table is opened.
+        own = study.folder.path
+        self._root = own if folder.is_relative_to(own) else None
+        make_folder(folder, self._root)
         self._path = folder / "scores.csv"
         self._columns: list[str] = []
         self._epochs: dict[str, float] = {}
         rows: list[dict[str, Any]] = []
         try:
-            if is_there(self._path):
-                rows = _whole_rows(self._path)
+            if is_there(self._path, self._root):
+                rows = _whole_rows(self._path, self._root)
             for row in rows:
                 self._epochs[row["trial"]] = float(row["epoch"])
         except (csv.Error, ValueError) as error:
@@ -56,17 +59,17 @@ class CsvFile:
         row |= apart(values, FIRST, CONFIG)
         more = [name for name in row if name not in self._columns]
         if more:
-            rows = _whole_rows(self._path) if self._columns else []
+            rows = _whole_rows(self._path, self._root) if self._columns else []
             self._begin([*self._columns, *more], rows)
-        with open_file(self._path, "a", newline="") as file:
+        with open_file(self._path, "a", self._root, newline="") as file:
             csv.writer(file).writerow(cells(map(row.get, self._columns)))
 
     def _begin(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         """Write the file anew, with these columns."""
         self._columns = columns
         with (
-            replaced(self._path) as beside,
-            open_file(beside, "w", newline="") as file,
+            replaced(self._path, self._root) as beside,
+            open_file(beside, "w", self._root, newline="") as file,
         ):
             writer = csv.writer(file)
             writer.writerow(cells(columns))
@@ -79,9 +82,9 @@ class CsvFile:
         """Nothing is to be done: each row is written at once."""
 
 
-def _whole_rows(path: Path) -> list[dict[str, Any]]:
+def _whole_rows(path: Path, root: Path | None) -> list[dict[str, Any]]:
     """The rows of the file; a last line that a crash cut short is left out."""
-    text = read_file(path, LARGEST_TABLE).decode(errors="replace")
+    text = read_file(path, LARGEST_TABLE, root).decode(errors="replace")
     whole = text[: text.rfind("\n") + 1]
     rows = []
     for row in csv.DictReader(io.StringIO(whole, newline="")):

@@ -13,6 +13,7 @@ from mlflow.tracking import MlflowClient
 from shoal.callbacks.logger import last_epoch, step_of
 from shoal.core.masked import masked_config
 from shoal.engine.own import make_folder
+from shoal.engine.plain_files import is_there, open_file
 
 TAG = "shoal.trial"
 FAILED = RunStatus.to_string(RunStatus.FAILED)
@@ -21,6 +22,7 @@ FINISHED = RunStatus.to_string(RunStatus.FINISHED)
 # MLflow takes no more parameters in one call, and no longer texts.
 PARAMETERS = 100
 LETTERS = 6000
+NAMES_FILE = bytes.fromhex("d9d505f920a163d7")  # ends a journal of SQLite that does
 
 
 class MLflow:
@@ -39,6 +41,7 @@ class MLflow:
         artifacts = None
         if uri is None:
             make_folder(folder)
+            _check_journal(folder)
             uri = f"sqlite:///{(folder / 'mlflow.db').resolve()}"
             artifacts = (folder / "artifacts").resolve().as_uri()
         self._client = MlflowClient(tracking_uri=uri)
@@ -107,6 +110,26 @@ class MLflow:
 
     def close(self) -> None:
         """Nothing is to be done: each value is written at once."""
+
+
+def _check_journal(folder: Path) -> None:
+    """See that what a killed run left beside the database names no file, which SQLite would delete.
+
+    SQLite writes such a name if one change is made to several databases, as nobody does here.
+
+    Raises:
+        ValueError: it does.
+    """
+    left = folder / "mlflow.db-journal"
+    if not is_there(left):
+        return
+    with open_file(left) as file:
+        file.seek(max(0, file.seek(0, 2) - len(NAMES_FILE)))
+        if file.read() == NAMES_FILE:
+            raise ValueError(
+                f"{left} names another file, which SQLite would delete: no run of Shoal left this, "
+                "so do not use this folder, or move it away"
+            )
 
 
 def _names(keys: Collection[str]) -> list[str]:

@@ -284,10 +284,8 @@ def _is_alone(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
-def check_plain_below(folder: Path, root: Path | None = None, depth: int = 2) -> None:
+def check_plain_below(folder: Path, root: Path | None = None) -> None:
     """See that somebody else's code may use the folder: nothing in it leads out of it or waits.
-
-    `depth`: how many folders deep that code writes to what is there already.
 
     Raises:
         NotPlainFile: something else than folders, plain files and links within is there.
@@ -309,8 +307,6 @@ def check_plain_below(folder: Path, root: Path | None = None, depth: int = 2) ->
             ):
                 continue
             raise _not_plain(path, found.st_mode, "a plain file")
-        if len(Path(place).relative_to(folder).parts) >= depth - 1:
-            folders.clear()
 
 
 # -- changing names --------------------------------------------------------------------------------

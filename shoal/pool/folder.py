@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from time import sleep
 from typing import Any, TypeVar
 
 from shoal.engine.files import whole, write_whole
-from shoal.engine.own import make_folder
+from shoal.engine.own import check_own_file, make_folder
 from shoal.engine.plain_files import (
     NotPlainFile,
     TooLarge,
@@ -82,6 +83,25 @@ class StudySign:
     def is_dead(self) -> bool:
         """Whether its process is known to be gone."""
         return self.host == platform.node() and lives(self.pid) is False
+
+
+def check_token(file: str) -> None:
+    """See that the file which a pool names holds a token, as it is shown to the pool's cluster.
+
+    Raises:
+        PoolError: it may hold anything else of this user's, such as another key.
+    """
+    try:
+        check_own_file(Path(file))
+        if re.fullmatch(rb"[0-9a-f]{64}", read_file(Path(file), most=64)):
+            return
+        why = "it holds something else"
+    except OSError as error:
+        why = str(error)
+    raise PoolError(
+        f"the pool's cluster asks for a token, and names {file[:200]!r} as the file with it, which "
+        f"must be a token that Shoal made for you: {why}. Join pools of your own only"
+    )
 
 
 class PoolFolder:

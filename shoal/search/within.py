@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.core.masked import masked
 from shoal.core.trial import Value
 from shoal.search.draws import SEED
 from shoal.search.space import (
@@ -37,7 +38,7 @@ def outside(space: Space | None, config: Mapping[str, Value]) -> str | None:
         if name not in config:
             raise _OutsideError(f"no {name}")
         if not holds(domain, config[name]):
-            raise _OutsideError(f"{name}={config[name]!r}")
+            raise _OutsideError(f"{name}={masked(name, config[name])!r}")
         return config[name]
 
     try:
@@ -49,5 +50,5 @@ def outside(space: Space | None, config: Mapping[str, Value]) -> str | None:
         names = [name for name in names if name != SEED]
     for name in names:
         if name not in given or name not in config or given[name] != config[name]:
-            return f"{name}={config.get(name)!r}"
+            return f"{name}={masked(name, config.get(name))!r}"
     return None

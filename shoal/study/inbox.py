@@ -18,6 +18,7 @@ from typing import Any
 
 from shoal.core.event import Commanded, Entry, Event
 from shoal.core.fold import fold
+from shoal.core.masked import masked_config
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.state import State
@@ -127,7 +128,8 @@ def answers(
             state = fold(state, more)
         except (*WRONG, RuntimeError) as error:
             warnings.warn(
-                f"the study was asked for {dict(note)}, and cannot do it: {error}",
+                f"the study was asked for {str(masked_config(note))[:200]}, and cannot do it: "
+                f"{str(error)[:200]}",
                 stacklevel=2,
             )
             continue

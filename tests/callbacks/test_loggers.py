@@ -198,12 +198,12 @@ def test_columns_that_come_later_and_texts_with_commas(tmp_path: Path) -> None:
     from shoal.callbacks.csv_file import CsvFile
 
     sink = CsvFile()
-    sink.open(None, tmp_path)
+    sink.open(SimpleNamespace(folder=SimpleNamespace(path=tmp_path)), tmp_path)
     trial = SimpleNamespace(id="t000", config={"text": 'a, "b"\nc'})
     sink.write(trial, 1.0, {"loss": 0.5})
     sink.write(trial, 2.0, {"loss": 0.25, "accuracy": 1.0})
     sink = CsvFile()
-    sink.open(None, tmp_path)
+    sink.open(SimpleNamespace(folder=SimpleNamespace(path=tmp_path)), tmp_path)
     assert sink.logged(trial) == 2
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -234,13 +234,13 @@ def test_formulas_are_disarmed_in_csv_and_read_as_they_were(tmp_path: Path) -> N
     config = {f"n{number}": text for number, text in texts.items()}
     config |= {"rate": -0.5, "steps": -3, "none": None}
     sink = CsvFile()
-    sink.open(None, tmp_path)
+    sink.open(SimpleNamespace(folder=SimpleNamespace(path=tmp_path)), tmp_path)
     for name in ("=cmd|x", "-t1", "t2"):
         trial = SimpleNamespace(id=name, config=config)
         sink.write(trial, 1.0, {"=loss": -0.25})
         sink.write(trial, 2.0, {"=loss": -1e-9, "@late": -2.0})
         sink = CsvFile()  # the file is read, and written anew
-        sink.open(None, tmp_path)
+        sink.open(SimpleNamespace(folder=SimpleNamespace(path=tmp_path)), tmp_path)
         assert sink.logged(trial) == 2
     with (tmp_path / "scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

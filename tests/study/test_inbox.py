@@ -325,3 +325,17 @@ def test_a_note_of_a_stranger_leaves_the_journal_as_one_that_can_be_read(
     assert not box
     again = shoal.load_study(tmp_path / "s")
     assert [t.status for t in again.trials] == ["finished"] * 4
+
+
+def test_a_note_that_cannot_be_done_is_told_without_its_secrets(tmp_path: Path) -> None:
+    notes = Inbox(tmp_path)
+    with notes.writing():
+        notes.leave({"add": "x", "config": {"api_key": "hidden"}, "more": "y" * 10**5})
+
+    def refuse(*_: object) -> None:
+        raise ValueError("z" * 10**5)
+
+    with pytest.warns(UserWarning, match="cannot do it") as told:
+        inbox.answers(notes, None, refuse)  # type: ignore[arg-type]
+    said = str(told[0].message)
+    assert "hidden" not in said and len(said) < 1000

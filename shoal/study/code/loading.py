@@ -274,10 +274,12 @@ def _content_now(file: Path, stored: str | None) -> bytes | None:
     """The file's content, if it is another than what was stored, and nobody else's."""
     if stored is None or not file.is_file():
         return None
-    content = file.read_bytes()
+    with file.open("rb") as opened:  # what is looked at is what was read
+        found = os.fstat(opened.fileno())
+        content = opened.read()
     if sha256(content) == stored:
         return None
-    foreign = why_foreign(file)
+    foreign = why_foreign(found)
     if foreign is not None:
         warnings.warn(
             f"{file} has changed since the study began, and {foreign}; going on with the code as "

@@ -121,9 +121,8 @@ def _why_shared(found: os.stat_result) -> str | None:
     return None
 
 
-def why_foreign(file: Path) -> str | None:
-    """Why somebody else may have written this file; None if only this user can."""
-    found = file.stat()
+def why_foreign(found: os.stat_result) -> str | None:
+    """Why somebody else may have written an open file; None if only this user can."""
     if not hasattr(os, "getuid"):
         return None
     if found.st_uid not in (os.getuid(), 0):

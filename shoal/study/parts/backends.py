@@ -18,7 +18,7 @@ from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial
 from shoal.engine.journal import Grouping
 from shoal.engine.process import cpus_here
-from shoal.pool.folder import OpenPool, PoolError, PoolFolder
+from shoal.pool.folder import OpenPool, PoolError, PoolFolder, check_token
 from shoal.pool.member import PoolMember, pool_of
 from shoal.profile.table import Table
 from shoal.study.allocated.place import RunPlace
@@ -290,6 +290,8 @@ def _reached(address: str | None) -> str | None:
 
 def _open_to(pool: OpenPool) -> str:
     """The address of the pool's cluster, which this process may join from now on."""
+    if pool.token_file is not None:
+        check_token(pool.token_file)
     if pool.token:
         import_module("shoal.backend.ray.cluster").use_token(pool.token_file)
     return pool.address
