@@ -18,7 +18,7 @@ from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import is_there, open_file, status_of
 from shoal.engine.sealed import JournalError, LineOrder, at_line, number_of, sealed
-from shoal.engine.small import marked, unmarked
+from shoal.engine.small import check_depth, marked, unmarked
 
 __all__ = ["Journal", "JournalError", "Line", "Tail", "newest", "read", "replay"]
 
@@ -76,6 +76,7 @@ def decode(line: bytes) -> Line:
     """
     try:
         raw = _decode(line)
+        check_depth(line, raw)
         if b'"~"' in line:
             raw = unmarked(raw)
         entry: Entry = msgspec.convert(raw["d"], KINDS[raw["e"]])

@@ -17,6 +17,7 @@ T = TypeVar("T")
 Pid = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 MIB = 2**20
 ALWAYS = 16 * MIB  # bytes that even a small file may unpack to
+DEEPEST = 64  # lists within lists
 RATIO = 200  # times its own size that a file may unpack to: logs and pictures stay far below
 
 
@@ -107,9 +108,35 @@ def decoded(content: bytes, kind: type[T]) -> T:
         ValueError: it is no JSON, or something else.
     """
     try:
-        return msgspec.json.decode(content, type=kind)
+        value = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from error
+    check_depth(content, value)
+    return value
+
+
+def check_depth(content: bytes, value: object) -> None:
+    """Raise ValueError if what this JSON holds is nested deeper than Shoal writes."""
+    if content.count(b"[") + content.count(b"{") > DEEPEST and _is_deeper(
+        value, DEEPEST
+    ):
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+
+
+def _is_deeper(value: object, most: int) -> bool:
+    """Whether lists and dictionaries are nested deeper: what follows them calls itself."""
+    level = [value]
+    for _ in range(most):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        if not below:
+            return False
+        level = below
+    return True
 
 
 def marked(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """What people ask of a study while it runs: it comes through the inbox, and the journal says it."""
 
+import json
 import shutil
 import signal
 import threading
@@ -300,6 +301,13 @@ def test_a_note_that_is_taken_while_others_are_read_is_none(
     assert list(notes.read().values()) == [{"stop": "t002"}]
 
 
+def nested(deep: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(deep):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -308,6 +316,7 @@ def test_a_note_that_is_taken_while_others_are_read_is_none(
         {"add": "added1", "config": None},
         {"add": "../../x", "config": {"width": 9}},
         {"extend": "t000", "max_epochs": 1e300},
+        {"stop": nested(450)},
     ],
     ids=str,
 )
@@ -319,8 +328,9 @@ def test_a_note_of_a_stranger_leaves_the_journal_as_one_that_can_be_read(
     study.optimize(**OPTIONS | {"max_epochs": 1})
     box = Inbox(tmp_path / "s")
     with box.writing():
-        box.leave({"max_epochs": 1, "widths": [1, 1], **asked})
-    with pytest.warns(UserWarning, match="and cannot do it"):
+        note = {"max_epochs": 1, "widths": [1, 1], **asked}
+        (box.folder / "000001.json").write_text(json.dumps(note))
+    with pytest.warns(UserWarning, match="and cannot do it|nested more than"):
         study.resume(progress=False)
     assert not box
     again = shoal.load_study(tmp_path / "s")

@@ -274,7 +274,7 @@ def _content_now(file: Path, stored: str | None) -> bytes | None:
     """The file's content, if it is another than what was stored, and nobody else's."""
     if stored is None or not file.is_file():
         return None
-    with file.open("rb") as opened:  # what is looked at is what was read
+    with open(file, "rb") as opened:  # what is looked at is what was read
         found = os.fstat(opened.fileno())
         content = opened.read()
     if sha256(content) == stored:
