@@ -28,7 +28,7 @@ class HolderFile(TypedDict):
     """Who holds a study, or did until then; see `engine.lock`. Earlier versions gave no beat."""
 
     pid: Pid
-    host: str
+    host: NotRequired[str]
     since: NotRequired[str]
     key: NotRequired[str]
     beat: NotRequired[int]

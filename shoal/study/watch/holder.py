@@ -24,7 +24,7 @@ def is_held(folder: Folder) -> bool | None:
         return None
     if is_released(about):
         return False
-    if about["host"] != platform.node():
+    if about.get("host") != platform.node():
         return None
     return lives(about["pid"])
 
