@@ -1,7 +1,9 @@
 """Models are validated, and samples dealt, where data lies at several nodes of a Ray cluster."""
 
+import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from shoal.policy import Hop
 from shoal.study.folder import StudyError
 from shoal.study.parts.backends import data_read_at
 from shoal.study.setup import data_of
+from shoal.train.data.columns import DataError
 from shoal.train.data.make.deals import Deal
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
@@ -208,6 +211,32 @@ def test_tools_work_where_no_node_holds_all(
     assert visiting.openings
     for opening in visiting.openings:
         assert Path(opening["path"]).parent.name == opening["node"]
+
+
+class EndsLater(Placed):
+    """Reading a shard ends the process, after the survey has read it once."""
+
+    def read(self, path: Path) -> Any:
+        text = self.record.read_text() if self.record.exists() else ""
+        if str(path) in text:
+            os._exit(1)
+        return super().read(path)
+
+
+def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+) -> None:
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    file = written(tmp_path / "c.toml", divided(tmp_path))
+    with data_read_at(head.address):
+        data = data_of(EndsLater(file, tmp_path / "record"))
+        with pytest.raises(DataError) as raised:
+            data.read(ShardId("s0"))
+    text = str(raised.value)
+    assert "none of these nodes is in the cluster" not in text
+    assert "n0" in text and "ended while it read s0" in text and "memory" in text
 
 
 def test_an_address_for_data_that_is_here_is_refused(

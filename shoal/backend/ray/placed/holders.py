@@ -5,14 +5,14 @@ store carries their samples there, as much at a time as is read at once.
 """
 
 import pickle
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from shoal.backend.ray import cluster
 from shoal.backend.ray.placed.survey import survey_nodes
@@ -62,20 +62,18 @@ class ClusterHolders:
     ) -> Columns:
         """These samples of the part, from any holder; from another one if that is lost."""
         cluster.join(self.address, None, 1, 0.0)
-        lost: list[str] = []
+        lost: dict[str, str] = {}  # why, by the node's id
         sent = self._reference(source)
         while True:
             asked = ask_holder(source.catalogue, part, lost, _read, sent, part, index)
             if asked is None:
-                raise DataError(
-                    f"{part} lies at {', '.join(source.catalogue.parts[part])}, and none of these "
-                    "nodes is in the cluster: bring one back, then run this again"
-                )
+                raise DataError(_of_none(source.catalogue, part, lost))
             node, reference = asked
             try:
                 columns, why = ray.get(reference)
-            except RayError:
-                lost.append(node)
+            except RayError as error:
+                cause = error.cause if isinstance(error, RayTaskError) else error
+                lost[node] = type(cause).__name__
                 continue
             if why is not None:
                 raise DataError(why)
@@ -90,6 +88,26 @@ class ClusterHolders:
             )  # its reader's code goes along
             self._sent[id(source)] = source, ray.put(dumps((source.at(()), recipe)))
         return self._sent[id(source)][1]
+
+
+def _of_none(catalogue: Catalogue, part: ShardId, lost: Mapping[str, str]) -> str:
+    """Why no holder has read the part. `lost`: why not, by the id of the node that tried."""
+    lies = f"{part} lies at {', '.join(catalogue.parts[part])}"
+    ended = [
+        f"{node.host} ({lost[node.id]})"
+        for node in cluster.live_nodes()
+        if node.id in lost
+    ]
+    if not ended:
+        return (
+            f"{lies}, and none of these nodes is in the cluster: bring one back, then run this "
+            "again"
+        )
+    return (
+        f"{lies}, and the process at {', '.join(ended)} ended while it read {part}: either memory "
+        "ran out there, or the recipe's read(path) ends its process; read this file by itself "
+        "to see which"
+    )
 
 
 def _read(pickled: bytes, part: ShardId, index: Index | None) -> Answer:
