@@ -259,6 +259,7 @@ GUARDED = {
     "shoal/backend/ray/node/slot.py": OF_RAY,
     "shoal/backend/ray/node/feeder.py": OF_RAY,
     "shoal/backend/ray/node/process.py": "what this process has pickled",
+    "shoal/backend/ray/placed/holders.py": OF_RAY,
     "shoal/backend/ray/placed/survey.py": OF_RAY,
     "shoal/train/data/ragged.py": "items in this process's memory",
     "shoal/train/slot/units.py": "what this process has pickled",
@@ -270,7 +271,7 @@ GUARDED = {
 }
 UNPICKLES = re.compile(
     r"pickle\.loads?\(|pickle\.Unpickler|torch\.load\(|joblib\.load|shelve\.open|marshal\.load"
-    r"|allow_pickle=True|dill\.|\beval\(|\bexec\(|yaml\.load"
+    r"|allow_pickle=True|dill\.|\beval\((?!\))|\bexec\(|yaml\.load"
 )
 
 
