@@ -7,8 +7,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shoal.engine.plain_files import (
+    SMALL_FILE,
     descriptor,
     open_file,
+    read_file,
     remove_file,
     rename_file,
     status_of,
@@ -24,6 +26,17 @@ def whole(path: str | os.PathLike[str]) -> Path:
     Whatever a user names is made whole where it comes in.
     """
     return Path(os.path.expanduser(path)).absolute()
+
+
+def read_named(path: str | os.PathLike[str], most: int = SMALL_FILE) -> bytes:
+    """The content of a file that a user named, or that such a file names.
+
+    It may be a link, but no FIFO or device, of which the end may never come.
+
+    Raises:
+        OSError: it is none, is not there, or has more than `most` bytes.
+    """
+    return read_file(Path(os.path.realpath(path)), most)
 
 
 def current_folder() -> str:

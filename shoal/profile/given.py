@@ -12,6 +12,7 @@ from typing import Any
 from shoal.core.profile import Profile
 from shoal.core.state import Figures
 from shoal.core.trial import Value
+from shoal.engine.files import read_named
 from shoal.profile.table import Row, Table, points_of
 
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")
@@ -64,7 +65,7 @@ def load(path: str | Path) -> Table | Given:
         ValueError: as `Table.load`; OSError as `open` does.
     """
     table = Table.load(path)
-    data = tomllib.loads(Path(path).read_text())
+    data = tomllib.loads(read_named(path).decode())
     rows = zip(table.rows, data.get("rows", [{}]), strict=True)
     given = Given(
         tuple((row.config, _written_figures(written)) for row, written in rows)

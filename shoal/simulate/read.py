@@ -22,6 +22,7 @@ from typing import Any
 
 from shoal.core.install import install
 from shoal.engine.csv_cells import text_of
+from shoal.engine.files import read_named
 from shoal.engine.small import gunzip
 from shoal.simulate.sacct import read_sacct
 from shoal.simulate.source import TraceSource
@@ -37,6 +38,8 @@ OTHER_NAMES = {"node_id": "node", "start_s": "start", "end_s": "end"}  # of colu
 NO_PARQUET = (
     f"reading Parquet needs pyarrow: {install('pyarrow')}; or give the log as CSV"
 )
+
+LARGEST_LOG = 2**32  # bytes
 
 
 def read_log(path: str | Path, nodes: Sequence[str] | None = None) -> IdleLog:
@@ -80,7 +83,7 @@ def _clock(names: set[str]) -> str:
 
 def _text(source: TraceSource) -> str:
     """The file's text, decompressed if its name says so."""
-    data = source.path.read_bytes()
+    data = read_named(source.path, LARGEST_LOG)
     try:
         if source.path.suffix == ".gz":
             data = gunzip(data)

@@ -14,6 +14,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Event
 from shoal.core.ports import Policy
 from shoal.core.trial import Seconds, Trial
+from shoal.engine.files import read_named
 from shoal.policy import rebuild
 from shoal.profile.table import Row, Table
 from shoal.simulate.arrivals import Arrival, arrivals_of
@@ -82,7 +83,7 @@ def load_spec(path: str | Path) -> Spec:
     """
     path = Path(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_named(path).decode())
     except (ValueError, RecursionError) as error:  # not TOML, or no text at all
         raise SpecError(path, "", f"it is not TOML: {error}") from error
     return _spec(Fields(path, "", data).only(TOP))

@@ -1,6 +1,7 @@
 """The tables of a spec, each as what it says: slots, shards, a log, figures."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
@@ -9,6 +10,7 @@ from typing import Any
 
 from shoal.core.cluster import ShardId, Slot, SlotId, proportional
 from shoal.core.trial import Seconds
+from shoal.engine.files import read_named
 from shoal.profile.pack import PackCost, Packing
 from shoal.profile.table import Row, through
 from shoal.simulate.fields import MANY, Fields
@@ -251,8 +253,8 @@ def _node_names(path: Path) -> list[str]:
     Raises:
         ValueError: there is no such column, or a row has no name.
     """
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    text = read_named(path).decode()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
     names = [row.get("name") or "" for row in rows]
     if not all(names):
         raise ValueError(NO_NAMES)

@@ -305,3 +305,17 @@ def test_in_pictures(
     with pytest.raises(DataError, match="cannot be read as a picture"):
         picture(script)
     assert not mark.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs")
+@pytest.mark.parametrize("trap", ["FIFO", "device"])
+def test_what_has_no_end_is_no_spec_profile_or_log(tmp_path: Path, trap: str) -> None:
+    """Also where a stranger's spec names it."""
+    file = tmp_path / "log.csv"
+    if trap == "FIFO":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    for read_it in (load_spec, load_profile, read_log):
+        with pytest.raises(OSError, match="must be a plain file"):
+            read_it(file)
