@@ -12,7 +12,6 @@ from typing import Any
 from shoal.core.profile import Profile
 from shoal.core.state import Figures
 from shoal.core.trial import Value
-from shoal.engine.files import read_named
 from shoal.profile.table import Row, Table, points_of
 
 COSTS = ("memory", "build", "first", "evaluate", "save", "switch", "up", "down")
@@ -65,7 +64,7 @@ def load(path: str | Path) -> Table | Given:
         ValueError: as `Table.load`; OSError as `open` does.
     """
     table = Table.load(path)
-    data = tomllib.loads(read_named(path).decode())
+    data = tomllib.loads(Path(path).read_text())
     rows = zip(table.rows, data.get("rows", [{}]), strict=True)
     given = Given(
         tuple((row.config, _written_figures(written)) for row, written in rows)

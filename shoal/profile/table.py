@@ -14,7 +14,6 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.profile import Cost
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
-from shoal.engine.files import read_named
 from shoal.profile.pace import lockstep, new_lanes, only_shrinks, until_all_begin
 from shoal.profile.pack import Packing, together
 
@@ -119,7 +118,7 @@ class Table:
             ValueError: not TOML, or a field that a row lacks; OSError as `open` does.
         """
         try:
-            return cls._read(tomllib.loads(read_named(path).decode()))
+            return cls._read(tomllib.loads(Path(path).read_text()))
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise ValueError(f"profile {path}: {str(error)[:500]}") from error
 

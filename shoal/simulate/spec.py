@@ -89,6 +89,11 @@ def load_spec(path: str | Path) -> Spec:
     return _spec(Fields(path, "", data).only(TOP))
 
 
+def _table_in(path: Path) -> Table:
+    read_named(path)  # raises if it has no end
+    return Table.load(path)
+
+
 def _spec(top: Fields) -> Spec:
     """The spec that these tables say."""
     if top.one_of("slots", "log") is None:
@@ -169,7 +174,7 @@ def _rows(top: Fields, hop: Fields) -> list[Row]:
     """The figures: [[profile]]; or a file beside the spec, as `shoal profile` writes it."""
     if isinstance(top.data.get("profile"), str):
         path = top.file.parent / top.text("profile")
-        return list(top.made("profile", lambda: Table.load(path)).rows)
+        return list(top.made("profile", lambda: _table_in(path)).rows)
     return [row_of(row, hop) for row in top.tables("profile")]
 
 

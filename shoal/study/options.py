@@ -13,7 +13,7 @@ from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import shown
 from shoal.core.visits import ValidateEvery
-from shoal.engine.files import whole
+from shoal.engine.files import read_named, whole
 from shoal.engine.process import cpus_here
 from shoal.pool.member import whole_address
 from shoal.profile.given import Given, load
@@ -446,6 +446,7 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
         ValueError, OSError: the file is none, or cannot be read.
     """
     if isinstance(profile, (str, Path)):
+        read_named(whole(profile))  # raises if it has no end
         return load(whole(profile))
     if profile is not None and not hasattr(profile, "curve"):
         raise StudyError(

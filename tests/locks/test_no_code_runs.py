@@ -29,6 +29,7 @@ from shoal.simulate.read import read_log
 from shoal.simulate.spec import load_spec
 from shoal.study.folder import Folder
 from shoal.study.inbox import Inbox, answers
+from shoal.study.options import profile_of
 from shoal.study.watch.holder import is_held, process_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
@@ -316,6 +317,6 @@ def test_what_has_no_end_is_no_spec_profile_or_log(tmp_path: Path, trap: str) ->
         os.mkfifo(file)
     else:
         file.symlink_to("/dev/zero")
-    for read_it in (load_spec, load_profile, read_log):
+    for read_it in (load_spec, profile_of, read_log):
         with pytest.raises(OSError, match="must be a plain file"):
             read_it(file)
