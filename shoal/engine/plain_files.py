@@ -284,6 +284,11 @@ def _is_alone(found: os.stat_result) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
+# The links that wandb makes in the folder of each run to a log in the user's cache, for people: it
+# opens none of them.
+_FOR_PEOPLE = ("logs", "debug-core.log")
+
+
 def check_plain_below(folder: Path, root: Path | None = None) -> None:
     """See that somebody else's code may use the folder: nothing in it leads out of it or waits.
 
@@ -300,6 +305,8 @@ def check_plain_below(folder: Path, root: Path | None = None) -> None:
             path = Path(place, name)
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
+                if path.parts[-2:] == _FOR_PEOPLE:
+                    continue
                 if path.resolve().is_relative_to(folder.resolve()):
                     continue  # as wandb makes them
             elif stat.S_ISDIR(found.st_mode) or (

@@ -21,7 +21,6 @@ from shoal import reporting
 from shoal.core.install import install
 from shoal.pool.folder import PoolFolder, summary, summary_lines
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
-from shoal.study.parts.backends import data_read_at
 from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
     check_lines,
@@ -165,6 +164,7 @@ def plan(
     file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any
 ) -> None:
     """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
+    from shoal.study.parts.backends import data_read_at
     from shoal.tools.forecast import forecast, forecast_lines
 
     study = open_study(file, None, space, None, None, seed)
@@ -196,6 +196,7 @@ def profile(
     Raises:
         Exit: with 1 when every kind failed.
     """
+    from shoal.study.parts.backends import data_read_at
     from shoal.tools import profile as profiling
     from shoal.tools import profile_page as page
 
@@ -241,6 +242,7 @@ def check(
     Raises:
         Exit: with 1 when they differ.
     """
+    from shoal.study.parts.backends import data_read_at
     from shoal.tools.probe import checked
 
     with TemporaryDirectory() as folder:  # where nothing is written

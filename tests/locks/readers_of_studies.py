@@ -4,6 +4,7 @@ import io
 import tempfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -185,10 +186,8 @@ def _pool(folder: Path) -> None:
 
 
 def _logged(folder: Path) -> None:
-    class Study:
-        name = "x"
-
-    CsvFile().open(Study(), folder)
+    study = SimpleNamespace(name="x", folder=SimpleNamespace(path=folder))
+    CsvFile().open(study, folder)
 
 
 READERS = [

@@ -484,7 +484,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        commands.append(command[3:])
+        commands.append(command[4:])
         if "gone" in command:
             said = "warning: old\nerror: there is no trial gone\n"
             return subprocess.CompletedProcess(command, 2, "", said)
