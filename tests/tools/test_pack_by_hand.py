@@ -9,6 +9,7 @@ import torch
 
 import shoal
 from shoal.policy import Fifo
+from shoal.train.lane import blame
 from shoal.train.recipe.unit import TrialError
 from shoal.train.tools.verify import compare, differences
 
@@ -243,8 +244,10 @@ def test_fused(blobs: Any) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, shoal.DataError])
 def test_training_that_is_ended_early_leaves_the_models_as_before(
-    blobs: Any, error: type[BaseException]
+    blobs: Any, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Ctrl-C is the user's only where it has its usual handler, which other tests replace.
+    monkeypatch.setattr(blame, "_is_users", lambda: True)
     steps: list[int] = []
 
     class Ended(blobs):  # type: ignore[misc]
