@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.callbacks.logger import apart
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.engine.csv_cells import cells, text_of
 from shoal.engine.files import replaced
 from shoal.engine.own import make_folder

@@ -11,6 +11,8 @@ from shoal.engine.plain_files import check_plain_below
 
 Values = Mapping[str, float]
 METRIC = "metric."  # before a score's name that would be that of something else
+# Links that a logger's library makes in its folder, to the user's cache, and never opens.
+UNREAD = {"wandb": ("debug-core.log",)}
 
 
 class Sink(Protocol):
@@ -50,7 +52,7 @@ class Logger(Callback):
         if folder is None:
             folder = study.folder.path / self.name
             make_folder(study.folder.path)
-            check_plain_below(folder, study.folder.path)
+            check_plain_below(folder, study.folder.path, UNREAD.get(self.name, ()))
         self.sink.open(study, folder)
         self._logged = {}
         for trial in study.trials:

@@ -14,7 +14,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from shoal.callbacks.logger import last_epoch, step_of
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 
 
 class TensorBoard:

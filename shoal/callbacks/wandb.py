@@ -8,7 +8,7 @@ from typing import Any, Literal
 import wandb
 
 from shoal.callbacks.logger import apart
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.engine.own import make_folder, write_private
 from shoal.engine.plain_files import is_there, read_file
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from errno import EISDIR, ELOOP, ENOTDIR, ENXIO
 from pathlib import Path
@@ -280,17 +280,12 @@ def check_plain(path: Path, root: Path | None = None, most: int | None = None) -
         raise _too_large(path, found.st_size, most)
 
 
-def _is_alone(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-
-
-# The links that wandb makes in the folder of each run to a log in the user's cache, for people: it
-# opens none of them.
-_FOR_PEOPLE = ("logs", "debug-core.log")
-
-
-def check_plain_below(folder: Path, root: Path | None = None) -> None:
+def check_plain_below(
+    folder: Path, root: Path | None = None, unread: Collection[str] = ()
+) -> None:
     """See that somebody else's code may use the folder: nothing in it leads out of it or waits.
+
+    `unread`: names of links that this code makes and never opens.
 
     Raises:
         NotPlainFile: something else than folders, plain files and links within is there.
@@ -305,10 +300,8 @@ def check_plain_below(folder: Path, root: Path | None = None) -> None:
             path = Path(place, name)
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
-                if path.parts[-2:] == _FOR_PEOPLE:
+                if name in unread or path.resolve().is_relative_to(folder.resolve()):
                     continue
-                if path.resolve().is_relative_to(folder.resolve()):
-                    continue  # as wandb makes them
             elif stat.S_ISDIR(found.st_mode) or (
                 stat.S_ISREG(found.st_mode) and found.st_nlink == 1
             ):

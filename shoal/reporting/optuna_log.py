@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.core.cluster import epoch_size
 from shoal.core.event import Entry, Evaluated, Failed, Finished, Retired, Submitted
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.plain_files import remove_file

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.core.masked import masked
+from shoal.core.masking import masked
 from shoal.core.trial import Value
 from shoal.search.draws import SEED
 from shoal.search.space import (

@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal.core.event import Commanded, Entry, Event
 from shoal.core.fold import fold
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.plan import Gang
 from shoal.core.ports import Moment
 from shoal.core.state import State

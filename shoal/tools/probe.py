@@ -12,7 +12,7 @@ from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Measured, Opened
 from shoal.core.fold import fold
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.ports import Searcher
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId

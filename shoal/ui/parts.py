@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from shoal.core.masked import MASK
+from shoal.core.masking import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.reporting import sections, tables

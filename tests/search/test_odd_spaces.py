@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import shoal
 from shoal.search import describe, parse, rebuild
 from shoal.search.space import choice, grid, loguniform, randint, uniform
-from shoal.study.options import KINDS, Options
+from shoal.study.options import KINDS, OF_OPTIMIZE, Options
 
 
 class Color(enum.StrEnum):
@@ -217,30 +217,16 @@ def test_none_means_the_default(tmp_path: Path) -> None:
         seed=None,
         checkpoints=None,
     )
-    nothing: Any = dict.fromkeys(
-        (
-            "searcher",
-            "policy",
-            "num_samples",
-            "n_trials",
-            "max_epochs",
-            "max_concurrent",
-            "widths",
-            "priority",
-            "timeout",
-            "profile",
-            "optuna_log",
-            "callbacks",
-            "loggers",
-            "retry_failed",
-            *KINDS,
-            "workers",
-            "feeders",
-            "validate_every",
-            "stop_before",
-        )
+    others = (
+        "optuna_log",
+        "retry_failed",
+        "workers",
+        "feeders",
+        "validate_every",
+        "stop_before",
     )
-    study.optimize(**nothing, progress=False)
+    nothing: Any = dict.fromkeys((*OF_OPTIMIZE, *others, *KINDS))
+    study.optimize(**{**nothing, "progress": False})
     assert [trial.value for trial in study.trials] == [1, 2]
     study.resume(callbacks=None, progress=False)  # type: ignore[arg-type]
     for made in (

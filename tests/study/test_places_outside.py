@@ -1,11 +1,11 @@
 """Places outside of a study's folder count under the user's mark, or where the user names them."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stranger_kit import forge
 from typer.testing import CliRunner
 
 import shoal
@@ -14,18 +14,10 @@ from shoal.cli import app
 
 def forged(folder: Path, **head: Any) -> None:
     """The study's journal says this of its newest run, as whoever made the folder can have it."""
-    journal = folder / "journal.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    for line in lines:
-        line.pop("n", None)
-        line.pop("c", None)
-        if line.get("e") == "Opened":
-            options = head.pop("options", None)
-            line["d"]["head"].update(head)
-            line["d"]["head"]["options"].update(options or {})
-    journal.write_text(
-        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    )
+    for name, value in head.pop("options", {}).items():
+        forge(folder, ("head", "options", name), value)
+    for name, value in head.items():
+        forge(folder, ("head", name), value)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite, log10
 from typing import Any
 
-from shoal.core.masked import masked_config, without_passwords
+from shoal.core.masking import masked_config, without_passwords
 from shoal.core.trial import Seconds
 
 DASH = "–"

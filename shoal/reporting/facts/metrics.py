@@ -7,7 +7,7 @@ from typing import Any
 from shoal.core.cluster import RECIPE, SlotId
 from shoal.core.event import Joined
 from shoal.core.fold import fold
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, TrialId, Value

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
 from shoal.reporting.facts.tally import Point, RunTally, Tally, TrialTally

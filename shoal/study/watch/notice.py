@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from shoal.core.cluster import RECIPE
 from shoal.core.event import Entry, Evaluated, Fell, Finished, Submitted
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.train.recipe.several.recipes import Aim

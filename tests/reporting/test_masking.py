@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.callbacks.named import loggers_of
 from shoal.cli import app
-from shoal.core.masked import masked_config
+from shoal.core.masking import masked_config
 from shoal.reporting.facts.format import config as config_text
 from shoal.reporting.facts.format import printable
 
