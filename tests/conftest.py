@@ -5,6 +5,7 @@ milliseconds.
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import zlib
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.engine.process import STOPPING
 
 BEGAN = monotonic()
 
@@ -59,6 +61,14 @@ def nothing_is_watched() -> Iterator[None]:
     yield
     overdue = sys.modules.get("shoal.train.overdue")
     assert overdue is None or not overdue._watches
+
+
+@pytest.fixture(autouse=True)
+def signals_do_what_they_did() -> Iterator[None]:
+    """A run gives the handlers back, and Ray's are not left in their place."""
+    before = {each: signal.getsignal(each) for each in STOPPING}
+    yield
+    assert {each: signal.getsignal(each) for each in STOPPING} == before
 
 
 class Blobs(shoal.Recipe):

@@ -4,11 +4,13 @@ import getpass
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isnan
 from pathlib import Path
@@ -95,6 +97,21 @@ ONE_CPU = Share(1.0, 0.0)
 # -- starting and ending ------------------------------------------------------------------------
 
 
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """SIGTERM does what it did: Ray's handler would end the process with exit code 15."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ray leaves it alone, too
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None:  # one that was not set from Python cannot be set again
+            signal.signal(signal.SIGTERM, before)
+
+
+@_own_handler()
 def join(
     address: str | None,
     slots: int | None,

@@ -1,6 +1,7 @@
 """Where shards go, and how recipes travel."""
 
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -214,3 +215,17 @@ def test_who_cannot_leave_a_cluster_joins_no_other() -> None:
 def test_other_forms_of_an_address_are_left_to_ray() -> None:
     for address in ("auto", "local"):
         check_reached(address, patience=0.0)
+
+
+def test_sigterm_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's handler would end the process with exit code 15, whatever a command says."""
+
+    def init(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(signal.SIGTERM))
+
+    monkeypatch.setattr(ray_cluster, "check_reached", lambda _: None)
+    monkeypatch.setattr(ray_cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
+    before = signal.getsignal(signal.SIGTERM)
+    ray_cluster.join("ray://127.0.0.1:1", None, 1, 0.1)
+    assert signal.getsignal(signal.SIGTERM) == before
