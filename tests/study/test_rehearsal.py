@@ -1,10 +1,13 @@
 """Before a study begins one batch is tried: that finds mistakes, and leaves nothing."""
 
+import itertools
 import os
 import random
-from collections.abc import Mapping
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -63,7 +66,8 @@ class Noting(shoal.Recipe):
         return shoal.Data.arrays(x, shards=2, validation=0.25)
 
     def augment(self, samples: Any, rng: np.random.Generator) -> Any:
-        return tuple(column + self.numbers.normal() for column in samples)
+        self.numbers.normal()
+        return samples
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         return nn.Linear(5, 1)
@@ -90,6 +94,7 @@ def test_it_changes_no_result_and_nothing_of_the_recipe(
     without = study_of(recipes[1], tmp_path / "b")
     without.optimize(policy="fifo", progress=False)
     assert len(recipes[0].calls) == len(recipes[1].calls) > 0
+    assert len({repr(each.numbers.bit_generator.state) for each in recipes}) == 1
     assert all(map(torch.equal, weights_of(with_it), weights_of(without)))
 
 
@@ -181,6 +186,118 @@ def test_large_batches_are_not_rehearsed(tmp_path: Path, blobs: Any) -> None:
     study = study_of(Large(fail=4), tmp_path, search_space={"width": 4, "lr": 0.1})
     with pytest.raises(shoal.StudyError, match="all of 1 trials failed"):
         study.optimize(num_samples=1, max_epochs=1, progress=False)
+
+
+# -- what a recipe holds -------------------------------------------------------------------------
+
+
+class Told:
+    """An object that counts."""
+
+    def __init__(self) -> None:
+        self._number = 0.0
+
+    def count(self) -> float:
+        self._number += 1
+        return self._number
+
+
+def _counted(held: dict[str, Any]) -> float:
+    held["steps"]["all"] += 1
+    return float(held["steps"]["all"])
+
+
+def _averaged(held: Any) -> float:
+    held += 1
+    return float(held.sum())
+
+
+def _appended(held: Any) -> float:
+    held.append(1.0)
+    return float(len(held))
+
+
+# what a recipe may hold from the beginning, and a number that a step takes from it and changes
+HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+    "list": (list, _appended),
+    "deque": (lambda: deque(maxlen=3), _appended),
+    "nested counts": (lambda: {"steps": Counter()}, _counted),
+    "array": (lambda: np.zeros(3), _averaged),
+    "tensor": (lambda: torch.zeros(3), _averaged),
+    "object": (Told, Told.count),
+    "generator": (lambda: np.random.default_rng(0), lambda held: float(held.random())),
+    "torch's generator": (
+        torch.Generator,
+        lambda held: float(torch.rand((), generator=held)),
+    ),
+    "iterator": (lambda: itertools.count(1), lambda held: float(next(held))),
+    "list of the class": (list, _appended),
+}
+
+
+@pytest.mark.parametrize("where", ["training_step", "validation_step"])
+@pytest.mark.parametrize("case", HELD)
+def test_what_a_recipe_holds_and_steps_change_is_refused(
+    tmp_path: Path, blobs: Any, case: str, where: str
+) -> None:
+    make, change = HELD[case]
+
+    class Holding(blobs):  # type: ignore[misc,valid-type]
+        unused: ClassVar[dict[str, int]] = {"a": 1}
+        held: Any = make() if "class" in case else None
+
+        def __init__(self) -> None:
+            super().__init__()
+            if "class" not in case:
+                self.held = make()
+            self.table = torch.arange(9.0)
+
+        def training_step(self, model: Any, batch: Any) -> Any:
+            factor = change(self.held) if where == "training_step" else 1.0
+            return super().training_step(model, batch) * (1 + factor)
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            given = super().validation_step(model, batch)
+            factor = change(self.held) if where == "validation_step" else 1.0
+            return {name: value * factor for name, value in given.items()}
+
+    told = r"changes what self\.held of Holding holds.*results differ.*model\.name = "
+    refused(study_of(Holding(), tmp_path), told)
+
+
+class Caching(Noting):
+    """Keeps what depends on its key alone, and empties what it gathers."""
+
+    scores: ClassVar[list[float]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: dict[int, torch.Tensor] = {}
+        self.frozen = nn.Linear(5, 5).requires_grad_(False).eval()
+
+    def augment(self, samples: Any, rng: np.random.Generator) -> Any:
+        return samples
+
+    def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        size = len(batch[0])
+        mask = self.masks.setdefault(size, torch.ones(size, 1))
+        return model(self.frozen(batch[0]) * mask).square().mean()
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        self.scores.append(1.0)
+        return super().validation_step(model, batch)
+
+    def validation_epoch(self, outputs: Any) -> Any:
+        self.scores.clear()
+        return {"loss": outputs["loss"].mean()}
+
+
+def test_a_recipe_may_keep_what_changes_no_result(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        study_of(Caching(), tmp_path / "a").optimize(max_epochs=1, progress=False)
+    with pytest.warns(UserWarning, match=r"self\.calls and self\.numbers of Noting"):
+        study_of(Noting(), tmp_path / "b").optimize(max_epochs=1, progress=False)
 
 
 # -- data of every kind --------------------------------------------------------------------------

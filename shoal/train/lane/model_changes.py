@@ -203,7 +203,7 @@ class _Attributes:
         self._skip = skip
         # whether an adapter keeps the plain ones, but for the training flag
         self._kept = kept
-        self._digest = partial(_digest, own=own)
+        self._digest = partial(digest, own=own)
         kind: Any = type(of)
         self._theirs = _names_of_libraries(kind)
         now = vars(of)
@@ -338,14 +338,15 @@ class _Attributes:
         return isinstance(value, np.generic) and value.dtype.kind in "biuf"
 
 
-def _digest(  # noqa: PLR0911, PLR0912 - one for each kind
-    value: Any, own: _Tensors, depth: int = 0, whole: bool = False
+def digest(  # noqa: PLR0911, PLR0912 - one for each kind
+    value: Any, own: _Tensors | None = None, depth: int = 0, whole: bool = False
 ) -> Any:
     """Equal as long as the object is the same, as far as it can be looked into.
 
-    `whole`: also into the memory of tensors that are not the model's own.
+    `own`: the model's, if there is one; its modules and tensors are looked at elsewhere. `whole`:
+    also into the memory of other tensors.
     """
-    deeper = partial(_digest, own=own, depth=depth + 1, whole=whole)
+    deeper = partial(digest, own=own, depth=depth + 1, whole=whole)
     if type(value) in PLAIN or isinstance(value, (bytes, complex)):
         return value
     if isinstance(value, Iterator) and not isinstance(value, IOBase):
@@ -355,7 +356,7 @@ def _digest(  # noqa: PLR0911, PLR0912 - one for each kind
     if depth > DEEP or isinstance(value, (Optimizer, *FIXED)):
         return id(value)
     if isinstance(value, nn.Module):
-        if value in own.modules:
+        if own is not None and value in own.modules:
             return id(value)
         tensors = [*value.parameters(), *value.buffers()]
         return id(value), tuple(map(deeper, tensors))
@@ -363,7 +364,7 @@ def _digest(  # noqa: PLR0911, PLR0912 - one for each kind
     if state is not None:
         return state
     if isinstance(value, Tensor):
-        if value in own:
+        if own is not None and value in own:
             return id(value)
         return id(value), _sum_of(value) if whole else private.writes(value)
     if isinstance(value, (np.ndarray, np.generic)):
@@ -381,9 +382,9 @@ def _digest(  # noqa: PLR0911, PLR0912 - one for each kind
         cells = [_content(cell) for cell in value.__closure__ or ()]
         values = (*(value.__defaults__ or ()), *cells)
         return value.__code__, tuple(map(deeper, values))
-    if not _is_users(type(value)):
+    if not is_users(type(value)):
         return id(value)
-    return type(value), deeper(_parts_of(value))
+    return type(value), deeper(parts_of(value))
 
 
 def _sum_of(tensor: Tensor) -> int:
@@ -393,7 +394,7 @@ def _sum_of(tensor: Tensor) -> int:
     return zlib.crc32(np.ascontiguousarray(tree.view_of(tensor)).tobytes())
 
 
-def _parts_of(value: Any) -> dict[str, Any]:
+def parts_of(value: Any) -> dict[str, Any]:
     """The attributes of an object of a user's class, also those in slots."""
     parts: dict[str, Any] = {}
     for kind in type(value).__mro__:
@@ -412,7 +413,7 @@ def _names_of_libraries(kind: type) -> frozenset[str]:
     """Private names that the libraries' classes of an object use: what is there is their affair."""
     found: set[str] = set()
     for base in kind.__mro__:
-        if not _is_users(base):
+        if not is_users(base):
             for member in vars(base).values():
                 found |= _names_in(member)
     return frozenset(name for name in found if name.startswith("_"))
@@ -438,7 +439,7 @@ def _names_in(member: Any) -> set[str]:
 FIXED = (ModuleType, BuiltinFunctionType, type, torch.dtype, torch.device)
 
 
-def _is_users(kind: type) -> bool:
+def is_users(kind: type) -> bool:
     """Whether a user wrote the class: objects of libraries note things that change nothing."""
     if kind is SimpleNamespace or kind.__module__ == "queue":
         return True
@@ -659,7 +660,7 @@ def _functions(scheduler: Any, own: _Tensors) -> list[Any]:
             elif callable(each) and name != "step" and not name.startswith("_"):
                 # torch keeps the attributes of objects that are called, not what functions hold
                 looked = isinstance(each, (FunctionType, MethodType))
-                found.append(_digest(each, own) if looked else id(each))
+                found.append(digest(each, own) if looked else id(each))
     return found
 
 

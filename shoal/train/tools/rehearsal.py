@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
+import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
-from copy import copy, deepcopy
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
@@ -21,6 +20,7 @@ from shoal.train.data.columns import Columns
 from shoal.train.data.data import Data
 from shoal.train.data.items.collate import tensors_in
 from shoal.train.data.parts import Index
+from shoal.train.lane import tree
 from shoal.train.lane.blame import no_room, rest_remedy
 from shoal.train.lane.gathered import NotANumberError
 from shoal.train.lane.lane import TrainingLane
@@ -42,20 +42,20 @@ from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.keys import check_attributes
+from shoal.train.tools.own_state import Held, own_copy
 from shoal.train.tools.reads import NotInSpaceError, Watched
 from shoal.train.tools.said import said
 from shoal.train.tools.tried import lacking
+from shoal.train.tools.verify import differences
 
 LARGE = 20_000_000  # parameters of a model that is not worth a rehearsal
 MOST_BYTES = 2**24  # of a batch that is rehearsed
 SMALL = 32  # samples of a batch whose size is to be found out
 SEARCHED = 2**26  # bytes of a shard that is searched for telling samples
-CONTAINERS = (dict, list, set)  # attributes of a recipe that its code may change
-GENERATORS = (
-    np.random.Generator,
-    np.random.RandomState,
-    random.Random,
-    torch.Generator,
+
+OWN_STATE = (
+    "keep what belongs to a trial on its model (model.name = …: a number, a tensor, a list), and "
+    "make what all trials share in __init__ or data()"
 )
 
 
@@ -90,23 +90,55 @@ def rehearse(
         config = with_size(config, SMALL)
     delay_compiler()
     place = torch.device(device)
-    rehearsal = _Rehearsal(_own_copy(recipe), data, config, seed, place)
-    rehearsal.trains_rest = not opened
-    rehearsal.run(metric, mode)
+
+    def made(own: Recipe) -> _Rehearsal:
+        return _Rehearsal(own, data, config, seed, place, metric, mode, not opened)
+
+    _train_twice(made, recipe)
 
 
-def _own_copy(recipe: Recipe) -> Recipe:
-    """The recipe with containers and generators of its own.
+def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
+    """Rehearse; where steps change what the recipe holds, again with what they left there.
 
-    A pickled copy would not do: to load it would change the classes of this process.
+    Raises:
+        Mistake: see `rehearse`; or what they left there changes what a trial learns.
     """
-    made = copy(recipe)
-    for name, value in vars(recipe).items():
-        if isinstance(value, CONTAINERS):
-            vars(made)[name] = copy(value)
-        elif isinstance(value, GENERATORS):
-            vars(made)[name] = deepcopy(value)
-    return made
+    used, fresh = own_copy(recipe), own_copy(recipe)
+    if isinstance(recipe, Adapted):  # each trial has a module of its own
+        made(used).run()
+        return
+    held = Held(used)
+    first = made(used).run()
+    names = held.changed()
+    if not names or first is None:
+        return
+    left = own_copy(used)
+    again = made(used).run()
+    differs = any(differences(first, again))
+    if differs and not any(differences(first, made(fresh).run())):
+        guilty = []
+        for name in names:
+            alone = own_copy(recipe)
+            vars(alone)[name] = getattr(left, name)
+            if any(differences(first, made(alone).run())):
+                guilty.append(name)
+        raise Mistake(
+            f"{_changing(recipe, guilty or names)}, and results differ by it; {OWN_STATE}"
+        )
+    more = [name for name in held.changed() if differs or name not in held.unknown]
+    if more:  # a cache is full by now
+        warnings.warn(
+            f"{_changing(recipe, more)}: results must not depend on it; where they do, {OWN_STATE}",
+            stacklevel=2,
+        )
+
+
+def _changing(recipe: Recipe, names: Iterable[str]) -> str:
+    return (
+        f"training changes what {' and '.join(f'self.{name}' for name in names)} of "
+        f"{type(recipe).__name__} holds. All trials share it, so that a trial finds there what its "
+        "neighbours left, and after a move or a new start nothing"
+    )
 
 
 class _Rehearsal:
@@ -119,6 +151,9 @@ class _Rehearsal:
         config: Mapping[str, Any],
         seed: int,
         device: torch.device,
+        metric: str | None,
+        mode: str | None,
+        trains_rest: bool,
     ) -> None:
         self._recipe = recipe
         self._data = data
@@ -126,19 +161,22 @@ class _Rehearsal:
         self._seed = seed
         self._device = device
         self._chunk: Columns | None = None  # that a step got last
-        self.trains_rest = True  # whether the size of batches is known
+        self._metric = metric
+        self._mode = mode
+        self._trains_rest = trains_rest  # whether the size of batches is known
 
-    def run(self, metric: str | None, mode: str | None) -> None:
+    def run(self) -> dict[str, Any] | None:
         """Train, validate, and look at what came out.
 
-        That memory ran out is no mistake: the trial will say so.
+        Returns weights, values and scores; None where no step was taken. That memory ran out is no
+        mistake: the trial will say so.
 
         Raises:
             Mistake: see `rehearse`.
         """
         try:
             with Rng(seed_of(self._config, self._seed), self._device):
-                self._run(metric, mode)
+                return self._run()
         except Mistake:
             raise
         except NotInSpaceError as error:
@@ -146,8 +184,9 @@ class _Rehearsal:
         except RAISED as error:
             if not no_room(error):
                 raise Mistake(said(error, self._described())) from error
+        return None
 
-    def _run(self, metric: str | None, mode: str | None) -> None:
+    def _run(self) -> dict[str, Any] | None:
         key = data_key(self._recipe, self._config)
         data = self._data
         if data.arrangement.folds is not None:
@@ -160,9 +199,9 @@ class _Rehearsal:
             device=self._device,
             epoch=float(self._data.samples),
         )
-        lane.optimizing.check_metric(metric, mode)
+        lane.optimizing.check_metric(self._metric, self._mode)
         if few is None or hasattr(lane.model, "_orig_mod"):  # to compile takes long
-            return
+            return None
         stream = Stream(
             seen_by(self._recipe, key),
             few,
@@ -173,14 +212,17 @@ class _Rehearsal:
         trained = self._trained(lane, stream, few.shards[0])
         self._check_trained(lane, trained.get("loss", 0.0))
         self._train_rest(lane, data)
+        scores = None
         if validates(self._recipe, few):
-            scores = self._scored(lane, stream, data, metric)
+            scores = self._scored(lane, stream, data)
             if scores is not None and not lane.hooks.scores_by_epoch:
-                _check_metric(metric, {*scores, *named_apart(trained, scores)})
+                _check_metric(self._metric, {*scores, *named_apart(trained, scores)})
         try:
             check_attributes(self._recipe, self._config, lane.model, stepped=True)
         except ValueError as error:
             raise Mistake(str(error)) from error
+        weights = tree.to_numpy(lane.model.state_dict())
+        return {"weights": weights, "trained": trained, "scores": scores or {}}
 
     # -- the samples -------------------------------------------------------------------------------
 
@@ -226,7 +268,7 @@ class _Rehearsal:
         """
         size = lane.settings.batch_size
         rests = [(n % size, n) for n in data.sizes.values() if n % size and n > size]
-        if not rests or not self.trains_rest or lane.settings.drop_last:
+        if not rests or not self._trains_rest or lane.settings.drop_last:
             return
         rest, shard = min(rests)
         if self._chunk is None or cols.rows(self._chunk) <= rest:
@@ -265,7 +307,7 @@ class _Rehearsal:
             )
 
     def _scored(
-        self, lane: TrainingLane, stream: Stream, data: Data, metric: str | None
+        self, lane: TrainingLane, stream: Stream, data: Data
     ) -> dict[str, float] | None:
         """The scores of the validation batch; None where so few samples may have none."""
         with scoring(lane) as scores:
@@ -280,7 +322,7 @@ class _Rehearsal:
             try:
                 found = scores.scores()
                 with lane.rng:
-                    return {**found, **lane.end_epoch(found.get(metric or ""))}
+                    return {**found, **lane.end_epoch(found.get(self._metric or ""))}
             except (NotOfferedError, NotANumberError):
                 raise
             except RAISED:
