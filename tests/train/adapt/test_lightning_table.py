@@ -342,6 +342,14 @@ class Sums(Net):
         return loss
 
 
+class Weighs(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("right", 1.0, on_epoch=True, batch_size=len(batch[0]))
+        self.log("tokens", 1.0, on_step=False, on_epoch=True, batch_size=3)
+        return loss
+
+
 class ClipsTwice(Clips):
     pass
 
@@ -356,6 +364,7 @@ class ClipsTwice(Clips):
             {},
             r"self.log\('right', reduce_fx='sum'\) in a training step.*on_train_epoch_end",
         ),
+        (Weighs, {}, r"self.log\('tokens', batch_size=3\) in a training step on 32"),
         (Rising, {}, r"ReduceLROnPlateau\(mode='max'\) follows .*'val_loss'.*'min'"),
         (
             ClipsTwice,

@@ -67,12 +67,15 @@ class StepLog:
     def __init__(self) -> None:
         self.values = Means()
         self._metrics: dict[str, Any] = {}
+        self.samples: int | None = None  # of the step's batch, once it is there
 
-    def add(self, name: str, value: Any, how: str) -> None:
+    def add(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
         """Log a value, or a metric that was updated in the step.
 
+        `batch_size`: its weight among the values of an epoch's steps.
+
         Raises:
-            ValueError: it is to be reduced otherwise than by a mean.
+            ValueError: it is to be reduced otherwise than by a mean over samples.
         """
         if is_metric(value):
             self._metrics[name] = value
@@ -81,6 +84,13 @@ class StepLog:
                 f"self.log({name!r}, reduce_fx={how!r}) in a training step: Shoal takes the mean "
                 "of what training steps log; collect it in an attribute, and log it in "
                 "on_train_epoch_end"
+            )
+        elif batch_size is not None and batch_size != self.samples:
+            raise ValueError(
+                f"self.log({name!r}, batch_size={batch_size}) in a training step on {self.samples} "
+                "samples: Shoal weighs what training steps log by the samples of their batches; "
+                "leave batch_size out, or collect value and weight in attributes, and log their "
+                "mean in on_train_epoch_end"
             )
         else:
             self.values.log(name, one_number(name, value))

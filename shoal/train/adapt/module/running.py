@@ -69,6 +69,7 @@ def train(
         )
     with seat.in_training(is_fused(module)) as log:
         batch = moved(module, batch, terms, scored=False)
+        log.samples = samples_in(batch)
         number = seat.batch_number()
         if call(module, "on_train_batch_start", batch, number) == -1:
             raise ValueError(

@@ -175,7 +175,7 @@ class ModuleSeat:
         """Keep what the module logs, wherever it does."""
         how = reduction(name, reduce_fx)
         if self.step_log is not None:
-            self.step_log.add(name, value, how)
+            self.step_log.add(name, value, how, batch_size)
         elif self._returned is not None:
             if on_epoch is not False:
                 self._log_in_validation(name, value, how, batch_size)
