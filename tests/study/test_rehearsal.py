@@ -217,6 +217,15 @@ def _appended(held: Any) -> float:
     return float(len(held))
 
 
+def _scaled(held: Any) -> float:
+    parameter = nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    scale = float(held.scale(torch.ones(1)))
+    held.step(torch.optim.SGD([parameter], lr=0.1))
+    held.update()
+    return scale
+
+
 # what a recipe may hold from the beginning, and a number that a step takes from it and changes
 HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
     "list": (list, _appended),
@@ -232,6 +241,10 @@ HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
     ),
     "iterator": (lambda: itertools.count(1), lambda held: float(next(held))),
     "list of the class": (list, _appended),
+    "scaler": (
+        lambda: torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=2),
+        _scaled,
+    ),
 }
 
 

@@ -1,9 +1,9 @@
 """What training changes of a model and its optimizers that no `state_dict()` holds.
 
 Kept with the trial's state: `requires_grad`, training flags, plain attributes (numbers, texts,
-tensors, arrays, lists, tuples, dicts) of modules, parameters and optimizers, private or not, and
-buffers that are not persistent. Whatever else changes
-is refused (`ChangeError`): a trial that is resumed, or moved to another slot, would go on without.
+tensors, arrays, lists, tuples, dicts) of modules, parameters and optimizers, private or not,
+attributes of a library's class with a `state_dict()` (a `GradScaler`), and buffers that are not
+persistent. Whatever else changes is refused (`ChangeError`): a trial that is resumed, or moved to another slot, would go on without.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from io import IOBase
 from operator import is_
@@ -44,6 +44,8 @@ KIND = "kind"
 DEEP = 5  # levels of an object that are looked at
 # attributes of every optimizer, which torch keeps or Shoal looks at by themselves
 OF_OPTIMIZERS = frozenset({"state", "param_groups", "step", *private.OF_STEPS})
+# what configure_optimizers returns
+STEPPED = (Optimizer, LRScheduler)
 # the attribute of modules whose attributes an adapter keeps: see `adapt.module.kept`
 SEAT = "shoal_seat"
 BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
@@ -71,7 +73,9 @@ class ModelChanges:
         holder: Holder,
     ) -> None:
         self._holder = holder
-        own = _Tensors(model)
+        own = _Tensors(
+            model, _with_inner([*optimizers, *(s.scheduler for s in schedules)])
+        )
         self._modules: list[_Module] = []
         # what is in a shard recipe's model is its own affair, and so is its state
         own_modules = () if isinstance(model, ShardModel) else model.named_modules()
@@ -167,10 +171,26 @@ class ModelChanges:
             optimizer.attributes.load(own, device)
 
 
-class _Tensors:
-    """The model's own modules, parameters and buffers, and the memory that these lie in."""
+def _with_inner(objects: Iterable[Any]) -> list[Any]:
+    """Optimizers and schedulers, with those that they hold."""
+    found: list[Any] = []
+    for each in objects:
+        found.append(each)
+        if isinstance(each, Optimizer | LRScheduler):
+            for value in vars(each).values():
+                inner = value if isinstance(value, list | tuple) else (value,)
+                found += [one for one in inner if isinstance(one, STEPPED)]
+    return found
 
-    def __init__(self, model: nn.Module) -> None:
+
+class _Tensors:
+    """The model's own modules, parameters and buffers, and the memory that these lie in.
+
+    `objects`: the trial's optimizers and schedulers, whose state is kept by themselves.
+    """
+
+    def __init__(self, model: nn.Module, objects: Sequence[Any] = ()) -> None:
+        self.objects = {id(each) for each in objects}
         tensors = [*model.parameters(), *model.buffers()]
         self.modules = set(model.modules())
         self._keep = tensors  # so that no id is used twice
@@ -211,12 +231,17 @@ class _Attributes:
         self._plain: dict[str, Any] = {}
         self._objects: dict[str, Any] = {}
         self._whole: dict[str, Any] = {}
+        # states at first of objects that tell them
+        self._stateful: dict[str, tuple[Any, Any]] = {}
         # attributes that can change while they stay the same object
         self._deep: list[str] = []
         for name, value in now.items():
             if name in skip:
                 continue
-            if self._is_plain(value):
+            if name not in self._theirs and self._keeps_state(value):
+                self._stateful[name] = value, copied(value.state_dict())
+                self._deep.append(name)
+            elif self._is_plain(value):
                 self._plain[name] = copied(value)
                 if not isinstance(value, PLAIN):
                     self._deep.append(name)
@@ -250,16 +275,20 @@ class _Attributes:
             if name not in self._theirs
             and name not in self._skip
             and not self._is_plain(value)
+            and value is not self._stateful.get(name, (None,))[0]
         }
         for name, value in objects.items():
             before = (self._whole if whole else self._objects).get(name, self)
             if before is self or self._digest(value, whole=whole) != before:
+                what = f"the attribute {name!r} of {self._what} (now a {type(value).__name__})"
+                if isinstance(value, STEPPED):
+                    raise ChangeError(what, "return it from configure_optimizers, too")
                 raise ChangeError(
-                    f"the attribute {name!r} of {self._what} (now a {type(value).__name__})",
+                    what,
                     "keep such things as numbers, texts, tensors, lists or dicts (of an iterator "
                     "how far it is); delete an object that no later step reads at the step's end",
                 )
-        for name in self._objects:
+        for name in (*self._objects, *self._stateful):
             if name not in objects and name not in vars(self._of):
                 raise ChangeError(
                     f"{self._what}: the attribute {name!r} is gone", BUILD
@@ -282,6 +311,13 @@ class _Attributes:
                 there.append(name)
         gone = [n for n in self._plain if n not in now and not self._is_kept(n)]
         saved: dict[str, Any] = {}
+        stateful = {
+            name: _encoded(held.state_dict())
+            for name, (held, first) in self._stateful.items()
+            if not same(held.state_dict(), first)
+        }
+        if stateful:
+            saved["stateful"] = stateful
         if changed:
             saved["attributes"] = changed
         if there:
@@ -306,6 +342,10 @@ class _Attributes:
             now[name] = self._renewed(name, _decoded(value, place))
         for name in saved.get("gone", ()):
             now.pop(name, None)
+        later = saved.get("stateful", {})
+        for name, (held, first) in self._stateful.items():
+            state = _decoded(later[name], device) if name in later else first
+            held.load_state_dict(copied(state))
 
     def _renewed(self, name: str, value: Any) -> Any:
         """The value; a tensor in its first one's memory, which an optimizer may step."""
@@ -321,6 +361,12 @@ class _Attributes:
     def _is_kept(self, name: str) -> bool:
         """Whether an adapter keeps this one."""
         return self._kept and name != "training"
+
+    def _keeps_state(self, value: Any) -> bool:
+        """Whether the value is an object whose own state can be part of a trial's."""
+        if isinstance(value, (nn.Module, *STEPPED)) or not is_stateful(value):
+            return False
+        return self._is_plain(value.state_dict())
 
     def _is_plain(self, value: Any) -> bool:
         """Whether the value can be part of a trial's state by itself."""
@@ -353,7 +399,9 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
         return (
             object()
         )  # nobody can see what was taken from it: as if something had been
-    if depth > DEEP or isinstance(value, (Optimizer, *FIXED)):
+    if depth > DEEP or isinstance(value, FIXED):
+        return id(value)
+    if own is not None and id(value) in own.objects:
         return id(value)
     if isinstance(value, nn.Module):
         if own is not None and value in own.modules:
@@ -382,6 +430,8 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
         cells = [_content(cell) for cell in value.__closure__ or ()]
         values = (*(value.__defaults__ or ()), *cells)
         return value.__code__, tuple(map(deeper, values))
+    if is_stateful(value):
+        return id(value), deeper(value.state_dict())
     if not is_users(type(value)):
         return id(value)
     return type(value), deeper(parts_of(value))
@@ -437,6 +487,13 @@ def _names_in(member: Any) -> set[str]:
 
 # what is looked at by its identity alone
 FIXED = (ModuleType, BuiltinFunctionType, type, torch.dtype, torch.device)
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether a library's object tells and takes its state, as torch's do."""
+    names = ("state_dict", "load_state_dict")
+    told = all(callable(getattr(type(value), name, None)) for name in names)
+    return told and not is_users(type(value))
 
 
 def is_users(kind: type) -> bool:

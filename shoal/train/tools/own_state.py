@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.train.lane.model_changes import FIXED, PLAIN, digest, is_users, parts_of
+from shoal.train.lane.model_changes import (
+    FIXED,
+    PLAIN,
+    STEPPED,
+    digest,
+    is_stateful,
+    is_users,
+    parts_of,
+)
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import RAISED
 
@@ -27,14 +35,15 @@ BYTES = 2**24  # of its arrays
 def own_copy(recipe: Recipe) -> Recipe:
     """The recipe with containers, arrays, generators and objects of its own, where these are small.
 
-    Modules, and tensors with a gradient, stay the same: who trains them is told by their identity.
+    Modules, optimizers, and tensors with a gradient stay the same: who trains them is told by their
+    identity.
     A pickled copy would not do: to load it would change the classes of this process.
     """
     made = copy(recipe)
     memo: dict[int, Any] = {id(recipe): made}
     for name, value in _looked_at(recipe):
         for part in _parts(value):
-            if isinstance(part, nn.Module) or (
+            if isinstance(part, (nn.Module, *STEPPED)) or (
                 isinstance(part, Tensor) and part.requires_grad
             ):
                 memo[id(part)] = part
@@ -90,7 +99,8 @@ def _changes(value: Any) -> bool:
         type(value), "popleft"
     ):
         return True
-    return is_users(type(value)) and not hasattr(type(value), "__get__")
+    told = is_users(type(value)) or is_stateful(value)
+    return told and not hasattr(type(value), "__get__")
 
 
 def _is_small(value: Any) -> bool:

@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.optim import swa_utils
 from torch.utils.data import DataLoader, TensorDataset
 from train_kit import blobs, drive, planned, station, trial
 
@@ -55,6 +56,9 @@ class Net(nn.Module):
         self.helper = SimpleNamespace(factor=1.0)
         self.recent = deque([1.0], maxlen=2)
         self.draws = np.random.default_rng(0)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+        average = swa_utils.get_ema_multi_avg_fn(0.9)
+        self.ema = swa_utils.AveragedModel(self.first, multi_avg_fn=average)
 
     def forward(self, x: Any) -> Any:
         x = self.drop(self.norm(self.first(x)))
@@ -118,6 +122,26 @@ KEPT: dict[str, Change] = {
         model, "temperature", 1 + setdefault(optimizer, "calls")
     ),
 }
+
+
+def _scaled(model: Any, _: Any) -> None:
+    """A step of torch's GradScaler, which doubles its scale after each second one."""
+    parameter = nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    model.scaler.scale(torch.ones(1))
+    model.scaler.step(torch.optim.SGD([parameter], lr=0.1))
+    model.scaler.update()
+    model.temperature = model.scaler.get_scale() / 16
+
+
+def _ema(model: Any, _: Any) -> None:
+    """A step of torch's average of a part of the model, which is a part of the model, too."""
+    model.ema.update_parameters(model.first)
+    model.scale = model.ema.module.weight.detach().mean(1)
+
+
+KEPT["GradScaler"] = _scaled
+KEPT["AveragedModel"] = _ema
 KEPT["number of a parameter"] = lambda model, _: setattr(
     model, "temperature", 1 + setdefault(model.first.weight, "age")
 )
@@ -184,6 +208,24 @@ HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "iterator": (lambda _: iter([1.0, 0.5]), next),
     "generator": (lambda _: (1.0 / n for n in range(1, 9)), next),
     "module in a list": (_copy_of_first, _follow),
+    "average in a list": (
+        lambda model: [swa_utils.AveragedModel(model.first)],
+        lambda held: held[0].update_parameters(nn.Linear(6, 8)),
+    ),
+    "scaler in a list": (
+        lambda _: [torch.amp.GradScaler("cpu", growth_interval=1)],
+        lambda held: _scaled(SimpleNamespace(scaler=held[0]), None),
+    ),
+    "optimizer": (
+        lambda model: torch.optim.SGD([model.last.weight], lr=0.1, momentum=0.9),
+        lambda held: held.param_groups[0].update(lr=0.2),
+    ),
+    "schedule": (
+        lambda model: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(
+            torch.optim.SGD([model.last.weight], lr=0.1), 5
+        ),
+        lambda held: held.step(),
+    ),
     "parameter in a list": (
         lambda model: [nn.Parameter(torch.ones(2))],
         lambda held: held[0].data.mul_(0.5),

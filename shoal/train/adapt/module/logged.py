@@ -67,7 +67,8 @@ class StepLog:
     def __init__(self) -> None:
         self.values = Means()
         self._metrics: dict[str, Any] = {}
-        self.samples: int | None = None  # of the step's batch, once it is there
+        # tells the samples of the step's batch, once that is there
+        self.samples: Callable[[], int] | None = None
 
     def add(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
         """Log a value, or a metric that was updated in the step.
@@ -79,21 +80,30 @@ class StepLog:
         """
         if is_metric(value):
             self._metrics[name] = value
-        elif how != "mean":
+            return
+        if how != "mean":
             raise ValueError(
                 f"self.log({name!r}, reduce_fx={how!r}) in a training step: Shoal takes the mean "
                 "of what training steps log; collect it in an attribute, and log it in "
                 "on_train_epoch_end"
             )
-        elif batch_size is not None and batch_size != self.samples:
+        if batch_size is not None:
+            self._check_weight(name, batch_size)
+        self.values.log(name, one_number(name, value))
+
+    def _check_weight(self, name: str, batch_size: int) -> None:
+        """Raise ValueError if a batch has not so many samples; of some batches nobody can tell."""
+        try:
+            samples = batch_size if self.samples is None else self.samples()
+        except (AttributeError, StopIteration, TypeError):
+            return
+        if samples != batch_size:
             raise ValueError(
-                f"self.log({name!r}, batch_size={batch_size}) in a training step on {self.samples} "
+                f"self.log({name!r}, batch_size={batch_size}) in a training step on {samples} "
                 "samples: Shoal weighs what training steps log by the samples of their batches; "
                 "leave batch_size out, or collect value and weight in attributes, and log their "
                 "mean in on_train_epoch_end"
             )
-        else:
-            self.values.log(name, one_number(name, value))
 
     def taken(self) -> dict[str, Any]:
         """All values; of a metric, that over the batches since it was last reset."""

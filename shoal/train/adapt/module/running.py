@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ def train(
         )
     with seat.in_training(is_fused(module)) as log:
         batch = moved(module, batch, terms, scored=False)
-        log.samples = samples_in(batch)
+        log.samples = partial(samples_in, batch)
         number = seat.batch_number()
         if call(module, "on_train_batch_start", batch, number) == -1:
             raise ValueError(
