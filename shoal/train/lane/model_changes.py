@@ -3,7 +3,8 @@
 Kept with the trial's state: `requires_grad`, training flags, plain attributes (numbers, texts,
 tensors, arrays, lists, tuples, dicts) of modules, parameters and optimizers, private or not,
 attributes of a library's class with a `state_dict()` (a `GradScaler`), and buffers that are not
-persistent. Whatever else changes is refused (`ChangeError`): a trial that is resumed, or moved to another slot, would go on without.
+persistent. Whatever else changes is refused (`ChangeError`): a trial that is resumed, or moved to
+another slot, would go on without.
 """
 
 from __future__ import annotations
