@@ -15,7 +15,7 @@ from shoal.tools.outcome import as_typed
 
 PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
 SOURCE = """
-import threading
+import os
 
 import numpy as np
 import torch
@@ -151,10 +151,10 @@ MISTAKES: Mapping[str, Mistake] = {
         "max_epochs = 1\n    numbers = (n for n in range(9))",
         "its attribute 'numbers' (generator) cannot be pickled",
     ),
-    "A lock on the recipe": Mistake(
+    "An open file on the recipe": Mistake(
         "max_epochs = 1",
-        "max_epochs = 1\n    guard = threading.Lock()",
-        "its attribute 'guard' (lock) cannot be pickled",
+        "max_epochs = 1\n    notes = open(os.devnull, 'w')",
+        "its attribute 'notes' (TextIOWrapper) cannot be pickled",
     ),
     "A tuple for a range": Mistake(
         "shoal.grid([0.1, 0.01])", "(0.01, 0.1)", "write shoal.uniform(low, high)"

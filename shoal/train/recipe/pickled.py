@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter
@@ -47,6 +48,10 @@ MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
 }
 # Variables of the environment by which a recipe's modules are another thing.
 ENVIRONMENT = ("KERAS_BACKEND",)
+# What guards the threads of one process: another process has a new one.
+PER_PROCESS: Mapping[type, Callable[[], Any]] = {
+    type(make()): make for make in (threading.Lock, threading.RLock, threading.local)
+}
 _found: list[str] = []  # folders that recipes of this process came from
 
 
@@ -125,6 +130,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = self._imported.get(id(obj))
         if obj is not None and name is not None and not _goes_by_value(name):
             return import_module, (name,)
+        if type(obj) in PER_PROCESS:
+            return PER_PROCESS[type(obj)], ()
         torch = sys.modules.get("torch")
         # No pickle of torch's knows what `torch.ops` holds.
         if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
@@ -144,8 +151,12 @@ def _goes_by_value(name: str) -> bool:
 
 
 def culprit(recipe: Any) -> str:
-    """Which attribute of a recipe cannot be pickled, in words."""
-    return _bad_attribute(recipe) or "something that its code refers to"
+    """What of a recipe cannot be pickled, in words."""
+    return (
+        _bad_attribute(recipe)
+        or _bad_global(recipe)
+        or "something that its code refers to"
+    )
 
 
 def _bad_attribute(recipe: Any) -> str:
@@ -157,11 +168,32 @@ def _bad_attribute(recipe: Any) -> str:
     for name, value in attributes.items():
         if isinstance(value, FunctionType) or name.startswith("__"):
             continue
-        try:
-            _pickled(value, (), aside=False)
-        except Exception:  # noqa: BLE001 - whatever it is, this is the attribute
+        if not _can_be_pickled(value):
             return f"its attribute {name!r} ({type(value).__name__})"
     return ""
+
+
+def _bad_global(recipe: Any) -> str:
+    """Which variable beside the code cannot be pickled, in words; empty: none found."""
+    own = {**vars(type(recipe)), **getattr(recipe, "__dict__", {})}
+    for function in own.values():
+        if not isinstance(function, FunctionType):
+            continue
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if not callable(value) and not _can_be_pickled(value):
+                return (
+                    f"{name} ({type(value).__name__}), which {function.__name__} uses,"
+                )
+    return ""
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        _pickled(value, (), aside=False)
+    except Exception:  # noqa: BLE001 - whatever its own reduction raises
+        return False
+    return True
 
 
 def import_from(folder: str | Path) -> None:

@@ -68,6 +68,24 @@ def train(config):
     "beside_zipped.py": "def value(): return 3.0",
 }
 IN_ZIP = ("zipped.py", "beside_zipped.py")
+# A script's code goes into the pickle, and a lock is of one process.
+SCRIPT = """
+import threading
+from shoal.train.recipe import pickled
+LOCK, AGAIN, HELD = threading.Lock(), threading.RLock(), threading.local()
+WORDS = open(__file__, "a")
+def train(config):
+    with LOCK, AGAIN:
+        return {"loss": 1.0, "held": HELD}
+def writes(config):
+    WORDS.write("word")
+if __name__ == "__main__":
+    with LOCK:
+        print(pickled.loads(pickled.dumps(train))({})["loss"])
+    class Calls:
+        call = writes
+    print(pickled.culprit(Calls()))
+"""
 CALL = """
 import sys
 from pathlib import Path
@@ -75,6 +93,18 @@ from shoal.train.recipe import pickled
 for file in sorted(Path(sys.argv[1]).glob("*.pkl")):
     print(file.stem, pickled.loads(file.read_bytes())({})["loss"])
 """
+
+
+def test_a_scripts_locks_are_new_ones_and_an_open_file_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60
+    )
+    loss, culprit = done.stdout.splitlines()
+    assert loss == "1.0"
+    assert culprit == "WORDS (TextIOWrapper), which writes uses,"
 
 
 def test_what_a_function_names_is_called_in_another_process(
