@@ -165,17 +165,33 @@ class TrialModel:
         Raises:
             ValueError: it is the state of another model.
         """
-        with self.rng:  # a recipe of one's own may build its model again
-            tree.load_model(self.model, state["model"])
+        self._load_weights(state)
         self.optimizing.load(state)
         self.rng.load(state["rng"])
         self.visits = tuple(Visit(*visit) for visit in state["visits"])
         self.passed = float(sum(visit.samples for visit in self.visits))
         self.steps = state.get("steps")
         self.noted.load(state)
+        self.hooks.carried.load(state, tree.to_torch, self.device)
+        self._load_changes(state)
+
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Make the model alone what it was in that state.
+
+        Raises:
+            ValueError: it is the state of another model.
+        """
+        self._load_weights(state)
+        self._load_changes(state)
+
+    def _load_weights(self, state: Mapping[str, Any]) -> None:
+        with self.rng:  # a recipe of one's own may build its model again
+            tree.load_model(self.model, state["model"])
+
+    def _load_changes(self, state: Mapping[str, Any]) -> None:
+        """What training changed beside weights and buffers."""
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
-        self.hooks.carried.load(state, tree.to_torch, self.device)
         self.changes.load(state, self.device)
 
     @property

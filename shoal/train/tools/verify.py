@@ -17,7 +17,6 @@ from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import with_size
 from shoal.train.lane.optimizers import numbers_of_state
-from shoal.train.lane.tree import load_model
 from shoal.train.recipe.adapted import Adapted
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.seat import Orders, Seat
@@ -506,8 +505,7 @@ def model_from(
     if state.get("found") is not None:
         config = with_size(config, state["found"])
     lane = _new_lane(recipe, config, seed, device, epoch=1.0)
-    with lane.rng:
-        load_model(lane.model, state["model"])
+    lane.load_model(state)
     if isinstance(lane.model, ShardModel):
         return lane.model.state
     model = lane.model.eval()

@@ -26,9 +26,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_kit import blobs, drive, planned, station, trial
 
 import shoal
+from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import TrialError, Unit
-from shoal.train.tools.verify import compare
+from shoal.train.tools.verify import compare, model_from
 
 DATA = blobs(shards=1)
 ROWS = DATA.read(DATA.shards[0])
@@ -385,6 +386,23 @@ def trained(recipe: Recipe, hops: bool, **config: Any) -> Any:
     return state
 
 
+def assert_model_from(recipe: Recipe, config: dict[str, Any], state: Any) -> None:
+    """The model that users get of the state computes what the trial's own does."""
+    lane = TrainingLane(
+        recipe, config, seed=0, device=torch.device("cpu"), epoch=len(ROWS[0])
+    )
+    lane.load(state)
+    mine = lane.model.eval()
+    users = model_from(recipe, config, 0, state)
+    x = torch.from_numpy(ROWS[0])
+    with torch.no_grad():
+        assert torch.equal(
+            getattr(users, "net", users)(x), getattr(mine, "net", mine)(x)
+        )
+    flags = [[p.requires_grad for p in each.parameters()] for each in (users, mine)]
+    assert flags[0] == flags[1]
+
+
 @pytest.mark.parametrize("form", [Changing, lightning])
 @pytest.mark.parametrize("case", KEPT)
 def test_what_can_be_kept_travels_with_the_trial(case: str, form: Any) -> None:
@@ -393,6 +411,7 @@ def test_what_can_be_kept_travels_with_the_trial(case: str, form: Any) -> None:
     assert compare(*ends).equal
     plain = trained(form(lambda *_: None), False, **config)
     assert not compare(ends[0], plain).equal, "the change matters"
+    assert_model_from(form(KEPT[case]), config, ends[0])
 
 
 @pytest.mark.parametrize("form", [Changing, lightning])
