@@ -600,10 +600,13 @@ def test_plan_of_wide_trials_says_what_it_guesses(tmp_path: Path) -> None:
             "'second'; it takes seconds",
         ),
         (["stop", "nowhere", "t000"], "there is no study"),
+        (["run", DIGITS, "--storage", "s3://bucket/runs"], "storage must be a folder"),
     ],
 )
 def test_errors_are_one_line(tmp_path: Path, args: list[str], says: str) -> None:
-    where = ["--storage", str(tmp_path / "s")] if args[0] == "run" else []
+    where = ["--storage", str(tmp_path / "s")]
+    if args[0] != "run" or "--storage" in args:
+        where = []
     out = shoal(*args, *where, code=2)
     listed = 2 if says == "unknown policy" else 0  # lines with the policies' names
     assert says in out and "Traceback" not in out

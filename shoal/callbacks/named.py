@@ -9,7 +9,7 @@ from shoal.callbacks.callback import Callback
 from shoal.callbacks.csv_file import CsvFile
 from shoal.callbacks.logger import Logger, Sink
 from shoal.core.install import install
-from shoal.engine.files import whole
+from shoal.engine.files import is_remote, whole
 
 # The module of each logger's library, and what to install for it.
 NEEDS = {
@@ -73,6 +73,8 @@ def _check_there(name: str) -> None:
 def _folder(place: str) -> Path | None:
     if not place:
         return None
+    if is_remote(place):
+        raise ValueError(f"a logger writes to a folder on this machine; got {place!r}")
     return whole(place)
 
 

@@ -1,10 +1,11 @@
 """Files that are written whole or not at all."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from shoal.engine.plain_files import (
     SMALL_FILE,
@@ -17,6 +18,7 @@ from shoal.engine.plain_files import (
     sync_folder,
 )
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a drive has one letter
 PARTIAL = ".part"  # ends the name of a file that is not whole yet
 
 
@@ -49,7 +51,9 @@ def current_folder() -> str:
 
 def is_remote(place: str | os.PathLike[str]) -> bool:
     """Whether fsspec must reach it. What names no scheme is a path here, also with `::` in it."""
-    return "://" in os.fspath(place)
+    # A Path of "s3://bucket/runs", as a command's arguments are, has one of the two slashes.
+    made_a_path = isinstance(place, PurePath) and _SCHEME.match(str(place))
+    return "://" in os.fspath(place) or bool(made_a_path)
 
 
 @contextmanager

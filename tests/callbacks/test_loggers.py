@@ -353,6 +353,10 @@ def test_scores_of_any_name_are_in_tensorboard(tmp_path: Path) -> None:
     ("logger", "says"),
     [
         ("tensorbord", "no logger is named 'tensorbord': there are csv, tensorboard"),
+        (
+            "csv:s3://bucket/a",
+            "a logger writes to a folder on this machine; got 's3://",
+        ),
         ("mlflow", "the logger 'mlflow' needs mlflow: pip install 'shoal[mlflow]'"),
     ],
 )

@@ -175,10 +175,7 @@ def _bad_attribute(recipe: Any) -> str:
 
 def _bad_global(recipe: Any) -> str:
     """Which variable beside the code cannot be pickled, in words; empty: none found."""
-    own = {**vars(type(recipe)), **getattr(recipe, "__dict__", {})}
-    for function in own.values():
-        if not isinstance(function, FunctionType):
-            continue
+    for function in _functions_of(recipe):
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
             if not callable(value) and not _can_be_pickled(value):
@@ -259,6 +256,14 @@ def _prepare_to_import(
 
 def _second(_: Any, thing: Any) -> Any:
     return thing
+
+
+def _functions_of(thing: Any) -> Iterable[FunctionType]:
+    """The functions of its class and those that it holds; itself, if it is one."""
+    held = [thing, *getattr(thing, "__dict__", {}).values()]
+    for kind in type(thing).__mro__:
+        held += vars(kind).values()
+    return [each for each in held if isinstance(each, FunctionType)]
 
 
 def _is_pickled(module: ModuleType) -> bool:
