@@ -313,6 +313,31 @@ def test_a_recipe_may_keep_what_changes_no_result(tmp_path: Path) -> None:
         study_of(Noting(), tmp_path / "b").optimize(max_epochs=1, progress=False)
 
 
+def test_weights_that_validation_changes_are_refused(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Decaying(blobs):  # type: ignore[misc,valid-type]
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(0.9)
+            return super().validation_step(model, batch)
+
+    class Swapping(Decaying):
+        """Scores an average, and puts the weights back."""
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            kept = [parameter.clone() for parameter in model.parameters()]
+            scores = super().validation_step(model, batch)
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), kept, strict=True):
+                    parameter.copy_(value)
+            return scores
+
+    refused(study_of(Decaying(), tmp_path / "a"), "validation changes the weights")
+    study_of(Swapping(), tmp_path / "b").optimize(max_epochs=1, progress=False)
+
+
 # -- data of every kind --------------------------------------------------------------------------
 
 

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache, partial
 from io import IOBase
 from operator import is_
@@ -52,6 +55,10 @@ SEAT = "shoal_seat"
 BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
 
 
+# classes of models of which a warning said that their validation changes them
+_warned: set[type] = set()
+
+
 class ChangeError(ValueError):
     """Training changed something that is not part of a trial's state."""
 
@@ -73,6 +80,7 @@ class ModelChanges:
         adapted: bool,
         holder: Holder,
     ) -> None:
+        self._model = model
         self._holder = holder
         own = _Tensors(
             model, _with_inner([*optimizers, *(s.scheduler for s in schedules)])
@@ -153,6 +161,24 @@ class ModelChanges:
             saved["optimizers"] = optimizers
         return {"changes": tree.to_numpy(saved)} if saved else {}
 
+    @contextmanager
+    def undone(self, device: torch.device) -> Iterator[None]:
+        """Whatever changes within it is undone, and a warning names it; `device`: the model's.
+
+        Raises:
+            ChangeError: as `check`.
+        """
+        before = deepcopy(self.state())  # its arrays are views
+        try:
+            yield
+        except BaseException:
+            self.load(before, device)
+            raise
+        after = self.state()
+        if not same(before, after):
+            warn_of_undone(type(self._model), list(_changed(before, after)))
+            self.load(before, device)
+
     def load(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Make all what it was when `state` gave this; earlier versions kept nothing of it."""
         saved = tree.to_torch(state.get("changes", {}))
@@ -172,6 +198,25 @@ class ModelChanges:
             optimizer.attributes.load(own, device)
 
 
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """What differs between two of `ModelChanges`' states, in words."""
+    one, other = before.get("changes", {}), after.get("changes", {})
+    if not same(one.get("requires_grad", {}), other.get("requires_grad", {})):
+        yield "requires_grad"
+    for kind in ("modules", "parameters"):
+        ones, others = one.get(kind, {}), other.get(kind, {})
+        for place in {**ones, **others}:
+            mine, theirs = ones.get(place, {}), others.get(place, {})
+            for form in ("attributes", "stateful"):
+                values = mine.get(form, {}), theirs.get(form, {})
+                for name in {**values[0], **values[1]}:
+                    absent = object()
+                    if not same(
+                        values[0].get(name, absent), values[1].get(name, absent)
+                    ):
+                        yield f"{place}.{name}".lstrip(".")
+
+
 def _with_inner(objects: Iterable[Any]) -> list[Any]:
     """Optimizers and schedulers, with those that they hold."""
     found: list[Any] = []
@@ -182,6 +227,18 @@ def _with_inner(objects: Iterable[Any]) -> list[Any]:
                 inner = value if isinstance(value, list | tuple) else (value,)
                 found += [one for one in inner if isinstance(one, STEPPED)]
     return found
+
+
+def warn_of_undone(kind: type, names: Sequence[str]) -> None:
+    """Say once for a class that what validation changed of a model is undone."""
+    if not names or kind in _warned:
+        return
+    _warned.add(kind)
+    warnings.warn(
+        f"validation changes {', '.join(names)} of {kind.__name__}: Shoal undoes that, for how "
+        "often a trial is validated must not change what it learns",
+        stacklevel=2,
+    )
 
 
 class _Tensors:

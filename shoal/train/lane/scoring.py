@@ -214,20 +214,24 @@ def _reshaped(shape: tuple[int, ...], samples: int) -> str:
 def scoring(lane: TrainingLane) -> Iterator[Scoring]:
     """Have the lane validated.
 
-    Afterwards no parameter, buffer, random state or training flag has changed.
+    Afterwards no buffer, random state or training flag has changed, nor what else belongs to the
+    trial's state: see `ModelChanges`.
     """
     flags = [(module, module.training) for module in lane.model.modules()]
     before = buffers(lane.model)
     mark = lane.rng.mark()
     try:
-        lane.model.eval()
-        with lane.adapter.validating():
-            yield Scoring(lane)
+        with lane.changes.undone(lane.device):
+            try:
+                lane.model.eval()
+                with lane.adapter.validating():
+                    yield Scoring(lane)
+            finally:
+                for module, flag in flags:
+                    module.training = flag
+                before.put_back()
     finally:
         lane.rng.back(mark)
-        for module, flag in flags:
-            module.training = flag
-        before.put_back()
 
 
 def evaluate(lane: TrainingLane, chunks: Iterable[Columns]) -> dict[str, float]:

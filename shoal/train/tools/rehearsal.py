@@ -25,6 +25,7 @@ from shoal.train.lane.blame import no_room, rest_remedy
 from shoal.train.lane.gathered import NotANumberError
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.largest import is_open, with_size
+from shoal.train.lane.model_changes import same
 from shoal.train.lane.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted, NotOfferedError
@@ -315,6 +316,7 @@ class _Rehearsal:
         self, lane: TrainingLane, stream: Stream, data: Data
     ) -> dict[str, float] | None:
         """The scores of the validation batch; None where so few samples may have none."""
+        weights = {n: p.detach().clone() for n, p in lane.model.named_parameters()}
         with scoring(lane) as scores:
             for chunk in stream.validation(lane.settings.scored_order):
                 self._chunk = chunk
@@ -324,16 +326,32 @@ class _Rehearsal:
                     self._chunk = cols.cut(chunk, 0, rest)
                     scores.add(self._chunk)
             self._chunk = None
-            try:
-                found = scores.scores()
-                with lane.rng:
-                    return {**found, **lane.end_epoch(found.get(self._metric or ""))}
-            except (NotOfferedError, NotANumberError):
-                raise
-            except RAISED:
-                if scores_whole(self._recipe) or isinstance(self._recipe, Adapted):
-                    return None
-                raise
+            found = self._if_there(scores.scores)
+        for name, weight in lane.model.named_parameters():
+            if not same(weight.detach(), weights[name]):
+                raise Mistake(
+                    f"validation changes the weights {name!r}, and how often a trial is validated "
+                    "must not change what it learns: change them in training_step"
+                )
+        if found is None:
+            return None
+        with lane.rng:
+            metric = found.get(self._metric or "")
+            more = self._if_there(lambda: lane.end_epoch(metric))
+        return None if more is None else {**found, **more}
+
+    def _if_there(
+        self, scores: Callable[[], Mapping[str, float]]
+    ) -> Mapping[str, float] | None:
+        """The scores; None where so few samples may have none."""
+        try:
+            return scores()
+        except (NotOfferedError, NotANumberError):
+            raise
+        except RAISED:
+            if scores_whole(self._recipe) or isinstance(self._recipe, Adapted):
+                return None
+            raise
 
 
 def _smallest_scored(data: Data, size: int) -> int:

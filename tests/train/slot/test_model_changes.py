@@ -9,6 +9,7 @@ import itertools
 import os
 import pickle
 import queue
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_kit import blobs, drive, planned, station, trial
 
 import shoal
+from shoal.train.lane import model_changes
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.unit import TrialError, Unit
@@ -367,8 +369,11 @@ def lightning(change: Change) -> Recipe:
     return shoal.lightning(Module)
 
 
-def trained(recipe: Recipe, hops: bool, **config: Any) -> Any:
-    """The state after three epochs at one slot, or at a new one for each visit."""
+def trained(recipe: Recipe, hops: bool, evaluate: bool = True, **config: Any) -> Any:
+    """The state after three epochs at one slot, or at a new one for each visit.
+
+    `evaluate`: with a validation after each visit.
+    """
     data = DATA if isinstance(recipe, Changing) else recipe.data()
     one = station(recipe, data)
     made: tuple[Any, ...] = ()
@@ -378,7 +383,7 @@ def trained(recipe: Recipe, hops: bool, **config: Any) -> Any:
             one = station(recipe, data)
         source = state if hops else None
         unit = Unit(
-            trial(**config), made, visit, source=source, evaluate=True, carry=True
+            trial(**config), made, visit, source=source, evaluate=evaluate, carry=True
         )
         _, done = drive(one.train(unit))
         made = (*made, done.visit)
@@ -412,6 +417,37 @@ def test_what_can_be_kept_travels_with_the_trial(case: str, form: Any) -> None:
     plain = trained(form(lambda *_: None), False, **config)
     assert not compare(ends[0], plain).equal, "the change matters"
     assert_model_from(form(KEPT[case]), config, ends[0])
+
+
+# validation cannot be undone for what lies in parameters: the rehearsal refuses that
+UNDONE = sorted(KEPT.keys() - {"AveragedModel", "group's numbers"})
+
+
+@pytest.mark.parametrize("case", UNDONE)
+def test_what_validation_changes_is_undone(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Validating(Changing):
+        def training_step(self, model: Any, batch: Any, epoch: int) -> Any:
+            if epoch == 0:
+                KEPT["history"](model, None)  # what training changes stays
+                KEPT["frozen norm"](model, None)
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            self.change(model, model._optimizer[0])
+            return super().validation_step(model, batch)
+
+    monkeypatch.setattr(model_changes, "_warned", set())
+    config = {"thawed": True} if case == "thawed" else {}
+    never = trained(Validating(KEPT[case]), False, evaluate=False, **config)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        always = trained(Validating(KEPT[case]), False, **config)
+    assert compare(never, always).equal
+    silent = ("buffer", "norm", "no dropout")  # put back as ever
+    if not any(word in case for word in silent):
+        assert any("validation changes" in str(each.message) for each in told)
 
 
 @pytest.mark.parametrize("form", [Changing, lightning])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -15,9 +14,9 @@ from shoal.train.adapt.loaders import in_form, samples_in
 from shoal.train.adapt.module.hooks import OF_TRANSFER, OF_VALIDATION, positional
 from shoal.train.adapt.module.logged import one_number
 from shoal.train.adapt.module.seat import seat_of
+from shoal.train.lane.model_changes import warn_of_undone
 
 Terms = Any
-_warned: set[type] = set()
 
 
 _overrides: Any = cache(kinds.overrides)
@@ -188,18 +187,12 @@ def warn_of_validation(
     kind: type, before: Mapping[str, Any], after: Mapping[str, Any], same: Any
 ) -> None:
     """Say once what validation changed of the module, for that is undone."""
-    every = {**before, **after}
     absent = object()
-    names = [
-        name
-        for name in every
-        if not same(before.get(name, absent), after.get(name, absent))
-    ]
-    if not names or kind in _warned:
-        return
-    _warned.add(kind)
-    warnings.warn(
-        f"validation changes self.{', self.'.join(names)} of {kind.__name__}: Shoal undoes that, "
-        "for how often a trial is validated must not change what it learns",
-        stacklevel=2,
+    warn_of_undone(
+        kind,
+        [
+            f"self.{name}"
+            for name in {**before, **after}
+            if not same(before.get(name, absent), after.get(name, absent))
+        ],
     )
