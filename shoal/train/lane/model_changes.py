@@ -793,7 +793,7 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
         return False
     if isinstance(one, Tensor):
         forms = one.dtype == other.dtype and one.device == other.device
-        return forms and torch.equal(one.detach(), other.detach())
+        return forms and _equal(one.detach(), other.detach())
     if isinstance(one, np.ndarray | np.generic):
         alike = one.dtype == other.dtype and one.shape == other.shape
         return bool(alike and one.tobytes() == other.tobytes())
@@ -806,6 +806,16 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
     if not isinstance(one, PLAIN):
         return one is other
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether all numbers are the same; NaN is the same as NaN."""
+    if torch.equal(one, other):
+        return True
+    numbers = one.is_floating_point() or one.is_complex()
+    if not numbers or one.shape != other.shape or is_sparse(one):
+        return False
+    return torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def copied(value: Any) -> Any:
