@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
-from shoal.study.setup import Setup, data_of
+from shoal.study.setup import Setup, data_of, from_where
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
@@ -66,8 +65,9 @@ def data_as_trained(setup: Setup) -> Data:
         StudyError: it is other data than the study's runs had, or there is no recipe.
     """
     check_recipe_type(setup.recipe)
-    data = data_of(setup.recipe)
     head = last_head(setup.folder.lines())
+    with from_where(head):
+        data = data_of(setup.recipe)
     if head and head["data"]["fingerprint"] != data.fingerprint:
         raise StudyError(
             "the data changed since this study was trained, and with it perhaps how text is "
@@ -202,9 +202,11 @@ def replayed(
         )
     lines = setup.folder.lines()
     options = Options.of(**last_head(lines)["options"])
-    again: FunctionsAgain | TrialsAgain = TrialsAgain(setup, state, lines, options)
+    again: FunctionsAgain | TrialsAgain
     if isinstance(setup.recipe, FunctionRecipe):
         again = FunctionsAgain(setup, state, options)
+    else:
+        again = TrialsAgain(setup, state, lines, options)
     former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
     return [_row(setup, state, trial, again, trial in former) for trial in chosen]
 
@@ -280,6 +282,7 @@ class TrialsAgain:
     ) -> None:
         self._setup = setup
         self._state = state
+        self._data = data_as_trained(setup)
         self._slot = slot_setup(setup, options)
         self._vault = Checkpoints(setup.folder.checkpoints, state.run)
         gangs = list(_gangs(lines))
@@ -288,10 +291,6 @@ class TrialsAgain:
         self._names = _names_kept(lines)
         self._best = Retention(self._vault, setup.aim)
         self._best.learn(lines)
-
-    @cached_property
-    def _data(self) -> Data:
-        return data_of(self._setup.recipe)
 
     def company(self, trial: TrialId) -> tuple[bool, bool]:
         """Whether the trial was in a fused pack, and whether it had several slots."""

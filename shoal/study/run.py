@@ -2,8 +2,8 @@
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from shoal.core.ports import Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.engine.files import current_folder, whole
+from shoal.engine.files import whole
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import reopened, run
 from shoal.profile.given import Given, given_rows, tells_of_hops
@@ -26,7 +26,7 @@ from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, checked
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.saving import save
-from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
+from shoal.study.folder import Folder, TrialsFailed, last_head
 from shoal.study.head import (
     Deciders,
     Head,
@@ -89,6 +89,7 @@ from shoal.study.setup import (
     check_recipe,
     data_of,
     each_recipe,
+    from_where,
     pausing,
 )
 from shoal.study.watch.board import SlotBoard
@@ -157,7 +158,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
     lines = setup.folder.lines()
     survey = survey_for(asked.deciders.options, bool(lines), place)
-    with _from_where(before := last_head(lines)):
+    with from_where(before := last_head(lines)):
         data = data_of(setup.recipe, survey)
     given = profile_of(asked.profile)
     rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
@@ -210,26 +211,6 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     start = Start(data, state, since, _whole(given), not hops(rule), place=place)
     former = trained_by_other_code(lines, now["recipe"])
     return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks, former)
-
-
-@contextmanager
-def _from_where(before: Head) -> Iterator[None]:
-    """What data() does not find may lie where the study began: say so, if that is elsewhere.
-
-    Raises:
-        StudyError, OSError: what the data raised.
-    """
-    try:
-        yield
-    except (StudyError, OSError) as error:
-        began, here = before.get("cwd"), current_folder()
-        if began in (None, here):
-            raise
-        raise StudyError(
-            f"{error}. The study was begun in {began}, and this process is in {here}: if "
-            "the recipe names data by a relative path, go there and run the same again, or let "
-            "the recipe name the whole path"
-        ) from error
 
 
 def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.core.cluster import RECIPE
+from shoal.engine.files import current_folder
 from shoal.engine.process import Training, training
 from shoal.engine.run import DataMissing
 from shoal.search import Random
@@ -187,6 +188,28 @@ def data_of(recipe: Recipe, survey: Survey | None = None) -> Data:
         raise StudyError(str(error)) from error
     except Exception as error:
         raise StudyError(said(error)) from error
+
+
+@contextmanager
+def from_where(before: Mapping[str, Any]) -> Iterator[None]:
+    """What data() does not find may lie where the study began: say so, if that is elsewhere.
+
+    `before`: the head of the study's last run.
+
+    Raises:
+        StudyError, OSError: what the data raised.
+    """
+    try:
+        yield
+    except (StudyError, OSError) as error:
+        began, here = before.get("cwd"), current_folder()
+        if began in (None, here):
+            raise
+        raise StudyError(
+            f"{error}. The study was begun in {began}, and this process is in {here}: if "
+            "the recipe names data by a relative path, go there and run the same again, or let "
+            "the recipe name the whole path"
+        ) from error
 
 
 def epochs_of(recipe: Recipe, max_epochs: float | None) -> Any:

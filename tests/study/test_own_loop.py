@@ -1,5 +1,6 @@
 """Loops of the user's own: study.ask() and study.tell()."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -286,6 +287,22 @@ def test_killed_it_goes_on_as_undisturbed(tmp_path: Path) -> None:
     assert study.best_trial == whole.best_trial
     runs = [e for _, e in study.lines() if isinstance(e, Opened)]
     assert len(runs) == 2
+
+
+LEFT = """
+import sys
+import shoal
+study = shoal.create_study(storage=sys.argv[1], search_space={"x": shoal.uniform(0, 1)}, metric="loss")
+study.ask()
+"""
+
+
+def test_a_program_may_end_while_a_trial_is_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    command = [sys.executable, "-c", LEFT, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((folder / "holder.json").read_text())["until"]
 
 
 def test_trials_left_open_come_first_if_asked_so(tmp_path: Path) -> None:

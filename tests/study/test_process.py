@@ -289,7 +289,11 @@ def test_data_of_another_folder_is_said_to_be_where_the_study_began(
     )
     monkeypatch.chdir(other)
     study = shoal.load_study(began / "s")
-    with pytest.raises(shoal.StudyError, match=f"begun in {began}, and this process"):
-        study.resume(progress=False)
+    for read in (lambda: study.resume(progress=False), study.replay, study.data):
+        with pytest.raises(
+            shoal.StudyError, match=f"begun in {began}, and this process"
+        ):
+            read()
     monkeypatch.chdir(began)
     study.resume(progress=False)
+    assert [row["verdict"] for row in study.replay()] == ["equal"]

@@ -1,9 +1,10 @@
 """A study's journal in the hands of a loop of the user's own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import monotonic
 from typing import Any
+from weakref import finalize
 
 from shoal.core.event import Entry, Opened, Planned, Remembered
 from shoal.core.fold import fold
@@ -49,7 +50,7 @@ class HeldStudy:
         self._zero: Seconds = 0.0  # the clock's time at which the study's was 0
         self._log = Log(setup.folder.log)
         self._repeats = Repeats(())
-        self._lock: ExitStack | None = None
+        self._free: Callable[[], Any] | None = None  # lets go of the study, once
 
     @property
     def asking(self) -> Asking:
@@ -71,7 +72,7 @@ class HeldStudy:
         Raises:
             StudyError: it is open elsewhere, or was begun as another search.
         """
-        if self._lock is not None:
+        if self._free is not None:
             return
         folder = self.setup.folder
         folder.make()
@@ -79,19 +80,20 @@ class HeldStudy:
             opened.enter_context(folder.lock())
             if self._run == 0 or folder.size() != self._size:
                 self._read()
-            self._lock = opened.pop_all()
+            # Of a loop that is dropped, or that leaves trials when its program ends.
+            self._free = finalize(self, opened.pop_all().close)
         folder.live = self.state
 
     def leave(self) -> None:
         """Let go of the study."""
-        if self._lock is None:
+        if self._free is None:
             return
         folder = self.setup.folder
         self._log.close()
         self._size = folder.size()
         folder.live = None
-        self._lock.close()
-        self._lock = None
+        self._free()
+        self._free = None
 
     def note(self, entries: Sequence[Entry]) -> None:
         """Write these entries down; they are durable afterwards."""
@@ -108,7 +110,7 @@ class HeldStudy:
         self.state = state
         self._log(now, tuple(entries), state)
         self._repeats(now, tuple(entries), state)
-        if self._lock is not None:
+        if self._free is not None:
             self.setup.folder.live = state
 
     def take_notes(self) -> None:
