@@ -292,7 +292,8 @@ def test_killed_it_goes_on_as_undisturbed(tmp_path: Path) -> None:
 LEFT = """
 import sys
 import shoal
-study = shoal.create_study(storage=sys.argv[1], search_space={"x": shoal.uniform(0, 1)}, metric="loss")
+space = {"x": shoal.uniform(0, 1)}
+study = shoal.create_study(storage=sys.argv[1], search_space=space, metric="loss")
 study.ask()
 """
 
