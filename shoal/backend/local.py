@@ -25,6 +25,7 @@ from shoal.train.recipe.unit import (
     PackRefused,
     Part,
     Returned,
+    Tree,
     TrialError,
     Unit,
 )
@@ -73,6 +74,16 @@ class Local:
     def now(self) -> Seconds:
         """The time of the study."""
         return monotonic() - self._zero
+
+    def state(self, trial: TrialId, visits: int) -> Tree | None:
+        """The trial's state after so many visits, if it is here: views, valid until its next unit.
+
+        Only between two moments.
+        """
+        with suppress(LookupError):
+            if self.station.holds(trial, visits):
+                return self.station.state(trial)
+        return None
 
     def forget(self, trial: TrialId) -> None:
         """The trial was taken out: free what it takes here."""

@@ -14,6 +14,9 @@ class Callback:
     a `TrialResult`: id, config, status, epochs, value, scores. Methods run in the process that
     called `optimize`, between two steps of training: a slow one delays the next.
 
+    `on_epoch` and `on_trial_end` may name one more argument, `model`: it gets the trial's model of
+    that moment, a copy in evaluation mode; None if a trial failed before a state of it was kept.
+
     An error in a method is one warning, and that method of this object is not called again; trials
     go on. `study.stop(trial.id)`, `study.stop()`, `study.enqueue(…)` and the like may be called.
     """

@@ -2,17 +2,35 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 
+from shoal.backend.local import Local
 from shoal.callbacks.callback import METHODS, Callback
 from shoal.core.cluster import epoch_size
-from shoal.core.event import Entry, Evaluated, Failed, Finished, Planned, Retired
+from shoal.core.event import (
+    Entry,
+    Evaluated,
+    Failed,
+    Finished,
+    Kept,
+    Planned,
+    Retired,
+)
 from shoal.core.state import State
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.study.folder import StudyError
+from shoal.study.options import Options, check_whole_visits
+from shoal.study.parts.backends import WiredBackend
 from shoal.study.parts.result import result_of
+from shoal.study.setup import Setup
+from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.lane.checkpoint import Checkpoints
+from shoal.train.recipe.unit import Tree
 
 
 def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:
@@ -58,23 +76,115 @@ def _check(callback: Any) -> None:
 
 # In place of a method's name: what is called of a plain function.
 PLAIN = "__call__"
+# The argument by which a method asks for the trial's model, and which may.
+MODEL = "model"
+OF_TRIALS = ("on_epoch", "on_trial_end", PLAIN)
+
+
+def takes_model(function: Callable[..., Any] | None) -> bool:
+    """Whether it names the argument `model`."""
+    if function is None:
+        return False
+    try:
+        return MODEL in signature(function).parameters
+    except (TypeError, ValueError):  # of code in C
+        return False
+
+
+def check_models(
+    callbacks: Iterable[Any], setup: Setup, options: Options, shards: int
+) -> bool:
+    """Whether any callback takes the models of trials.
+
+    Raises:
+        StudyError: there would be none to give.
+    """
+    takes = False
+    for callback in callbacks:
+        for method in (*METHODS, PLAIN):
+            if not takes_model(_function(callback, method)):
+                continue
+            takes = True
+            who = f"{method} of the callback {_name(callback)} names `{MODEL}`"
+            if method not in OF_TRIALS:
+                raise StudyError(
+                    f"{who}, and is about no trained trial: on_epoch, on_trial_end and a "
+                    "function f(study, trial, model) get models"
+                )
+            if isinstance(setup.recipe, FunctionRecipe):
+                raise StudyError(
+                    f"{who}, and what a function trains has no model that Shoal could build: "
+                    "leave it out, and take study.checkpoint(trial.id)"
+                )
+            if method == "on_epoch":
+                check_whole_visits(
+                    options, shards, f"{who}, which is kept at the ends of visits only"
+                )
+    return takes
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a callback is told of: a trial after so many visits, and where its state of then is.
+
+    `visits`: -1: within a visit. `epoch`: None: the trial begins or has ended. `kept`: the durable
+    state of then.
+    """
+
+    made: WiredBackend
+    trial: TrialId | None
+    visits: int
+    kept: Kept | None
+    epoch: float | None = None
+
+    @property
+    def vault(self) -> Checkpoints:
+        """The run's checkpoints, with those that are about to be durable."""
+        return self.made.vault
+
+    def state(self) -> Tree | None:
+        """The trial's state of then; None: of a trial that ended no other than durable ones.
+
+        Raises:
+            StudyError: it cannot be had any more.
+        """
+        if self.kept is not None:
+            return self.vault.load(self.kept.name)
+        if self.trial is not None and isinstance(self.made.backend, Local):
+            state = self.made.backend.state(self.trial, self.visits)
+            if state is not None:
+                return {"model": deepcopy(state["model"]), "found": state.get("found")}
+        if self.epoch is None:
+            return None
+        why = "is at its slot, which trains on"
+        remedy = (
+            f"let on_epoch name an argument `{MODEL}`, which gets the model of then"
+        )
+        if self.visits < 0:
+            why = "is within a visit to a shard, where no state is kept"
+            remedy = "use validate_every=1"
+        raise StudyError(
+            f"the state of {self.trial} after {self.epoch:g} epochs {why}: {remedy}"
+        )
 
 
 class Called:
     """Calls the callbacks.
 
-    `after`: called when some of them were. `epochs`: those to which the searcher sends trials at
-    most that ended before, at a rung; None: it sends none of them on.
+    `made`: the run's backend. `after`: called when some of them were. `epochs`: those to which the
+    searcher sends trials at most that ended before, at a rung; None: it sends none of them on.
     """
 
     def __init__(
         self,
         study: Any,
         callbacks: Sequence[Any],
+        made: WiredBackend,
         after: Callable[[], None],
         epochs: float | None = None,
     ) -> None:
         self._study = study
+        self._made = made
         self._callbacks = callbacks
         self._after = after
         self._epochs = epochs
@@ -103,10 +213,14 @@ class Called:
         self._tell_all(entries)
 
     def _tell_all(self, entries: Sequence[Entry]) -> None:
+        # Of a trial that was evaluated twice at this moment the state knows the newest one.
+        kept = {
+            (each.trial, each.visits): each for each in entries if type(each) is Kept
+        }
         for entry in entries:
-            self._tell(entry)
+            self._tell(entry, kept)
 
-    def _tell(self, entry: Entry) -> None:
+    def _tell(self, entry: Entry, kept: Mapping[tuple[TrialId, int], Kept]) -> None:
         match entry:
             case Planned(_, start):
                 for gang in start:
@@ -115,10 +229,17 @@ class Called:
                             self._begun.add(trial)
                             self._call("on_trial_start", trial)
             case Evaluated(trial, epoch, values):
-                self._call("on_epoch", trial, epoch, values)
+                visits = self._visits(trial, epoch)
+                told = Told(self._made, trial, visits, kept.get((trial, visits)), epoch)
+                self._call("on_epoch", trial, epoch, values, told=told)
             case Finished(trial) | Retired(trial) | Failed(trial, _):
                 if trial not in self._state.trials:  # else it goes on at once
                     self._end(trial)
+
+    def _visits(self, trial: TrialId, epoch: float) -> int:
+        """The visits in so many epochs of the trial; -1: they end within one."""
+        made = epoch * len(self._state.known[trial].shards or self._state.shards)
+        return round(made) if abs(made - round(made)) < EPS else -1
 
     def _end(self, trial: TrialId) -> None:
         """The trial has ended; at a rung, a plain function is not called before the run's end."""
@@ -139,21 +260,48 @@ class Called:
         most = self._epochs * epoch_size(self._state.shards, known.config)
         return self._state.done[trial] >= asked - EPS and asked < most - EPS
 
-    def _call(self, method: str, trial: TrialId | None = None, *more: Any) -> None:
+    def _call(
+        self,
+        method: str,
+        trial: TrialId | None = None,
+        *more: Any,
+        told: Told | None = None,
+    ) -> None:
+        folder = self._study.folder
         for place, callback in enumerate(self._callbacks):
             function = _function(callback, method)
             if function is None or (place, method) in self._broken:
                 continue
             given = [*self._given(trial), *map(_copy, more)]
-            self._study.folder.live = self._state
+            folder.live = self._state
+            folder.told = told or self._told(trial)
             try:
-                function(*given)
+                named = (
+                    {MODEL: self._model(folder.told)} if takes_model(function) else {}
+                )
+                function(*given, **named)
             except Exception as error:  # noqa: BLE001 - it must not disturb the trials
                 self._broken.add((place, method))
                 _warn(callback, method, error)
             finally:
-                self._study.folder.live = None
+                folder.live = folder.told = None
         self._after()
+
+    def _told(self, trial: TrialId | None) -> Told:
+        """What a callback is told of that is told of no epoch."""
+        if trial is None:
+            return Told(self._made, None, 0, None)
+        visits = len(self._state.visits[trial])
+        kept = self._state.kept.get(trial)
+        if kept is not None and kept.visits != visits:
+            kept = None
+        return Told(self._made, trial, visits, kept)
+
+    def _model(self, told: Told) -> Any:
+        """The trial's model; None: it ended before any state of it was durable."""
+        if told.trial not in self._state.kept and told.state() is None:
+            return None
+        return self._study.load_model(told.trial)
 
     def _given(self, trial: TrialId | None) -> list[Any]:
         """What a method is given: the study, and the trial as it stands, if it is about one."""

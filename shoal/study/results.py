@@ -95,8 +95,10 @@ def check_known(state: State, trial: TrialId) -> Trial:
 def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Module":
     """A trial's model with its last durable weights, or with the best of those that were kept.
 
+    In a callback, of the trial that it is told of: with the weights of that moment.
+
     Raises:
-        StudyError: there is no such trial, or nothing durable of it.
+        StudyError: there is no such trial, nothing durable of it, or not of that moment.
     """
     known = check_known(state, trial)
     if isinstance(setup.recipe, FunctionRecipe):
@@ -104,7 +106,11 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
             "what a function trains has no model that Shoal could build: "
             f"study.checkpoint({trial!r}) gives what it kept"
         )
-    saved = saved_state(setup, state, trial, which)
+    told, saved = setup.folder.told, None
+    if told is not None and told.trial == trial and which == "last":
+        saved = told.state()
+    if saved is None:
+        saved = saved_state(setup, state, trial, which)
     model: nn.Module = model_from(setup.recipe, known.config, setup.seed, saved)
     return model
 
@@ -127,7 +133,8 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
     check_known(state, trial)
     if which not in ("last", "best"):
         raise StudyError(f'which must be "last" or "best"; got {which!r}')
-    vault = Checkpoints(setup.folder.checkpoints, state.run)
+    told = setup.folder.told
+    vault = told.vault if told else Checkpoints(setup.folder.checkpoints, state.run)
     name = _last(state, trial)
     if which == "best":
         name = _best(setup, vault, trial) or name

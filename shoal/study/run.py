@@ -23,7 +23,7 @@ from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
 from shoal.study.allocated.limit import TimeLimit
 from shoal.study.allocated.place import RunPlace, place_of
-from shoal.study.called import Called, checked
+from shoal.study.called import Called, check_models, checked
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.saving import save
 from shoal.study.folder import Folder, TrialsFailed, last_head
@@ -172,6 +172,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         check_metric(own, its or data, inner)
         check_validate_every(own, asked.deciders.options, its or data, most)
     check_scored(setup.metric, state)
+    models = check_models(callbacks, setup, asked.deciders.options, len(data.shards))
     with reading(before):
         deciders = _deciders(setup, asked.deciders, rule, place, before, state)
         now = with_places_mark(
@@ -208,9 +209,26 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     if not lines and control.take(setup):  # notes that were left before the first run
         lines = setup.folder.lines()
         state = replay(lines)
-    start = Start(data, state, since, _whole(given), not hops(rule), place=place)
-    former = trained_by_other_code(lines, now["recipe"])
-    return _Ready(deciders, rule, given, lines, start, logs, entries, callbacks, former)
+    start = Start(
+        data,
+        state,
+        since,
+        _whole(given),
+        not hops(rule),
+        place=place,
+        keep_evaluated=models,
+    )
+    return _Ready(
+        deciders,
+        rule,
+        given,
+        lines,
+        start,
+        logs,
+        entries,
+        callbacks,
+        trained_by_other_code(lines, now["recipe"]),
+    )
 
 
 def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
@@ -368,7 +386,8 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         ready.start.state,
     )
     watchers.append(open_.enter_context(reached))
-    watchers += _called(asked, ready, reached, furthest, open_)
+    # First of all, as long as states that callbacks are told of are not deleted for newer ones.
+    watchers[:0] = _called(asked, ready, made, reached, furthest, open_)
     limit = TimeLimit(
         start.place.found,
         ready.deciders.options.stop_before,
@@ -392,6 +411,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
 def _called(
     asked: Request,
     ready: _Ready,
+    made: WiredBackend,
     reached: Reachable,
     furthest: float | None,
     open_: ExitStack,
@@ -399,7 +419,7 @@ def _called(
     """What calls the user's callbacks; nothing if there are none."""
     if not ready.callbacks:
         return []
-    called = Called(asked.study, ready.callbacks, reached.look, furthest)
+    called = Called(asked.study, ready.callbacks, made, reached.look, furthest)
     open_.callback(called.close)
     called.start(ready.opening, ready.start.state)
     return [called]

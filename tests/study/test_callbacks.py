@@ -173,3 +173,207 @@ def test_wrong_callbacks_are_refused_before_any_work(
     with pytest.raises(StudyError, match=says):
         study.optimize(callbacks=wrong, progress=False)
     assert not study.folder.journal.exists()
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+Weights = dict[str, Any]
+Seen = dict[tuple[str, float], Weights]
+
+
+def weights_of(model: Any) -> Weights:
+    return {name: each.clone() for name, each in model.state_dict().items()}
+
+
+def agree(some: Weights, others: Weights, rounding: float = 0.0) -> bool:
+    return some.keys() == others.keys() and all(
+        torch.allclose(some[name], others[name], rtol=rounding, atol=rounding)
+        for name in some
+    )
+
+
+class TakesModels(shoal.Callback):
+    """The weights that it saw, by trial and epoch; at a trial's end of "end"."""
+
+    def __init__(self) -> None:
+        self.epochs: Seen = {}
+        self.ends: dict[str, Weights | None] = {}
+
+    def on_epoch(
+        self, study: Any, trial: Any, epoch: float, values: Any, model: Any = None
+    ) -> None:
+        self.epochs[trial.id, epoch] = weights_of(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(9.0)  # it is the callback's own
+
+    def on_trial_end(self, study: Any, trial: Any, model: Any = None) -> None:
+        self.ends[trial.id] = None if model is None else weights_of(model)
+
+
+class LoadsModels(TakesModels):
+    """The same, loaded from the study, which the run does not know beforehand."""
+
+    def on_epoch(  # type: ignore[override]
+        self, study: Any, trial: Any, epoch: float, values: Any
+    ) -> None:
+        super().on_epoch(study, trial, epoch, values, study.load_model(trial))
+
+    def on_trial_end(self, study: Any, trial: Any) -> None:  # type: ignore[override]
+        super().on_trial_end(study, trial, study.load_model(trial))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, blobs: Any) -> Seen:
+    """The weights of trials that were trained alone for so many epochs."""
+    seen: Seen = {}
+    for epochs in (1, 2, 3):
+        study = made(tmp_path_factory.mktemp("alone"), blobs())
+        study.optimize(policy="fifo", max_epochs=epochs, fuse=False, progress=False)
+        for trial in study.trials:
+            seen[trial.id, epochs] = weights_of(study.load_model(trial))
+    return seen
+
+
+@pytest.mark.parametrize("callback", [TakesModels, LoadsModels])
+@pytest.mark.parametrize(
+    ("options", "rounding"),
+    [
+        ({"policy": "fifo"}, 0.0),
+        ({"policy": "pack", "fuse": False}, 0.0),
+        ({"policy": "pack"}, 1e-4),
+        ({"policy": "pack", "fuse": False, "checkpoint_every": 0}, 0.0),
+        ({"policy": "fifo", "state_memory_gb": 1e-9, "max_checkpoint_gb": 1e-9}, 0.0),
+    ],
+)
+def test_they_get_the_model_of_the_epoch_they_are_told_of(
+    tmp_path: Path,
+    blobs: Any,
+    alone: Seen,
+    callback: Any,
+    options: Any,
+    rounding: float,
+) -> None:
+    seen = callback()
+    study = made(tmp_path / "s", blobs())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "checkpoints take .* more than")
+        warnings.filterwarnings("error", ".* of the callback ")
+        study.optimize(max_epochs=3, callbacks=[seen], progress=False, **options)
+    assert seen.epochs.keys() == alone.keys()
+    for at, weights in alone.items():
+        assert agree(seen.epochs[at], weights, rounding)
+    for trial in study.trials:
+        last = weights_of(study.load_model(trial))
+        assert agree(seen.epochs[trial.id, 3], last)
+        assert agree(seen.ends[trial.id], last)
+
+
+def test_models_of_trials_that_are_taken_out_or_fail(
+    tmp_path: Path, blobs: Any
+) -> None:
+    """One fails in its first epoch, another one is stopped before anything of it is durable."""
+
+    class Stops(TakesModels):
+        def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:  # type: ignore[override]
+            if trial.id == "t001":
+                study.stop(trial.id)
+
+    seen, ended = Stops(), {}
+
+    def plain(study: Any, trial: Any, model: Any) -> None:
+        ended[trial.id] = None if model is None else weights_of(model)
+
+    space = {"width": shoal.grid([4, 8]), "lr": 0.01}
+    study = shoal.create_study(blobs(fail=4), storage=tmp_path, search_space=space)
+    study.optimize(
+        policy="fifo", max_epochs=50, callbacks=[seen, plain], progress=False
+    )
+    assert [trial.status.partition(":")[0] for trial in study.trials] == [
+        "failed",
+        "retired",
+    ]
+    assert seen.ends["t000"] is None and ended["t000"] is None
+    stopped, plainly = seen.ends["t001"], ended["t001"]
+    assert stopped and plainly and agree(stopped, plainly)
+
+
+def test_other_trials_are_loaded_from_within(tmp_path: Path, blobs: Any) -> None:
+    """Also those that are about to become durable with others."""
+    loaded: list[str] = []
+
+    class Loads(shoal.Callback):
+        def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:
+            if trial.id == "t001":
+                study.load_model("t000"), study.load_model("t000", "best")
+                loaded.append(trial.id)
+
+        def on_end(self, study: Any) -> None:
+            study.best_model()
+            loaded.append("best")
+
+    study = made(tmp_path / "s", blobs())
+    study.optimize(policy="fifo", callbacks=[Loads()], progress=False)
+    assert loaded == ["t001", "t001", "best"]
+
+
+class AtStart(shoal.Callback):
+    def on_start(self, study: Any, model: Any = None) -> None:
+        """There is none."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "options", "says"),
+    [
+        (AtStart(), {}, "on_start of the callback AtStart names `model`"),
+        (
+            TakesModels(),
+            {"validate_every": 0.5},
+            "asks for evaluations within a visit .*TakesModels names `model`.*multiple of 0.333",
+        ),
+        (TakesModels(), {"validate_every": "3 steps"}, "within a visit"),
+    ],
+)
+def test_where_there_is_no_model_it_is_refused_before_any_work(
+    tmp_path: Path, blobs: Any, callback: Any, options: Any, says: str
+) -> None:
+    study = made(tmp_path / "s", blobs())
+    with pytest.raises(StudyError, match=says):
+        study.optimize(callbacks=[callback], progress=False, **options)
+    assert not study.folder.journal.exists()
+
+
+def test_functions_have_no_model_but_their_checkpoints_are_there(
+    tmp_path: Path,
+) -> None:
+    def function(config: Any) -> None:
+        for epoch in range(2):
+            shoal.report({"score": float(epoch)}, checkpoint={"epoch": epoch})
+
+    found: list[Any] = []
+
+    class Loads(shoal.Callback):
+        def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:
+            found.append((epoch, study.checkpoint(trial)))
+
+    study = shoal.create_study(
+        function, storage=tmp_path, metric="score", mode="max", search_space={}
+    )
+    with pytest.raises(StudyError, match=r"what a function trains .* study.checkpoint"):
+        study.optimize(callbacks=[TakesModels()], progress=False)
+    study.optimize(callbacks=[Loads()], progress=False)
+    assert found == [(1, {"epoch": 0}), (2, {"epoch": 1})]
+
+
+def test_a_state_that_cannot_be_had_is_said_with_the_remedy(
+    tmp_path: Path, blobs: Any
+) -> None:
+    class Within(LoadsModels):
+        """Evaluated within visits."""
+
+    study = made(tmp_path / "s", blobs())
+    with pytest.warns(UserWarning, match="within a visit to a shard.*validate_every=1"):
+        study.optimize(
+            validate_every=0.1, callbacks=[Within()], policy="fifo", progress=False
+        )

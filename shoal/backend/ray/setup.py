@@ -53,6 +53,7 @@ class RaySetup:
     metric: str | None = None  # the study's
     mode: str | None = None  # the metric's
     checkpoint_every: Seconds = 30.0  # of a trial's training
+    keep_evaluated: bool = False  # see `StationSetup`
     data_memory_gb: GiB = 2.0  # for prepared chunks, per slot
     # Per slot, for models at rest there (None: a quarter of the memory). The object store may take
     # as much again.
@@ -152,6 +153,7 @@ class RaySetup:
             metric=self.metric,
             mode=self.mode,
             checkpoint_every=self._durable_every(),
+            keep_evaluated=self.keep_evaluated,
             data_memory_gb=self.data_memory_gb,
             state_memory_gb=resting,
             calls=CallLimits(self.hang_after, self.stuck_after),

@@ -55,6 +55,7 @@ class Start:
     # Told what the run waits for until its first moment, with the time of the study.
     tell: Callable[[Seconds, str], None] = lambda now, text: None
     place: RunPlace = RunPlace()  # the allocation that the run is in, if any
+    keep_evaluated: bool = False  # callbacks take the models of evaluated epochs
 
 
 class WiredBackend:
@@ -373,6 +374,7 @@ def _slots(setup: Setup, options: Options, start: Start, course: Any) -> Any:
         metric=setup.metric,
         mode=setup.mode,
         checkpoint_every=options.checkpoint_every,
+        keep_evaluated=start.keep_evaluated,
         data_memory_gb=options.data_memory_gb,
         state_memory_gb=options.state_memory_gb,
         slot_memory_gb=options.slot_memory_gb,

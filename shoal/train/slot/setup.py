@@ -39,6 +39,8 @@ class StationSetup:
     recorded: Mapping[int, float] | None = None
     # seconds of training between durable states; 0: after every unit
     checkpoint_every: Seconds = 30.0
+    # whether a state is durable wherever a unit's end was evaluated, too: a callback takes it
+    keep_evaluated: bool = False
     # for prepared chunks
     data_memory_gb: GiB = 2.0
     # for models; None: a quarter of the device's memory

@@ -161,7 +161,8 @@ class UnitEnd:
         """Make the state durable if that is due; the checkpoint's name, or None."""
         if self._at.vault is None:
             return None
-        if not each.unit.last and _age(each) < self._setup.checkpoint_every:
+        asked = each.unit.last or (each.evaluate and self._setup.keep_evaluated)
+        if not asked and _age(each) < self._setup.checkpoint_every:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
 

@@ -2,10 +2,13 @@
 
 import csv
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import shoal
 
@@ -58,3 +61,81 @@ def test_on_two_slots_a_trial_is_stopped_and_scores_are_logged(
     for trial in study.trials:
         found = [float(row["accuracy"]) for row in rows if row["trial"] == trial.id]
         assert found == [values["accuracy"] for _, values in trial.scores]
+
+
+class TakesModels(shoal.Callback):
+    """The weights that it saw, by trial and epoch; at a trial's end of epoch None."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, float | None], dict[str, Any]] = {}
+
+    def on_epoch(
+        self, study: Any, trial: Any, epoch: float, values: Any, model: Any = None
+    ) -> None:
+        self.seen[trial.id, epoch] = model.state_dict()
+
+    def on_trial_end(self, study: Any, trial: Any, model: Any = None) -> None:
+        self.seen[trial.id, None] = model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "rounding"),
+    [({"policy": "fifo"}, 0.0), ({"policy": "doubling", "widths": (2, 2)}, 1e-4)],
+)
+def test_they_get_the_model_of_the_epoch_they_are_told_of(
+    tmp_path: Path, blobs: Any, options: Any, rounding: float
+) -> None:
+    """On one slot and on two, whose slots go on with the next epoch meanwhile."""
+
+    class Plain(blobs):  # type: ignore[misc]
+        search_space = {"width": shoal.grid([4, 8]), "lr": 0.01}
+
+        def configure_model(self, config: Any) -> nn.Module:
+            return nn.Linear(5, 3)  # equal on two slots, as it draws nothing
+
+        def training_step(self, model: nn.Module, batch: Any) -> Any:
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    taken = TakesModels()
+    study = shoal.create_study(Plain(), storage=tmp_path / "s")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".* of the callback ")
+        study.optimize(
+            backend="ray",
+            slots=2,
+            max_epochs=4,
+            callbacks=[taken],
+            progress=False,
+            **options,
+        )
+    assert len(taken.seen) == 10
+    for epochs in (1, 2, 3, 4):
+        alone = shoal.create_study(Plain(), storage=tmp_path / f"alone{epochs}")
+        alone.optimize(policy="fifo", fuse=False, max_epochs=epochs, progress=False)
+        for trial in alone.trials:
+            seen = taken.seen[trial.id, epochs]
+            for name, weight in alone.load_model(trial).state_dict().items():
+                assert torch.allclose(seen[name], weight, rtol=rounding, atol=rounding)
+    for trial in study.trials:
+        for name, weight in study.load_model(trial).state_dict().items():
+            assert torch.equal(taken.seen[trial.id, 4][name], weight)
+            assert torch.equal(taken.seen[trial.id, None][name], weight)
+
+
+class LoadsModels(shoal.Callback):
+    """It asks for what its slot has not kept."""
+
+    def on_epoch(self, study: Any, trial: Any, epoch: float, values: Any) -> None:
+        study.load_model(trial)
+
+
+def test_a_state_that_no_slot_kept_is_said_with_the_remedy(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    says = "the state of t.* after 1 epochs is at its slot.*let on_epoch name an argument `model`"
+    with pytest.warns(UserWarning, match=says):
+        study.optimize(
+            backend="ray", slots=2, callbacks=[LoadsModels()], progress=False
+        )
+    assert {trial.status for trial in study.trials} == {"finished"}
