@@ -188,6 +188,13 @@ class Called:
         self._callbacks = callbacks
         self._after = after
         self._epochs = epochs
+        # Which of them take models, by place in the list and method.
+        self._take_models = {
+            (place, method)
+            for place, callback in enumerate(callbacks)
+            for method in OF_TRIALS
+            if takes_model(_function(callback, method))
+        }
         # Trials that ended at a rung, of which plain functions do not know yet.
         self._at_rungs: dict[TrialId, None] = {}
         # What raised an error before, by the callback's place in the list and the method.
@@ -276,9 +283,9 @@ class Called:
             folder.live = self._state
             folder.told = told or self._told(trial)
             try:
-                named = (
-                    {MODEL: self._model(folder.told)} if takes_model(function) else {}
-                )
+                named = {}
+                if (place, method) in self._take_models:
+                    named[MODEL] = self._model(folder.told)
                 function(*given, **named)
             except Exception as error:  # noqa: BLE001 - it must not disturb the trials
                 self._broken.add((place, method))

@@ -4,6 +4,7 @@ import csv
 import os
 import warnings
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ class TakesModels(shoal.Callback):
         self, study: Any, trial: Any, epoch: float, values: Any, model: Any = None
     ) -> None:
         self.seen[trial.id, epoch] = model.state_dict()
+        sleep(0.2)  # the slots make two epochs meanwhile, which are told at one moment
 
     def on_trial_end(self, study: Any, trial: Any, model: Any = None) -> None:
         self.seen[trial.id, None] = model.state_dict()
@@ -97,7 +99,7 @@ def test_they_get_the_model_of_the_epoch_they_are_told_of(
             return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     taken = TakesModels()
-    study = shoal.create_study(Plain(), storage=tmp_path / "s")
+    study = shoal.create_study(Plain(shards=1), storage=tmp_path / "s")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".* of the callback ")
         study.optimize(
@@ -110,7 +112,7 @@ def test_they_get_the_model_of_the_epoch_they_are_told_of(
         )
     assert len(taken.seen) == 10
     for epochs in (1, 2, 3, 4):
-        alone = shoal.create_study(Plain(), storage=tmp_path / f"alone{epochs}")
+        alone = shoal.create_study(Plain(shards=1), storage=tmp_path / f"alone{epochs}")
         alone.optimize(policy="fifo", fuse=False, max_epochs=epochs, progress=False)
         for trial in alone.trials:
             seen = taken.seen[trial.id, epochs]
