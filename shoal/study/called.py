@@ -124,7 +124,7 @@ def check_models(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialMoment:
     """What a callback is told of: a trial after so many visits, and where its state of then is.
 
     `visits`: -1: within a visit. `epoch`: None: the trial begins or has ended. `kept`: the durable
@@ -237,8 +237,10 @@ class Called:
                             self._call("on_trial_start", trial)
             case Evaluated(trial, epoch, values):
                 visits = self._visits(trial, epoch)
-                told = Told(self._made, trial, visits, kept.get((trial, visits)), epoch)
-                self._call("on_epoch", trial, epoch, values, told=told)
+                moment = TrialMoment(
+                    self._made, trial, visits, kept.get((trial, visits)), epoch
+                )
+                self._call("on_epoch", trial, epoch, values, moment=moment)
             case Finished(trial) | Retired(trial) | Failed(trial, _):
                 if trial not in self._state.trials:  # else it goes on at once
                     self._end(trial)
@@ -272,7 +274,7 @@ class Called:
         method: str,
         trial: TrialId | None = None,
         *more: Any,
-        told: Told | None = None,
+        moment: TrialMoment | None = None,
     ) -> None:
         folder = self._study.folder
         for place, callback in enumerate(self._callbacks):
@@ -281,34 +283,34 @@ class Called:
                 continue
             given = [*self._given(trial), *map(_copy, more)]
             folder.live = self._state
-            folder.told = told or self._told(trial)
+            folder.moment = moment or self._moment(trial)
             try:
                 named = {}
                 if (place, method) in self._take_models:
-                    named[MODEL] = self._model(folder.told)
+                    named[MODEL] = self._model(folder.moment)
                 function(*given, **named)
             except Exception as error:  # noqa: BLE001 - it must not disturb the trials
                 self._broken.add((place, method))
                 _warn(callback, method, error)
             finally:
-                folder.live = folder.told = None
+                folder.live = folder.moment = None
         self._after()
 
-    def _told(self, trial: TrialId | None) -> Told:
+    def _moment(self, trial: TrialId | None) -> TrialMoment:
         """What a callback is told of that is told of no epoch."""
         if trial is None:
-            return Told(self._made, None, 0, None)
+            return TrialMoment(self._made, None, 0, None)
         visits = len(self._state.visits[trial])
         kept = self._state.kept.get(trial)
         if kept is not None and kept.visits != visits:
             kept = None
-        return Told(self._made, trial, visits, kept)
+        return TrialMoment(self._made, trial, visits, kept)
 
-    def _model(self, told: Told) -> Any:
+    def _model(self, moment: TrialMoment) -> Any:
         """The trial's model; None: it ended before any state of it was durable."""
-        if told.trial not in self._state.kept and told.state() is None:
+        if moment.trial not in self._state.kept and moment.state() is None:
             return None
-        return self._study.load_model(told.trial)
+        return self._study.load_model(moment.trial)
 
     def _given(self, trial: TrialId | None) -> list[Any]:
         """What a method is given: the study, and the trial as it stands, if it is about one."""

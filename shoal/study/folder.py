@@ -69,8 +69,8 @@ class Folder:
         self._why_not = ""
         # The study's state while its run calls a callback here; None: no callback is called.
         self.live: State | None = None
-        # What it is told of then: see `shoal.study.called.Told`.
-        self.told: Any = None
+        # What that callback is told of: see `shoal.study.called.TrialMoment`.
+        self.moment: Any = None
         if checkpoints:
             self.elsewhere = _whole(checkpoints)
 

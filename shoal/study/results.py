@@ -106,9 +106,9 @@ def load_model(setup: Setup, state: State, trial: TrialId, which: str) -> "nn.Mo
             "what a function trains has no model that Shoal could build: "
             f"study.checkpoint({trial!r}) gives what it kept"
         )
-    told, saved = setup.folder.told, None
-    if told is not None and told.trial == trial and which == "last":
-        saved = told.state()
+    moment, saved = setup.folder.moment, None
+    if moment is not None and moment.trial == trial and which == "last":
+        saved = moment.state()
     if saved is None:
         saved = saved_state(setup, state, trial, which)
     model: nn.Module = model_from(setup.recipe, known.config, setup.seed, saved)
@@ -133,8 +133,8 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
     check_known(state, trial)
     if which not in ("last", "best"):
         raise StudyError(f'which must be "last" or "best"; got {which!r}')
-    told = setup.folder.told
-    vault = told.vault if told else Checkpoints(setup.folder.checkpoints, state.run)
+    moment = setup.folder.moment
+    vault = moment.vault if moment else Checkpoints(setup.folder.checkpoints, state.run)
     name = _last(state, trial)
     if which == "best":
         name = _best(setup, vault, trial) or name
