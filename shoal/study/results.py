@@ -1,10 +1,10 @@
 """What came of a study: models, and trials trained a second time to compare with."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from math import inf
+from math import inf, isclose, isnan
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.event import Kept, Planned
@@ -54,6 +54,7 @@ FUSE_RANDOM = (
 )
 WIDE_RANDOM = "on several slots it drew random numbers for each slot's part of a batch"
 NO_SUCH_MODEL = (ValueError, LookupError, TypeError, AttributeError)  # of changed code
+SCORES = 1e-3  # relative: how far equal weights may score apart
 WORST = ("equal", "agrees", "not comparable", "differs", "missing")
 WIDE_NORM = "on several slots batch norm saw a slot's part of each batch only"
 
@@ -319,11 +320,14 @@ class TrialsAgain:
         if holds != made:
             why = f"its checkpoint holds {plural(holds, 'visit')}, the record {made}"
             return Verdict("differs", inf, why)
-        again = self._trained(trial, kept.visits)
+        scores: dict[int, float] = {}
+        again = self._trained(trial, kept.visits, scores)
         check_one_model(saved, again)
         equal, difference = compare(*in_one_form(saved, again))
-        if equal:
+        if equal and any(self.company(trial)):
             return Verdict("equal", 0.0)
+        if equal:
+            return self._scores_compared(trial, scores)
         if not any(self.company(trial)):
             path, gap = next(differences(*in_one_form(saved, again)))
             return Verdict(
@@ -335,6 +339,24 @@ class TrialsAgain:
             found.append(self._stretch(trial, begun, visits, state))
             begun = (visits, state)
         return max(found, key=lambda each: WORST.index(each.verdict))
+
+    def _scores_compared(self, trial: TrialId, scores: Mapping[int, float]) -> Verdict:
+        """Compare recorded scores with those of the trial trained again, whose state is equal.
+
+        Samples may have been summed up in another order.
+        """
+        recorded = self._recorded(trial)
+        for visits, score in scores.items():
+            known = recorded.get(visits, score)
+            if not isclose(known, score, rel_tol=SCORES, abs_tol=1e-6) and not (
+                isnan(known) and isnan(score)
+            ):
+                why = (
+                    f"the score after {plural(visits, 'visit')} is {known:.6g} in the record, and "
+                    f"{score:.6g} trained again"
+                )
+                return Verdict("differs", abs(known - score), why)
+        return Verdict("equal", 0.0)
 
     def _stretch(
         self, trial: TrialId, begun: tuple[int, Tree] | None, visits: int, saved: Tree
@@ -355,14 +377,18 @@ class TrialsAgain:
     def _recorded(self, trial: TrialId) -> dict[int, float]:
         """The trial's metric after so many visits, which its learning rate may have followed."""
         known = self._state.known[trial]
-        own = own_recipe(self._setup.recipe, known.config)
-        metric = self._setup.metric or own.metric or ""
+        metric = self._metric(trial)
         shards = len(known.shards or self._data.shards)
         return {
             round(epoch * shards): values[metric]
             for epoch, values in self._state.scores[trial]
-            if metric in values
+            if metric in values and isclose(epoch * shards, round(epoch * shards))
         }
+
+    def _metric(self, trial: TrialId) -> str:
+        """The metric of the study, or of the trial's recipe; empty: there is none."""
+        own = own_recipe(self._setup.recipe, self._state.known[trial].config)
+        return self._setup.metric or own.metric or ""
 
     def _between(
         self, trial: TrialId, begun: tuple[int, Tree] | None
@@ -415,10 +441,13 @@ class TrialsAgain:
                 return visits, self._vault.load(kept.name)
         return visits, self._trained(*start)
 
-    def _trained(self, trial: TrialId, visits: int) -> Tree:
+    def _trained(
+        self, trial: TrialId, visits: int, scores: dict[int, float] | None = None
+    ) -> Tree:
         """The trial's state after so many visits, from the beginning.
 
-        If the trial starts from another trial's state, the other one is trained first.
+        If the trial starts from another trial's state, the other one is trained first. `scores`:
+        takes its metric after so many visits of its own.
         """
         start = self._state.known[trial].start
         begun = None
@@ -427,7 +456,13 @@ class TrialsAgain:
             if visits == start[1]:
                 return source
             begun = (start[1], source)
-        return self._retrained(trial, visits, begun)
+        metric = self._metric(trial)
+
+        def scored(made: int, values: Mapping[str, float]) -> None:
+            if scores is not None and metric in values:
+                scores[made] = values[metric]
+
+        return self._retrained(trial, visits, begun, scored=scored)
 
     def _retrained(
         self,

@@ -417,6 +417,37 @@ def test_a_rate_that_followed_the_metric_follows_it_as_it_was_recorded(
     assert row["verdict"] == "agrees", row
 
 
+class Scored(Net):
+    metric, mode = "accuracy", "max"
+
+    def data(self) -> shoal.Data:
+        return shoal.Data.arrays(X, Y, validation=0.25, shards=2)
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+@pytest.mark.parametrize("form", ["alone", "interleaved"])
+def test_a_score_that_was_altered_in_the_journal_is_found(
+    tmp_path: Path, form: str
+) -> None:
+    study = trained(tmp_path, Scored(), form)
+    assert {row["verdict"] for row in study.replay()} == {"equal"}
+    lines = unsealed(study.folder.journal.read_text())
+    altered, times = re.subn(
+        r'("trial":"t001","epoch":3(?:\.0)?,"values":{[^}]*"accuracy":)[\d.]+',
+        r"\g<1>0.999",
+        lines,
+    )
+    assert times == 1
+    study.folder.journal.write_text(altered)
+    rows = {row["trial"]: row for row in shoal.load_study(study.folder.path).replay()}
+    assert rows["t000"]["verdict"] == rows["t002"]["verdict"] == "equal"
+    assert rows["t001"]["verdict"] == "differs"
+    why = r"the score after 6 visits is 0.999 in the record, and 0\.\d+ trained again"
+    assert re.fullmatch(why, rows["t001"]["why"])
+
+
 def test_an_integer_buffer_is_exact(tmp_path: Path) -> None:
     study = trained(tmp_path, Normed(), epochs=1)
     assert all(row["fused"] for row in study.replay())

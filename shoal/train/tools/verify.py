@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isnan
@@ -23,7 +22,7 @@ from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.recipe.settings import seed_of
 from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.shard import ShardModel
-from shoal.train.recipe.unit import Tree, Unit
+from shoal.train.recipe.unit import Done, Tree, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.wide.lane import BATCH_NORMS
@@ -402,6 +401,7 @@ def retrain(
     nudge: int = 0,
     after: Callable[[Tree], None] | None = None,
     recorded: Mapping[int, float] | None = None,
+    scored: Callable[[int, Mapping[str, float]], None] | None = None,
 ) -> Tree:
     """The trial's state after these visits, trained again, alone.
 
@@ -409,7 +409,8 @@ def retrain(
     `evaluated`: after how many epochs there was a validation; None: after each. `begun`: start from
     this state, after so many visits, instead of from the beginning. `nudge`: the seed of a change
     of the weights before each visit; 0: none. `after` is called with the state before the first
-    visit and after each: views, that change. `recorded`: as of `StationSetup`.
+    visit and after each: views, that change. `recorded`: as of `StationSetup`. `scored` is called
+    with the number of visits made and the scores, where there are any.
 
     Raises:
         TrialError: the recipe raised or the loss diverged.
@@ -437,19 +438,27 @@ def retrain(
         if nudge:
             source = nudged(source or station.state(trial.id), nudge + TWINS * done)
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)
-        _make(station, unit)
+        scores = _make(station, unit)
+        if scored is not None and scores:
+            scored(done + 1, scores)
         source = None  # from now on the station has the state
         if after is not None:
             after(station.state(trial.id))
     return station.state(trial.id)
 
 
-def _make(station: Station, unit: Unit) -> None:
-    """Make the visit, at the widths that it names."""
+def _make(station: Station, unit: Unit) -> Mapping[str, float]:
+    """Make the visit, at the widths that it names; its scores, where it had one."""
     if unit.visit.widths:
         station.ranks.run(unit, _alone(unit.trial), Orders())
-    else:
-        deque(station.train(unit), maxlen=0)
+        return {}
+    training = station.train(unit)
+    while True:
+        try:
+            next(training)
+        except StopIteration as end:
+            done: Done = end.value
+            return done.scores or {}
 
 
 def _alone(trial: Trial) -> Seat:
