@@ -8,23 +8,28 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from errno import ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
+from errno import EACCES, EAGAIN, ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+from filelock import FileLock, SoftFileLock, Timeout
 
 from shoal.core.trial import Seconds
 from shoal.engine.files import write_whole
 from shoal.engine.own import file_mode
-from shoal.engine.plain_files import check_plain, read_file
-from shoal.engine.process import lives
+from shoal.engine.plain_files import check_plain, descriptor, read_file
+from shoal.engine.process import in_forks, lives
 from shoal.engine.small import HolderFile, decoded
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 # What file systems without locks answer.
 WITHOUT_LOCKS = frozenset({ENOLCK, ENOSYS, ENOTSUP, EOPNOTSUPP})
@@ -33,8 +38,12 @@ BEAT: Seconds = 3.0
 # Who does not within these is not there any more.
 WATCHED: Seconds = 3 * BEAT
 UNKNOWN = "an unknown process"
+# Between two tries to get a lock that another process has.
+_AGAIN: Seconds = 0.05
 # What this process holds now, by the keys in the holders' files.
 _HERE: set[str] = set()
+# The open files of the locks that this process has.
+_LOCKED: set[int] = set()
 
 
 class Taken(TimeoutError):  # noqa: N818 - a state of the thing
@@ -55,40 +64,88 @@ def alone(path: Path, timeout: Seconds, root: Path | None = None) -> Iterator[No
     Raises:
         Taken: another process holds it.
     """
-    check_plain(path, root)
-    lock = _acquired(path, timeout)
+    let_go = _acquired(path, timeout, root)
     try:
         yield
     finally:
-        lock.release()
+        let_go()
 
 
-def _acquired(path: Path, timeout: Seconds) -> BaseFileLock:
-    """The lock, or what stands for it."""
-    # Another thread may let go of it: a loop of the user's own may have several.
-    how: dict[str, Any] = {"timeout": timeout, "thread_local": False}
-    how["mode"] = file_mode(path.parent)
-    lock: BaseFileLock = FileLock(path, **how, fallback_to_soft=False)
+def _acquired(path: Path, timeout: Seconds, root: Path | None) -> Callable[[], object]:
+    """Take the lock, or what stands for it; what lets go of it again."""
     try:
-        lock.acquire()
-        return lock
+        if fcntl is not None:
+            opened = _locked(path, timeout, root)
+            return lambda: _unlock(opened)
+        check_plain(path, root)
+        return _by_path(FileLock, path, timeout)
     except Timeout:
         raise Taken(path, UNKNOWN) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise
     made = path.with_name(path.name + ".made")
-    check_plain(made, root=path.parent)
-    lock = SoftFileLock(made, **how)
+    check_plain(made, root or path.parent)
     try:
-        lock.acquire()
+        return _by_path(SoftFileLock, made, timeout)
     except Timeout:
         raise Taken(
             made,
             UNKNOWN,
             f"; this file system has no locks: if that process has ended, delete {made}",
         ) from None
-    return lock
+
+
+def _locked(path: Path, timeout: Seconds, root: Path | None) -> int:
+    """The open file of the lock, which no other process has.
+
+    Raises:
+        Timeout: another process has it.
+    """
+    late = monotonic() + timeout
+    while True:
+        opened = descriptor(path, os.O_RDWR | os.O_CREAT, root)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(opened).st_nlink:
+                _LOCKED.add(opened)
+                return opened
+        except OSError as error:
+            if error.errno not in (EACCES, EAGAIN):
+                raise
+        finally:
+            if opened not in _LOCKED:
+                os.close(opened)
+        # Another has it, or has removed the file meanwhile.
+        if monotonic() >= late:
+            raise Timeout(str(path))
+        sleep(_AGAIN)
+
+
+def _unlock(opened: int) -> None:
+    if opened in _LOCKED:  # this process is no fork of the one that took it
+        _LOCKED.discard(opened)
+        fcntl.flock(opened, fcntl.LOCK_UN)  # a fork may not have closed its copy yet
+        os.close(opened)
+
+
+def _close_copies() -> None:
+    """A fork holds nothing: what its parent has locked would stay so until both have ended."""
+    for opened in _LOCKED:
+        os.close(opened)
+    _LOCKED.clear()
+
+
+in_forks(_close_copies)
+
+
+def _by_path(kind: Any, path: Path, timeout: Seconds) -> Callable[[], object]:
+    """Take a lock that opens its file by path; what lets go of it again."""
+    # Another thread may let go of it: a loop of the user's own may have several.
+    lock = kind(path, timeout, mode=file_mode(path.parent), thread_local=False)
+    lock.acquire()
+    release: Callable[[], object] = lock.release
+    return release
 
 
 @contextmanager

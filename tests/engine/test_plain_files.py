@@ -157,6 +157,30 @@ def test_no_lock_is_taken_on_something_else(tmp_path: Path, trap: str) -> None:
     assert (tmp_path / "victim").exists() is (trap != "dangling")
 
 
+def test_a_lock_stays_in_its_folder_if_a_link_takes_the_folders_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if that happens after the look at what lies there."""
+    study, outside = tmp_path / "study", tmp_path / "outside"
+    (study / "inbox").mkdir(parents=True)
+    outside.mkdir()
+    look = os.stat
+
+    def swap(path: object, *args: object, **how: object) -> os.stat_result:
+        try:
+            return look(path, *args, **how)  # type: ignore[call-overload, no-any-return]
+        finally:
+            if Path(str(path)).name == "lock" and not (study / "inbox").is_symlink():
+                (study / "inbox").rename(study / "former")
+                (study / "inbox").symlink_to(outside)
+
+    monkeypatch.setattr(os, "stat", swap)
+    with alone(study / "inbox" / "lock", timeout=0, root=study):
+        assert (study / "inbox").is_symlink()
+    assert list(outside.iterdir()) == []
+    assert (study / "former" / "lock").is_file()
+
+
 def test_a_file_larger_than_what_shoal_writes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "notes").open("wb") as file:
         file.truncate(2**40)  # takes no room

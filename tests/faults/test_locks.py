@@ -97,6 +97,48 @@ def test_who_was_killed_holds_nothing(
         pass
 
 
+def test_a_fork_holds_nothing(tmp_path: Path) -> None:
+    """Else a study would stay open after its run was killed, until the run's helpers end."""
+    with alone(tmp_path / "lock", timeout=0):
+        ready, done = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(done)
+            os.read(ready, 1)  # until the other end is closed
+            os._exit(0)
+        with pytest.raises(Taken), alone(tmp_path / "lock", timeout=0.1):
+            pass
+        opened = [
+            name
+            for name in Path(f"/proc/{child}/fd").iterdir()
+            if os.readlink(name) == str(tmp_path / "lock")
+        ]
+    with alone(tmp_path / "lock", timeout=0):
+        pass
+    os.close(done)
+    os.waitpid(child, 0)
+    assert opened == []
+
+
+def test_who_removes_the_file_of_a_lock_gets_no_second_one_beside_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file that has no name any more is none: the next opens another file."""
+    take, calls = fcntl.flock, []
+
+    def removed(opened: int, how: int) -> None:
+        take(opened, how)
+        calls.append(how)
+        if len(calls) == 1:
+            (tmp_path / "lock").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    with alone(tmp_path / "lock", timeout=1):
+        monkeypatch.undo()
+        with pytest.raises(Taken), alone(tmp_path / "lock", timeout=0):
+            pass
+
+
 def on_another_machine(holder: Path, beats: int) -> None:
     about = {
         "pid": 1,

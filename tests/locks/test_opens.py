@@ -38,7 +38,6 @@ NAMED = "paths that the user types, or that a recipe of the user's names"
 SCRATCH = "a folder in the temporary folder that belongs to this user alone"
 OPEN_OTHERWISE = {
     "backend/ray/": SCRATCH,
-    "engine/lock.py": "locks, after a look at their files",
     "engine/own.py": "locks, after a look at their files; folders of this user alone",
     "engine/process.py": "what the system says of processes",
     "harvest/": "a folder of this user alone; what the system says of processes",

@@ -400,6 +400,126 @@ def test_changed_files_of_ones_own_are_used_and_those_of_others_are_not(
     assert helper.exists()
 
 
+def as_pickle(study: Path) -> None:
+    """The study's recipe is stored as a pickle, as of a notebook."""
+    from shoal.study.code import manifest as manifests
+    from shoal.study.code.files import describe_recipe, sha256
+    from shoal.study.code.mark import MADE, make_key
+    from shoal.train.recipe import pickled
+
+    recipe = shoal.load_study(study).recipe
+    content, about = pickled.dumps(recipe), describe_recipe(recipe)
+    named = manifests.Manifest(
+        1, "Net", "pickle", pickle="a.pkl", sha256=sha256(content), about=about
+    )
+    kept = manifests.new(study / "recipe", named)
+    (kept.place / "a.pkl").write_bytes(content)
+    kept.write(make_key(), MADE)
+
+
+@pytest.mark.parametrize("kind", ["source", "pickle"])
+def test_the_code_that_runs_is_what_was_looked_at(
+    study: Path, file: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody puts another file in its place after the look at its owner."""
+    from shoal.study.code import loading
+
+    if kind == "pickle":
+        as_pickle(study)
+    file.write_text(NET + "\n# another\n")
+    look = loading.why_foreign
+
+    def then_swapped(found: os.stat_result) -> str | None:
+        if found.st_ino == file.stat().st_ino:
+            file.write_text(f"import os\nos.system('touch {tmp_path}/HACKED')\n")
+        return look(found)
+
+    monkeypatch.setattr(loading, "why_foreign", then_swapped)
+    with pytest.warns(UserWarning, match="net.py has changed since the study began; g"):
+        found = shoal.load_study(study).recipe
+    assert "HACKED" in file.read_text() and type(found).__name__ == "Net"
+    assert not (tmp_path / "HACKED").exists()
+
+
+LATER = """
+    def configure_model(self, config):
+        try:
+            import shoal_test_later
+        except ImportError:
+            pass
+        width"""
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
+@pytest.mark.parametrize("kind", ["source", "pickle"])
+def test_modules_are_not_imported_from_a_folder_that_has_become_somebody_elses(
+    study: Path, file: Path, kind: str, tmp_path: Path
+) -> None:
+    """In the temporary folder, say, which was emptied meanwhile."""
+    name = f"shoal_test_later_{kind}"
+    late = LATER.replace("shoal_test_later", name)
+    file.write_text(NET.replace(LATER.split(":", maxsplit=1)[0] + ":\n        width", late))
+    assert name in file.read_text()
+    ran = CliRunner().invoke(app, ["run", str(file), "--storage", f"{study}2"])
+    assert ran.exit_code == 0, ran.output
+    if kind == "pickle":
+        as_pickle(Path(f"{study}2"))
+    later = file.parent / f"{name}.py"
+    later.write_text(f"import os\nos.system('touch {tmp_path}/HACKED')\n")
+    file.parent.chmod(0o777)
+    code = "import shoal, sys; shoal.load_study(sys.argv[1]).best_model()"
+    for mode in (0o777, 0o755):
+        file.parent.chmod(mode)
+        done = subprocess.run(
+            [sys.executable, "-c", code, f"{study}2"],
+            capture_output=True,
+            text=True,
+            cwd="/",
+        )
+        assert done.returncode == 0, done.stderr
+        said = f"not imported from {file.parent}, as others may write to it (mode 777)"
+        assert done.stderr.count(said) == (mode == 0o777)
+        assert (tmp_path / "HACKED").exists() is (mode != 0o777)
+
+
+def test_a_module_that_is_put_into_a_package_after_it_was_trusted_is_not_imported(
+    tmp_path: Path, another_user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when the user looked at all files."""
+    package = tmp_path / "code" / "shoal_test_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "try:\n    from . import quick\nexcept ImportError:\n    WIDTH = 4\n"
+    )
+    (package / "slow.py").write_text("HERE = 1\n")
+    late = LATER.replace("shoal_test_later", "shoal_test_package.late")
+    text = NET.replace(
+        "import helper",
+        "import shoal_test_package as helper\nfrom shoal_test_package import slow",
+    )
+    text = text.replace(LATER.split(":", maxsplit=1)[0] + ":\n        width", late)
+    assert "package.late" in text
+    (tmp_path / "code" / "net.py").write_text(text)
+    first = ["run", str(tmp_path / "code" / "net.py"), "--storage", str(tmp_path / "s")]
+    program = [sys.executable, "-m", "shoal.cli"]
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "other")}
+    subprocess.run(
+        [*program, *first], env=env, check=True, capture_output=True, cwd="/"
+    )
+    shutil.rmtree(tmp_path / "code")
+    code = "import shoal, sys; shoal.load_study(sys.argv[1], trust=bool(sys.argv[2])).best_model()"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s"), "yes"], check=True, cwd="/"
+    )
+    (stored,) = (tmp_path / "s" / "recipe").glob("*/shoal_test_package")
+    for name in ("quick.py", "late.py"):
+        (stored / name).write_text(f"import os\nos.system('touch {another_user}')\n")
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s"), ""], check=True, cwd="/"
+    )
+    assert not another_user.exists()
+
+
 def test_the_record_says_which_code_each_run_had(study: Path, file: Path) -> None:
     file.write_text(NET + "\n# another\n")
     with pytest.warns(UserWarning, match="changed since"):

@@ -25,8 +25,18 @@ def load_module(file: Path) -> ModuleType:
         raise StudyError(
             f"there is no file {file}: give the path of a Python file with a shoal.Recipe in it"
         )
-    text = Text(RECIPE + file.stem, str(file.resolve()), file.read_bytes())
+    content = file.read_bytes()
     pickled.import_from(file.parent)
+    return module_of(file, content)
+
+
+def module_of(file: Path, content: bytes) -> ModuleType:
+    """The module that a Python file of this content is, imported under a name of its own.
+
+    Raises:
+        StudyError: it raises when imported.
+    """
+    text = Text(RECIPE + file.stem, str(file.resolve()), content)
     try:
         return imported(text)
     except SystemExit as error:

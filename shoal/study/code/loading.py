@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +20,7 @@ from shoal.engine.files import write_durably
 from shoal.engine.own import make_folder
 from shoal.engine.plain_files import is_there
 from shoal.study.code import manifest as manifests
-from shoal.study.code.files import function_in, load_module, recipe_class, sha256
+from shoal.study.code.files import function_in, module_of, recipe_class, sha256
 from shoal.study.code.manifest import (
     FILE,
     FORMAT,
@@ -184,7 +186,8 @@ def _trusted(kept: StoredRecipe) -> StoredRecipe:
 def _here_alone(kept: StoredRecipe) -> StoredRecipe:
     """The recipe without the files and folders elsewhere that it names.
 
-    The user has looked at what is in the study's folder; nothing else is taken for it.
+    The user has looked at what is in the study's folder; nothing else is taken for it, nor what
+    somebody puts there later.
     """
     modules = [
         msgspec.structs.replace(each, file=str(kept.place.resolve() / each.path))
@@ -193,7 +196,7 @@ def _here_alone(kept: StoredRecipe) -> StoredRecipe:
     manifest = msgspec.structs.replace(
         kept.manifest, modules=modules, folders=[], about={}
     )
-    return replace(kept, manifest=manifest)
+    return replace(kept, manifest=manifest, is_complete=True)
 
 
 # -- source ------------------------------------------------------------------------------------
@@ -206,12 +209,12 @@ def _from_source(kept: StoredRecipe) -> Recipe:
         StudyError: a text is not what was marked, or it cannot be imported.
     """
     stored = [_text(kept, module) for module in kept.manifest.modules]
-    texts, changed = _as_now(stored)
+    texts, changed = (stored, []) if kept.is_complete else _as_now(stored)
     for name in pickled.ENVIRONMENT:
         if name in kept.manifest.environment:
             os.environ.setdefault(name, kept.manifest.environment[name])
     for folder in kept.manifest.folders:
-        if Path(folder).is_dir():
+        if Path(folder).is_dir() and _is_own_folder(folder):
             pickled.import_from(folder)
     what = ", ".join(changed) or str(kept.place)
     try:
@@ -251,7 +254,8 @@ def _text(kept: StoredRecipe, module: Module) -> Text:
     part = None
     if module.wanted is not None:
         part = ScriptPart(tuple(module.wanted), module.values, module.later)
-    return Text(module.name, module.file, content, module.package, part)
+    complete = kept.is_complete
+    return Text(module.name, module.file, content, module.package, part, complete)
 
 
 def _as_now(stored: list[Text]) -> tuple[list[Text], list[str]]:
@@ -290,6 +294,25 @@ def _content_now(file: Path, stored: str | None) -> bytes | None:
     return content
 
 
+def _is_own_folder(folder: str) -> bool:
+    """Whether nobody else can put modules into the folder; a warning says so otherwise.
+
+    It was this user's when the study began. It may have been deleted, and made by somebody else.
+    """
+    place = str(Path(folder).resolve())
+    if place in sys.path:
+        return True
+    foreign = why_foreign(os.stat(place))
+    if foreign is None:
+        return True
+    warnings.warn(
+        f"modules that the recipe's code asks for later are not imported from {place}, as {foreign}; "
+        "put it on PYTHONPATH if that is right",
+        stacklevel=6,
+    )
+    return False
+
+
 # -- pickles -----------------------------------------------------------------------------------
 
 
@@ -306,14 +329,15 @@ def _from_pickle(kept: StoredRecipe) -> Recipe:
             f"{kept.place / path} is not what was stored: somebody changed it since. Give the "
             f"recipe's own file again (shoal run FILE.py --storage {kept.place.parent})"
         )
+    is_own = cache(_is_own_folder)  # one warning of each
     about = kept.manifest.about
     parts = about.get("parts", {})
     for each in (about, *parts.values()):
         file = Path(each.get("file") or "")
-        if file.is_file():
+        if file.is_file() and is_own(str(file.parent)):
             pickled.import_from(file.parent)
     try:
-        recipe: Recipe = pickled.loads(content)
+        recipe: Recipe = pickled.loads(content, is_own)
     except ImportError as error:
         raise StudyError(
             f"the recipe in {kept.place / path} cannot be loaded: {error}: put the modules that "
@@ -330,13 +354,14 @@ def _from_pickle(kept: StoredRecipe) -> Recipe:
 def _renewed(recipe: Recipe, about: Mapping[str, Any]) -> Recipe:
     """The recipe as its file has it, if that has changed since (with a warning)."""
     file = Path(about.get("file") or "")
-    if _content_now(file, about.get("sha256")) is None:
+    content = _content_now(file, about.get("sha256"))
+    if content is None:
         return recipe
     warnings.warn(
         f"{file} has changed since the study began; {GONE_ON}",
         stacklevel=6,
     )
-    module = load_module(file)
+    module = module_of(file, content)  # what was looked at, not what lies there by now
     name = str(about.get("name"))
     if function_in(recipe) is not None:
         _renew(module, name, lambda found: vars(recipe).update(function=found))

@@ -57,12 +57,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredRecipe:
-    """A manifest as it was read or is to be written. `plain`: as JSON has it."""
+    """A manifest as it was read or is to be written. `plain`: as JSON has it.
+
+    `is_complete`: its packages have no other modules than those that it names.
+    """
 
     place: Path
     manifest: Manifest
     plain: dict[str, Any]
     marks: dict[str, str] = field(default_factory=dict)
+    is_complete: bool = False
 
     @property
     def content(self) -> bytes:

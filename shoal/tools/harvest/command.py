@@ -7,17 +7,17 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from filelock import Timeout
 
 import shoal
-from shoal.engine.own import lock_file, own_folder
+from shoal.engine.lock import Taken, alone
+from shoal.engine.own import own_folder
 from shoal.engine.plain_files import open_file
 from shoal.engine.process import python_module
 from shoal.harvest.harvester import Harvester
@@ -295,14 +295,13 @@ def _alone(folder: Folder, place: Path) -> Iterator[None]:
     Raises:
         StudyError: another process harvests for this study, or runs it.
     """
-    lock = lock_file(place / "harvest.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise StudyError(
-            f"the study in {folder.path} is being harvested for already, by another process"
-        ) from None
-    with lock:
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(alone(place / "harvest.lock", timeout=0))
+        except Taken:
+            raise StudyError(
+                f"the study in {folder.path} is being harvested for already, by another process"
+            ) from None
         with (
             folder.lock()
         ):  # a run that is under way is seen before pilots are submitted

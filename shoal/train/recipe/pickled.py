@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -226,23 +227,21 @@ class _Folders:
     def __reduce__(self) -> tuple[Any, ...]:
         chosen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         texts = tuple(
-            (text.name, text.file, text.content, text.package)
+            (
+                *(text.name, text.file, text.content, text.package),
+                *(None, text.is_complete),
+            )
             for text in known()
             if text.part is None
         )
         return _prepare_to_import, (self.folders, chosen, texts)
 
 
-def _import_from_all(folders: tuple[str, ...]) -> None:
-    for folder in folders:
-        if Path(folder).exists():  # a zip file, too; on another machine it may lack
-            import_from(folder)
-
-
 def _prepare_to_import(
     folders: tuple[str, ...],
     chosen: Mapping[str, str],
-    texts: tuple[tuple[str, str, bytes, bool], ...] = (),
+    texts: tuple[tuple[Any, ...], ...] = (),
+    may_import: Callable[[str], bool] = os.path.exists,
 ) -> None:
     """Import from the folders, and modules that are not there from their texts.
 
@@ -251,7 +250,10 @@ def _prepare_to_import(
     know(Text(*text) for text in texts)
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
-    _import_from_all(folders)
+    for folder in folders:
+        # A zip file, too; on another machine it may lack.
+        if os.path.exists(folder) and may_import(folder):
+            import_from(folder)
 
 
 def _second(_: Any, thing: Any) -> Any:
@@ -277,16 +279,25 @@ def _is_pickled(module: ModuleType) -> bool:
 class _Unpickler(pickle.Unpickler):
     """Finds classes of Shoal where they are now."""
 
+    def __init__(self, blob: bytes, may_import: Callable[[str], bool]) -> None:
+        super().__init__(io.BytesIO(blob))
+        self._may_import = may_import
+
     def find_class(self, module_name: str, global_name: str) -> Any:
         now = MOVED.get((module_name, global_name), (module_name, global_name))
-        return super().find_class(*now)
+        found = super().find_class(*now)
+        if found is _prepare_to_import:
+            return partial(found, may_import=self._may_import)
+        return found
 
 
-def loads(blob: bytes) -> Any:
+def loads(blob: bytes, may_import: Callable[[str], bool] = os.path.exists) -> Any:
     """What was pickled, as `cloudpickle.loads` gives it. It runs the code in the blob: read what
     you trust.
+
+    `may_import`: whether modules may be imported from a folder that is there, which the blob names.
 
     Raises:
         AttributeError, ModuleNotFoundError: it names a class that is not there any more.
     """
-    return _Unpickler(io.BytesIO(blob)).load()
+    return _Unpickler(blob, may_import).load()

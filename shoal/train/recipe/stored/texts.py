@@ -38,13 +38,17 @@ class ScriptPart:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The text of a module. `file`: where it was; that need not be there any more."""
+    """The text of a module. `file`: where it was; that need not be there any more.
+
+    `is_complete`: a package has only modules whose texts are known, and none of files beside it.
+    """
 
     name: str
     file: str
     content: bytes
     package: bool = False
     part: ScriptPart | None = None  # of a script, what is needed of it
+    is_complete: bool = False
 
     @property
     def sha256(self) -> str:
@@ -108,7 +112,8 @@ def _spec(text: Text) -> ModuleSpec:
     assert spec is not None
     spec.has_location = True
     if text.package:
-        spec.submodule_search_locations = [str(Path(text.file).parent)]
+        beside = [] if text.is_complete else [str(Path(text.file).parent)]
+        spec.submodule_search_locations = beside
     return spec
 
 
@@ -133,7 +138,9 @@ def know(texts: Iterable[Text]) -> None:
         above = text.name.rpartition(".")[0]
         while above:
             place = place.parent
-            _folders[above] = Text(above, str(place / "__init__.py"), b"", True)
+            file = str(place / "__init__.py")
+            complete = text.is_complete
+            _folders[above] = Text(above, file, b"", True, is_complete=complete)
             above = above.rpartition(".")[0]
     if _after not in sys.meta_path:
         sys.meta_path += [_after, _last]
