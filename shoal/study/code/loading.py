@@ -306,8 +306,8 @@ def _is_own_folder(folder: str) -> bool:
     if foreign is None:
         return True
     warnings.warn(
-        f"modules that the recipe's code asks for later are not imported from {place}, as {foreign}; "
-        "put it on PYTHONPATH if that is right",
+        f"modules that the recipe's code asks for later are not imported from {place}, as "
+        f"{foreign}; put it on PYTHONPATH if that is right",
         stacklevel=6,
     )
     return False
