@@ -3,9 +3,9 @@
 Their figures stand in a table, their Gantt charts below each other on one axis of time.
 """
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from shoal.core.event import Submitted
@@ -16,7 +16,7 @@ from shoal.reporting.charts.lanes import drawn
 from shoal.reporting.charts.palette import CAUSES, numbered
 from shoal.reporting.charts.slots import bar_trace, legend, slot_axis
 from shoal.reporting.facts.bars import Chart
-from shoal.reporting.facts.format import duration, time_unit
+from shoal.reporting.facts.format import duration, escape, time_unit
 from shoal.reporting.facts.gantt import chart
 from shoal.reporting.html import document
 from shoal.reporting.tables import table
@@ -252,4 +252,4 @@ def _linked(side: Side) -> str:
     label = escape(side.label)
     if not side.link:
         return label
-    return f'<a href="{escape(side.link, quote=True)}">{label}</a>'
+    return f'<a href="{html.escape(side.link)}">{label}</a>'

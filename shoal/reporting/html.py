@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
@@ -17,6 +16,7 @@ from shoal.reporting.charts.configs import parallel, scatters
 from shoal.reporting.charts.figures import Figure, learning
 from shoal.reporting.charts.harvest import harvest as harvest_drawing
 from shoal.reporting.charts.slots import gantt, use
+from shoal.reporting.facts.format import escape
 from shoal.reporting.facts.metrics import Account, account
 from shoal.reporting.facts.params import Parameter, parameters
 

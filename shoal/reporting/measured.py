@@ -1,7 +1,6 @@
 """The tables of the profile's figures, of what the policy cost, and of what feeders did."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from shoal.reporting.facts.bars import waiting
@@ -10,6 +9,7 @@ from shoal.reporting.facts.format import (
     config,
     count,
     duration,
+    escape,
     plural,
     share,
     signed,

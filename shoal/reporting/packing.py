@@ -1,11 +1,10 @@
 """The table of what packing gained, for the report's page."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from shoal.core.trial import Seconds
-from shoal.reporting.facts.format import DASH, duration, plural
+from shoal.reporting.facts.format import DASH, duration, escape, plural
 from shoal.reporting.facts.metrics import Account
 from shoal.reporting.tables import folded, table
 

@@ -6,7 +6,6 @@ Every text that comes from the journal is escaped.
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +15,7 @@ from shoal.reporting.facts.format import (
     count,
     described,
     duration,
+    escape,
     number,
     plural,
     score,

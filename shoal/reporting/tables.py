@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from shoal.reporting.charts.palette import painted_by
@@ -12,6 +11,7 @@ from shoal.reporting.facts.format import (
     config,
     count,
     duration,
+    escape,
     number,
     plural,
     score,

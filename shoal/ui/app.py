@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from shoal.reporting.facts.format import printable
 from shoal.reporting.html import asset, embedded, plotly_source
 from shoal.ui import drawings, parts, table
 from shoal.ui.actions import Actions, Refused
@@ -109,12 +110,16 @@ class Pages:
             name = next(iter(self.shelf.studies()))
         if name is None:
             path = self.shelf.path
-            return _json({"title": path.name, "html": parts.list_frame(path)})
+            return _json(
+                {"title": printable(path.name), "html": parts.list_frame(path)}
+            )
         study = self.shelf.get(name)
         if study is None:
             return Response("there is no such study", status_code=404)
         html = parts.study_frame(self.shelf.alone)
-        return _json({"title": study.name, "study": study.name, "html": html})
+        return _json(
+            {"title": printable(study.name), "study": study.name, "html": html}
+        )
 
     def studies(self, request: Request) -> Response:
         """The studies, those with the newest entries first."""

@@ -6,6 +6,7 @@ from typing import Any
 from shoal.core.trial import TrialId
 from shoal.reporting.charts.figures import curves_of
 from shoal.reporting.charts.slots import gantt, use
+from shoal.reporting.facts.format import printable
 from shoal.ui.live import Seen
 
 BARS = 1500  # of the Gantt chart: it is drawn again and again
@@ -36,7 +37,8 @@ def curves(seen: Seen, name: str, trials: Collection[str]) -> dict[str, Any]:
     if not chosen:
         has = seen.account.curves[name]
         chosen = [row.id for row in seen.ranked if row.id in has][:BEST]
-    return {"names": every, **curves_of(seen.account, name, chosen)}
+    labels = [printable(each) for each in every]
+    return {"names": every, "labels": labels, **curves_of(seen.account, name, chosen)}
 
 
 def slots(seen: Seen) -> dict[str, Any]:

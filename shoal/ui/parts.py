@@ -1,7 +1,7 @@
 """The parts of the page as HTML. Every text that comes from a journal or a file is escaped."""
 
 from collections.abc import Iterable, Mapping
-from html import escape
+from html import escape as exact
 from pathlib import Path
 from urllib.parse import quote
 
@@ -9,7 +9,7 @@ from shoal.core.masking import MASK
 from shoal.core.trial import Seconds
 from shoal.engine.plain_files import open_file
 from shoal.reporting import sections, tables
-from shoal.reporting.facts.format import config, duration, number, score
+from shoal.reporting.facts.format import config, duration, escape, number, score
 from shoal.reporting.facts.metrics import Account
 from shoal.reporting.facts.rows import TrialRow
 from shoal.ui.actions import LOG
@@ -170,7 +170,7 @@ def tail_of(file: Path, root: Path | None = None) -> str:
         return ""
     if size > TAIL:
         data = data[data.find(b"\n") + 1 :]
-    return data.decode(errors="replace")
+    return data.decode(errors="replace").replace("\r", "\n")
 
 
 # -- one trial -------------------------------------------------------------------------------------
@@ -178,7 +178,6 @@ def tail_of(file: Path, root: Path | None = None) -> str:
 
 def trial(study: LiveStudy, row: TrialRow) -> str:
     """All of one trial, and what can be done to it."""
-    name = escape(row.id)
     facts = {
         "status": row.status,
         "score": score(row.last),
@@ -197,8 +196,8 @@ def trial(study: LiveStudy, row: TrialRow) -> str:
     if error:
         listed += f'</dl><h3>error.txt</h3><pre class="tall">{escape(error)}</pre><dl>'
     return (
-        f'<div class="name"><h2>{name}</h2>{_close()}</div><dl>{listed}</dl>'
-        f"{_does(row, name)}{_clone_form(row, name)}"
+        f'<div class="name"><h2>{escape(row.id)}</h2>{_close()}</div><dl>{listed}</dl>'
+        f"{_does(row, exact(row.id))}{_clone_form(row, exact(row.id))}"
     )
 
 
@@ -252,13 +251,13 @@ def _fields(values: Mapping[str, str]) -> str:
     """A field for each value of a configuration."""
     text = ""
     for key, item in values.items():
-        shown = f'value="{escape(item)}"'
+        shown = f'value="{exact(item)}"'
         if item == repr(
             MASK
         ):  # empty, and left out of what is sent unless somebody fills it
             shown = 'data-secret placeholder="not shown"'
         text += (
-            f'<label><span>{escape(key)}</span><input data-value="{escape(key)}" '
+            f'<label><span>{escape(key)}</span><input data-value="{exact(key)}" '
             f'{shown} autocomplete="off" spellcheck="false"></label>'
         )
     return f'<div class="fields">{text}</div>'

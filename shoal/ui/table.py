@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
+from html import escape as exact
 from typing import Any
 
 from shoal.reporting.facts.bars import natural
-from shoal.reporting.facts.format import config, value
+from shoal.reporting.facts.format import config, escape, value
 from shoal.reporting.facts.rows import TrialRow
 from shoal.reporting.tables import TrialTable
 from shoal.ui.live import Seen
@@ -204,32 +204,32 @@ def _head(head: str, asked: Question, right: bool) -> str:
     side = ""
     if right:
         side = " class=r"
-    name = escape(head)
+    name = exact(head)
     return (
         f'<th scope="col"{side}{order}><button type="button" data-sort="{name}" '
-        f'data-key="sort {name}">{name}</button></th>'
+        f'data-key="sort {name}">{escape(head)}</button></th>'
     )
 
 
 def _line(cells: Sequence[Sequence[Any]], row: TrialRow) -> str:
     """The row of one trial, with what can be done to it."""
-    name = escape(row.id)
+    name = exact(row.id)
     tick = (
         f'<td><input type="checkbox" data-tick="{name}" data-key="tick {name}" '
-        f'aria-label="draw the curve of {name}"></td>'
+        f'aria-label="draw the curve of {escape(row.id)}"></td>'
     )
     body = "".join(map(_cell, cells))
-    does = _button("open", "details", name)
+    does = _button("open", "details", row.id)
     if row.status in OPEN:
-        does = _button("stop", "stop", name) + does
+        does = _button("stop", "stop", row.id) + does
     return f"<tr>{tick}{body}<td class=does>{does}</td></tr>"
 
 
 def _button(what: str, text: str, name: str) -> str:
-    """A button that does something to the trial of that (escaped) name."""
+    """A button that does something to the trial of that name."""
     return (
-        f'<button type="button" data-do="{what}" data-trial="{name}" '
-        f'data-key="{what} {name}" aria-label="{text}: {name}">{text}</button>'
+        f'<button type="button" data-do="{what}" data-trial="{exact(name)}" '
+        f'data-key="{what} {exact(name)}" aria-label="{text}: {escape(name)}">{text}</button>'
     )
 
 

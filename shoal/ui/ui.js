@@ -198,7 +198,7 @@
   const curves = loader(async () => {
     curve = await (await fetched("/drawing/curves", { name: one("curve-name").value, trial: [...ticked] })).json();
     if (!curve.names.length) { blank(one("curves-drawing"), "No value was recorded yet."); return; }
-    const options = curve.names.map((name) => new Option(name, name, false, name === curve.name));
+    const options = curve.names.map((name, n) => new Option(curve.labels[n], name, false, name === curve.name));
     const now = [...one("curve-name").options].map((option) => option.value);
     if (now.join("\n") !== curve.names.join("\n")) one("curve-name").replaceChildren(...options);
     one("curve-note").textContent = ticked.size ? `${ticked.size} chosen in the table` : "the best; tick trials in the table to see those";

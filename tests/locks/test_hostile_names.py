@@ -2,6 +2,8 @@
 
 import io
 import re
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -50,8 +52,10 @@ def test_other_names_are_taken(name: str) -> None:
 
 # -- what a terminal or a browser would act upon ---------------------------------------------------
 
-ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\u202e\u2066<script>alert(1)</script>"
-ACTED_UPON = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\u202e\u2066<script>alert(1)</script>\u200b\ufeff"
+ACTED_UPON = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b\ufeff]"
+)
 
 
 @pytest.fixture
@@ -110,6 +114,24 @@ def test_the_report_escapes_them(hostile: Path) -> None:
 
 def test_only_what_is_acted_upon_is_replaced() -> None:
     assert printable("a\tb\nä…\x1b\u202e\udc80") == "a\tb\nä…\\x1b\\u202e\\udc80"
+
+
+def test_all_that_is_not_seen_is_replaced() -> None:
+    """Of all of Unicode: format characters, and what is ignored by default where no font has it."""
+    ignored = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u3164\uffa0\ufe0f\U000e0100"
+    visible = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U00013430-\U0001343f"
+    signs = re.sub(
+        f"[{visible}\U0001bca0-\U0001bca3]",
+        "",
+        "".join(map(chr, range(sys.maxunicode + 1))),
+    )
+    kinds = {"Cf", "Cs", "Zl", "Zp"}
+    unseen = [sign for sign in signs if unicodedata.category(sign) in kinds]
+    assert len(unseen) > 2000
+    for sign in (*unseen, *ignored):
+        assert sign not in printable(f"a{sign}b"), f"U+{ord(sign):04x}"
+    seen = "aä中ع👩\u0301\t\n\u00a0"
+    assert printable(seen) == seen
 
 
 def test_a_reason_of_1_mb_is_shortened() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 from ui_kit import (
     ORIGIN,
+    SHARD,
     client_of,
     epoch,
     keyed,
@@ -41,6 +43,7 @@ from shoal.core.event import (
 )
 from shoal.core.plan import solo
 from shoal.core.trial import Trial, TrialId
+from shoal.reporting.facts.format import UNSEEN
 from shoal.study.folder import StudyError
 from shoal.ui import actions, serve
 from shoal.ui.guard import KEY, Connections
@@ -233,6 +236,62 @@ def test_another_host_or_page_may_ask_nothing(folder: Path) -> None:
     assert client.post("/do", json=asked, headers=other_port).status_code == 403
 
 
+def test_names_that_anybody_can_let_lead_here_get_nothing(folder: Path) -> None:
+    """DNS rebinding: a page of another name whose address becomes 127.0.0.1. Browsers take
+    `localhost` from no server, so it is as good as 127.0.0.1, and its pages are no others'.
+    """
+    with serving(folder) as server:
+        port = server.address.partition("?")[0].rstrip("/").rpartition(":")[2]
+        plain = f"http://127.0.0.1:{port}"
+        token, key = re.findall(r"token=(.*)#(.*)", server.address)[0]
+        names = (
+            *(f"127.0.0.1.nip.example:{port}", f"localhost.evil.example:{port}"),
+            *(
+                f"[::1]:{port}",
+                f"127.1:{port}",
+                f"0.0.0.0:{port}",
+                f"2130706433:{port}",
+            ),
+            *(
+                f"localhost.:{port}",
+                "localhost",
+                "localhost:80",
+                "",
+                f"a@localhost:{port}",
+            ),
+        )
+        asked = {"do": "pause", "study": "few"}
+        with httpx.Client(base_url=plain) as client:
+            assert client.get(f"/?token={token}").status_code == 200
+            client.headers[KEY] = key
+            for name in names:
+                headers = {"host": name, "origin": f"http://{name}"}
+                for path in (f"/?token={token}", "/", "/static/ui.js", "/list"):
+                    assert client.get(path, headers=headers).status_code == 403
+                assert (
+                    client.post("/do", json=asked, headers=headers).status_code == 403
+                )
+            here = f"localhost:{port}"
+            cookie = {
+                "cookie": "; ".join(f"{a}={b}" for a, b in client.cookies.items())
+            }
+            headers = {"host": here, **cookie}
+            assert client.get("/list", headers=headers).status_code == 200
+            for origin in (
+                plain,
+                "http://localhost",
+                "http://localhost:80",
+                f"https://{here}",
+            ):
+                other = {**headers, "origin": origin}
+                assert client.post("/do", json=asked, headers=other).status_code == 403
+            del client.headers[KEY]
+            assert client.get("/list", headers=headers).status_code == 403
+            allowed = client.get("/", headers={**headers, "origin": plain}).headers
+            assert not [name for name in allowed if "access-control" in name]
+    assert not (folder / "inbox").exists()
+
+
 def test_every_answer_has_a_strict_policy(folder: Path) -> None:
     client = client_of(folder)
     for path in ("/", "/static/ui.js", "/nothing", "/trials?study=few"):
@@ -374,6 +433,86 @@ def test_what_a_journal_says_is_escaped_everywhere(tmp_path: Path) -> None:
         assert "<img" not in text and "<script" not in text
     asked = {"study": "bad", "name": HOSTILE, "trial": [HOSTILE]}
     assert client.get("/drawing/curves", params=asked).status_code == 200
+
+
+class Shown(HTMLParser):
+    """What a page shows: its texts, and attributes that are read out or shown."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        shown = {"title", "aria-label", "placeholder", "value"}
+        self.texts += [value or "" for name, value in attrs if name in shown]
+
+
+def strings(found: Any) -> list[str]:
+    """All texts of some data."""
+    if isinstance(found, dict):
+        return strings([*found.values()])
+    if isinstance(found, list):
+        return [text for each in found for text in strings(each)]
+    return [found] if isinstance(found, str) else []
+
+
+def test_what_is_not_seen_is_shown_as_escapes_and_sent_back_as_it_is(
+    tmp_path: Path,
+) -> None:
+    """Marks that turn the direction of writing, and characters without room, make names alike."""
+    unseen = "a\u202eb\u200bc\u2066d\ufeffe\xadf\U000e0041g\x1bh"
+    trial = unseen.replace("\x1b", "")
+    folder = tmp_path / unseen.replace("\x1b", "")
+    config = {unseen: unseen, "lr": 0.1}
+    submit = Submitted(Trial(TrialId(trial), 2000, config, shards=frozenset({SHARD})))
+    entries = [
+        opened(unseen, metric=unseen, searcher={"name": unseen}, folder=unseen),
+        Joined((Slot(SlotId(trial), node=trial, kind=unseen),)),
+        submit,
+        submitted("t1", config | {"lr": 0.2}),
+        Planned((), (solo(TrialId(trial), SlotId(trial), 1),)),
+    ]
+    scored = Evaluated(TrialId(trial), 1, {unseen: 0.5})
+    failed = [Failed(TrialId("t1"), unseen), Commanded("stop", unseen)]
+    trained = [*epoch(trial, 0, 0.5), scored]
+    write(folder, {0.0: entries, 1.0: [*trained, *failed]})
+    (folder / "log.txt").write_text(unseen)
+    (folder / "trials" / "t1").mkdir(parents=True)
+    (folder / "trials" / "t1" / "error.txt").write_text(f"Traceback {unseen}")
+    client = client_of(tmp_path)
+    study = {"study": folder.name}
+    pages = [client.get("/list").text]
+    frame = client.get("/frame", params=study).json()
+    pages += [frame["title"], frame["html"]]
+    for part in ("heading", "decisions", "failures", "log", "new", "trial"):
+        for name in (trial, "t1"):
+            asked = {**study, "trial": name}
+            pages.append(client.get(f"/part/{part}", params=asked).text)
+    table = client.get("/trials", params=study).json()["html"]
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 0, done.output
+    report = (folder / "report.html").read_text().split("<script>")[0]
+    report, _, drawn = report.partition(
+        '<script type="application/json" id="drawings">'
+    )
+    pages += [table, report]
+    texts = [text for page in pages for text in Shown(page).texts]
+    figures = json.loads(drawn.partition("</script>")[0])
+    exact = {each.pop("name") for each in figures["curves"]}
+    texts += strings(figures)
+    curves = client.get("/drawing/curves", params=study).json()
+    exact |= {curves.pop("name"), *curves.pop("names")}
+    texts += strings(curves)
+    texts += strings(client.get("/drawing/slots", params=study).json())
+    wrong = [text for text in texts if UNSEEN.search(text)]
+    assert not wrong, wrong[:9]
+    assert sum("a\\u202eb\\u200bc" in text for text in texts) > 20
+    assert unseen in exact, "what is asked for is what the journal has"
+    assert f'data-tick="{trial}"' in table
 
 
 def test_an_error_file_outside_the_study_is_not_shown(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import log10
 from typing import Any
 
 from shoal.core.trial import TrialId
 from shoal.reporting.charts.figures import Figure, axis, label, layout
-from shoal.reporting.facts.format import number
+from shoal.reporting.facts.format import escape, number
 from shoal.reporting.facts.metrics import Account
 from shoal.reporting.facts.params import Parameter
 from shoal.reporting.facts.rows import TrialRow

@@ -5,13 +5,12 @@ Texts that a user wrote are escaped: plotly reads a few HTML tags in them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from html import escape
 from math import log10
 from typing import Any
 
 from shoal.core.trial import Seconds, TrialId
 from shoal.reporting.charts.palette import GREY, painted_by
-from shoal.reporting.facts.format import config, number, time_unit
+from shoal.reporting.facts.format import config, escape, number, time_unit
 from shoal.reporting.facts.metrics import Account
 from shoal.reporting.facts.rows import TrialRow
 from shoal.reporting.facts.tally import Point

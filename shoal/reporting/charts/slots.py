@@ -1,7 +1,6 @@
 """Drawings of what the slots did: the Gantt chart and the use of each slot."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from shoal.core.trial import Seconds
@@ -9,7 +8,7 @@ from shoal.reporting.charts.figures import Figure, axis, layout
 from shoal.reporting.charts.lanes import Drawn, drawn
 from shoal.reporting.charts.palette import CAUSES, GREY, Cause, mix, painted_by
 from shoal.reporting.facts.bars import Bar, Chart
-from shoal.reporting.facts.format import duration, share, time_unit
+from shoal.reporting.facts.format import duration, escape, share, time_unit
 from shoal.reporting.facts.metrics import Account
 
 BARS = 6000  # more than this many draw slowly

@@ -1,5 +1,6 @@
 """Figures as people read them."""
 
+import html
 import re
 from collections.abc import Iterable, Mapping
 from math import isfinite, log10
@@ -9,9 +10,12 @@ from shoal.core.masking import masked_config, without_passwords
 from shoal.core.trial import Seconds
 
 DASH = "–"
-# What a terminal acts upon, and what turns the direction of writing; and halves of characters.
+# What a terminal acts upon; what turns the direction of writing; what takes no room, so that two
+# names look alike; and halves of characters.
 UNSEEN = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 EXPONENT = re.compile(r"e([+-])0*")
 LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"))  # numbers of things
@@ -25,13 +29,21 @@ UNITS = (  # of time: seconds, name, the shortest axis that has it
 
 
 def printable(text: str) -> str:
-    """The text with escapes, as `\\x1b`, in place of what a terminal would act upon.
+    """The text with escapes, as `\\x1b`, in place of what is not seen, or acted upon.
 
     Lines and tabs stay. Names and errors come from recipes and journals, which may be anybody's.
     Passwords in addresses are masked.
     """
     shown = without_passwords(text)
     return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), shown)
+
+
+def escape(text: str) -> str:
+    """The text as HTML shows it, what is not seen as in `printable`.
+
+    A value that a page sends back must stay as it is: see `html.escape`.
+    """
+    return html.escape(printable(text))
 
 
 def number(value: float | None, digits: int = 4) -> str:
