@@ -4,7 +4,8 @@ At each moment of the backend: fold what happened into the state; ask the search
 write everything down; tell the backend what changes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -31,9 +32,9 @@ from shoal.core.plan import Gang, Plan, Proposal
 from shoal.core.ports import Backend, Policy, Searcher
 from shoal.core.profile import Profile
 from shoal.core.state import State, View, durable, view
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import is_met
-from shoal.engine.journal import Journal
+from shoal.engine.journal import Journal, JournalError
 
 # A trial fails after so many slots died under it with nothing kept in between.
 MAX_STRIKES = 3
@@ -184,6 +185,7 @@ class _Deciders:
         self.searcher = searcher
         self.policy = policy
         self.believe = believe
+        self._journalled = state.memory
         self.searcher_memory = state.memory.get("searcher")
         if self.searcher_memory is None:
             self.searcher_memory = searcher.start()
@@ -221,7 +223,8 @@ class _Deciders:
     def _asked(self, at: _AtMoment) -> Proposal:
         """What the searcher proposes now; it is noted."""
         seen = self._see(at)
-        proposal, remembered = self.searcher.propose(seen, self.searcher_memory)
+        with self._going_on("searcher", self.searcher_memory):
+            proposal, remembered = self.searcher.propose(seen, self.searcher_memory)
         answers: list[Entry] = [Submitted(trial) for trial in proposal.submit]
         answers += [Retired(trial) for trial in sorted(proposal.retire)]
         if remembered != self.searcher_memory:
@@ -233,13 +236,33 @@ class _Deciders:
     def _decide(self, at: _AtMoment) -> Seconds | None:
         """Ask the policy; returns when to ask it again."""
         seen = _without_held_back(self._see(at), at.state)
-        plan, remembered = self.policy.decide(seen, self.policy_memory)
+        with self._going_on("policy", self.policy_memory):
+            plan, remembered = self.policy.decide(seen, self.policy_memory)
         check(plan, seen)
         if remembered != self.policy_memory:
             self.policy_memory = remembered
             at.note([Remembered("policy", remembered)])
         at.note_plan(plan.gangs)
         return plan.wake_at
+
+    @contextmanager
+    def _going_on(self, who: str, memory: Any) -> Iterator[None]:
+        """A decider is asked; with what the journal says that it remembers, the first time.
+
+        Raises:
+            JournalError: that is of another form than this decider's memory.
+        """
+        try:
+            yield
+        except (TypeError, LookupError, AttributeError) as error:
+            if memory is None or self._journalled.get(who) is not memory:
+                raise
+            kind = type(getattr(self, who)).__name__
+            raise JournalError(
+                f"the {who} {kind} cannot go on with what the journal says it remembers, "
+                f"{shown(memory)} ({type(error).__name__}: {str(error)[:200]}): take a copy of the "
+                f"journal that is as Shoal wrote it, or mend the {who} if it is your own"
+            ) from error
 
 
 def _without_held_back(seen: View, state: State) -> View:

@@ -26,7 +26,7 @@ from shoal.study.allocated.place import RunPlace, place_of
 from shoal.study.called import Called, check_models, checked
 from shoal.study.code.mark import with_places_mark
 from shoal.study.code.saving import save
-from shoal.study.folder import Folder, TrialsFailed, last_head
+from shoal.study.folder import Folder, StudyError, TrialsFailed, last_head
 from shoal.study.head import (
     Deciders,
     Head,
@@ -180,7 +180,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
             setup.folder.path,
         )
         check_same(before, now, state)
-    check_place(setup, state)
+    _check_fits(setup, state, data)
     if not state.known or before.get("space") != now["space"]:
         space = _space_of(deciders.searcher)
         parameters = check_recipe(setup, space)
@@ -229,6 +229,19 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         callbacks,
         trained_by_other_code(lines, now["recipe"]),
     )
+
+
+def _check_fits(setup: Setup, state: State, data: Data) -> None:
+    """Raise StudyError if checkpoints or shards that the journal names are not there."""
+    check_place(setup, state)
+    for name, trial in state.known.items():
+        lacking = sorted(trial.shards - data.sizes.keys())
+        if lacking:
+            raise StudyError(
+                f"the journal says that trial {name} trains shard {lacking[0]!r}, and the data has "
+                f"{', '.join(sorted(data.sizes)[:3])}{', …' * (len(data.sizes) > 3)} only: take a "
+                "copy that is as Shoal wrote it, or begin a new study with another storage="
+            )
 
 
 def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:

@@ -235,13 +235,23 @@ def names_of(folder: Path) -> list[str]:
 
 
 def forge(folder: Path, path: Sequence[str], value: Any) -> None:
-    """The head of each run says that; the lines carry no checksums, as of a former version."""
+    """The head of each run says that."""
+    forge_entries(folder, "Opened", path, value)
+
+
+def forge_entries(
+    folder: Path, kind: str, path: Sequence[str], value: Any, most: int | None = None
+) -> None:
+    """Each entry of that kind says that; the lines carry no checksums, as of a former version.
+
+    `most`: so many lines of the journal are left.
+    """
     journal = folder / "journal.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = [json.loads(line) for line in journal.read_text().splitlines()[:most]]
     for line in lines:
         line.pop("n", None)
         line.pop("c", None)
-        if line.get("e") == "Opened":
+        if line.get("e") == kind:
             holder = line["d"]
             for name in path[:-1]:
                 holder = holder[name]

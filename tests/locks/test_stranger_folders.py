@@ -26,6 +26,7 @@ from stranger_kit import (
     digest,
     fields_of,
     forge,
+    forge_entries,
     give,
     hostile,
     lay,
@@ -193,6 +194,34 @@ def test_some_commands_on_forged_heads(stage: Stage, what: str) -> None:
             folder = stage.folder()
             forge(folder, field, hostile(stage.home)[what])
             stage.check(command, folder, f"{field} is {what}")
+
+
+FORGED = [
+    (
+        "Submitted",
+        ("trial", "shards"),
+        ["x"],
+        "trains shard 'x', and the data has s000 only",
+    ),
+    ("Submitted", ("trial", "shards"), ["s000", "s001"], "trains shard 's001'"),
+    *(
+        ("Remembered", ("memory",), value, "searcher Grid cannot go on with what")
+        for value in ("x", [], {"a": 1}, [2])
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "said"), FORGED, ids=str)
+def test_what_a_run_cannot_go_on_with_is_said_before_work(
+    stage: Stage, kind: str, path: tuple[str, ...], value: Any, said: str
+) -> None:
+    folder = stage.folder()
+    forge_entries(folder, kind, path, value, most=6)
+    for file in (folder / "checkpoints").rglob("*.pt"):
+        file.unlink()
+    answer = stage.check("run", folder, f"{kind} {path} is {value}")
+    assert answer.code == 2 and said in answer.err
+    assert not list((folder / "checkpoints").rglob("*.pt")), "nothing was trained"
 
 
 @pytest.mark.parametrize("name", SMALL)
