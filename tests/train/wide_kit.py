@@ -106,6 +106,27 @@ class Normed(Exact):
         ).double()
 
 
+class Counting(Exact):
+    """Its loss depends on the step, and on what a step changes of the model outside its weights."""
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        model: Any = super().configure_model(config)
+        model.calls = 0
+        model.scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=4)
+        return model
+
+    def training_step(self, model: Any, batch: Any, step: int) -> Any:  # type: ignore[override]
+        model.calls += 1
+        parameter = nn.Parameter(torch.ones(1))
+        parameter.grad = torch.ones(1)
+        model.scaler.scale(torch.ones(1))
+        model.scaler.step(torch.optim.SGD([parameter], lr=0.1))
+        model.scaler.update()
+        made = super().training_step(model, batch)
+        factor = 1 + step / 20 + model.calls / 20 + model.scaler.get_scale() / 100
+        return {**made, "loss": made["loss"] / factor}
+
+
 class Branching(Exact):
     """Some parameters are used only by ranks that have samples of one kind, some never."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -173,7 +174,7 @@ class TrialModel:
         self.steps = state.get("steps")
         self.noted.load(state)
         self.hooks.carried.load(state, tree.to_torch, self.device)
-        self._load_changes(state)
+        self.load_changes(state)
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Make the model alone what it was in that state.
@@ -182,14 +183,22 @@ class TrialModel:
             ValueError: it is the state of another model.
         """
         self._load_weights(state)
-        self._load_changes(state)
+        self.load_changes(state)
 
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         with self.rng:  # a recipe of one's own may build its model again
             tree.load_model(self.model, state["model"])
 
-    def _load_changes(self, state: Mapping[str, Any]) -> None:
-        """What training changed beside weights and buffers."""
+    def changes_now(self) -> dict[str, Any]:
+        """A copy of what training changed of the model beside weights and buffers.
+
+        Raises:
+            ChangeError: no state can hold it.
+        """
+        return deepcopy({**tree.to_numpy(self.adapter.state()), **self.changes.state()})
+
+    def load_changes(self, state: Mapping[str, Any]) -> None:
+        """Make it what it was when `changes_now`, or the whole state, gave this."""
         own = {key: value for key, value in state.items() if key == "adapted"}
         self.adapter.load(tree.to_torch(own))
         self.changes.load(state, self.device)

@@ -22,6 +22,7 @@ class Mark(NamedTuple):
 
     random: Any
     buffers: Buffers
+    changes: Mapping[str, Any]
     passed: float
     unreported: int
 
@@ -30,8 +31,17 @@ def mark(lane: TrainingLane) -> Mark:
     """Where the lane is before a group of batches.
 
     Parameters, optimizer and schedule need no copy: they change only in the optimizer's step.
+
+    Raises:
+        ChangeError: training has changed what no state can hold.
     """
-    return Mark(lane.rng.mark(), buffers(lane.model), lane.passed, lane.unreported)
+    return Mark(
+        lane.rng.mark(),
+        buffers(lane.model),
+        lane.changes_now(),
+        lane.passed,
+        lane.unreported,
+    )
 
 
 def back(lane: TrainingLane, to: Mark) -> None:
@@ -39,6 +49,7 @@ def back(lane: TrainingLane, to: Mark) -> None:
     lane.restart(to.passed, to.unreported)
     lane.rng.back(to.random)
     to.buffers.put_back()
+    lane.load_changes(to.changes)
 
 
 class Standing(NamedTuple):
@@ -80,7 +91,7 @@ class SharedState:
     """The trial's state in this process, and how it becomes that of the rank that is furthest.
 
     `whole`: this process has the trial's state, at the present position of the pass. `warned`: a
-    rank has warned of batch norm.
+    rank has warned of batch norm. `warned_of_own`: one has warned of attributes that differ.
     """
 
     def __init__(self, lane: TrainingLane, notes: Notes) -> None:
@@ -89,6 +100,7 @@ class SharedState:
         self._lineage = 0  # the handover that the state comes from; 0: none
         self.whole = False
         self.warned = False
+        self.warned_of_own = False
 
     def restart(self, whole: bool, same: bool) -> None:
         """Begin a pass; for `whole` and `same` see `Wide.begin`."""
@@ -141,6 +153,7 @@ class SharedState:
             **progress.given(),
             "names": self._notes.names,
             "warned": self.warned,
+            "warned_of_own": self.warned_of_own,
             "lineage": secrets.randbits(62) + 1,
         }
 
@@ -151,6 +164,7 @@ class SharedState:
         progress.take(given)
         self._notes.names = given["names"]
         self.warned = given["warned"]
+        self.warned_of_own = given["warned_of_own"]
 
 
 def whole(lane: TrainingLane) -> Mapping[str, Any]:

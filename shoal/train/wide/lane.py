@@ -9,6 +9,7 @@ to the others, and training goes on with the next batch (docs/decisions/0010).
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Generator, Sequence
 
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 from shoal.core.event import Sum
 from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.model_changes import digest
 from shoal.train.recipe.seat import Move, Orders, Seat
 from shoal.train.stream.reader import Open, Reader
 from shoal.train.wide import handover
@@ -43,6 +45,11 @@ BATCH_NORM = (
     "batch norm sees only a slot's share of each batch: at widths above 1 results differ from "
     "those of width 1 (measured: by 3e-2); use group or layer norm, or widths=(1, 1), where that "
     "matters"
+)
+OWN = (
+    "the slots made something else of what training changes of the model beside its weights, for "
+    "each sees only its share of each batch, or none of a small one: at widths above 1 results "
+    "differ from those of width 1; use a buffer that follows from the step alone, or widths=(1, 1)"
 )
 
 
@@ -226,9 +233,22 @@ class Wide:
             if agreed:
                 return move
         self._read_values()
+        self._compare_changes()
         with blaming():
             reader.end()
         return None
+
+    def _compare_changes(self) -> None:
+        """Warn, once, if the slots made something else of the model's attributes."""
+        if self._group is None:
+            return
+        with blaming():
+            changes = digest(self.lane.changes_now())
+        own = zlib.crc32(repr(changes).encode())
+        if len(set(self._group.gather(own))) > 1 and not self._state.warned_of_own:
+            self._state.warned_of_own = True
+            if self.seat.rank == 0:
+                warnings.warn(f"trial {self.seat.lane}: {OWN}", stacklevel=2)
 
     def _asked(self) -> Move | None:
         """The move that the driver wants and this process is ready for.

@@ -11,6 +11,7 @@ from time import sleep
 import pytest
 from wide_kit import (
     Branching,
+    Counting,
     Exact,
     Lanes,
     Normed,
@@ -38,8 +39,9 @@ def equal(got: list[Result], expected: list[Result]) -> None:
             assert one.totals[name] == (pytest.approx(total, rel=1e-9), count)
 
 
-def test_a_width_that_changes_leaves_the_result_as_it_is_alone():
-    what = What(Exact(), epochs=1)
+@pytest.mark.parametrize("kind", [Exact, Counting])
+def test_a_width_that_changes_leaves_the_result_as_it_is_alone(kind):
+    what = What(kind(), epochs=1)
     with lanes(what, 2) as at:
         at.start([0], stops=[(0, 20), (1, 30)])
         at.paused([0])
@@ -107,6 +109,7 @@ CASES = {
         Exact(batch_size=9, drop_last=True, accumulate_grad_batches=2)
     ),
     "another order in each pass": What(Exact(shuffle="each")),
+    "the step, and what it changes of the model": What(Counting()),
     "parameters in use now and then": What(Branching(batch_size=3)),
 }
 
@@ -122,10 +125,12 @@ def test_widths_1_2_4_2_1_equal_width_1(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["forward", "backward"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"accumulate_grad_batches": 2}], ids=["", "groups"]
+    "recipe",
+    [Exact(), Exact(accumulate_grad_batches=2), Counting()],
+    ids=["", "groups", "what a step changes of the model"],
 )
-def test_a_rank_killed_in_the_middle_of_a_step_costs_that_step_only(when, settings):
-    what = What(Exact(**settings))
+def test_a_rank_killed_in_the_middle_of_a_step_costs_that_step_only(when, recipe):
+    what = What(recipe)
     with lanes(what, 4) as at:
         at.start([0, 1, 2, 3], dies={1: (20, when)})
         at.members[1].process.join()
@@ -289,6 +294,18 @@ def test_batch_norm_is_warned_of_once_and_parameters_stay_alike_on_all_ranks():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("size", "warns"), [(10, 0), (16, 1)])
+def test_what_slots_make_of_a_model_otherwise_is_warned_of(size, warns):
+    """A last batch of one sample is no step of the second slot."""
+    what = What(Counting(batch_size=size))
+    with lanes(what, 2) as at:
+        at.start([0, 1])
+        assert [member.end().outcome for member in at.members] == ["made"] * 2
+        results = [member.results[-1] for member in at.members]
+    told = [text for result in results for text in result.warnings]
+    assert sum("the slots made something else" in text for text in told) == warns
+
+
 def test_a_step_that_was_made_again_draws_the_same_numbers():
     """Dropout and batch statistics: what the spoilt step did to random states and buffers is
     undone.
