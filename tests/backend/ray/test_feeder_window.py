@@ -4,6 +4,8 @@ that fall behind, and memory.
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ from shoal.backend.ray.node import pool as ray_pool
 from shoal.backend.ray.node.feed import FeederFeed, Totals
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.sharing.counts import COUNTED
+from shoal.backend.ray.node.window import Window
 from shoal.core.event import Fed
 from shoal.train.data import columns as cols
 
@@ -184,6 +187,83 @@ def test_a_chunk_that_kills_takes_one_feeder_with_it(nest: Nest) -> None:
 
     asyncio.run(act())
     assert len(nest.killed) == 2, "or they would come back with nobody to ask them"
+
+
+async def looks(window: Window, times: int, made: float) -> None:
+    """A slot prepares chunks of two by itself, each in `made` seconds per sample; it trains on
+    them in no time.
+    """
+    for number in range(times):
+        await window.look("slot0", [key("s", number % 2)], 0.0001, made)
+        await settled()
+
+
+def test_the_first_feeder_starts_before_a_slot_asks_and_serves_once_it_is_needed(
+    nest: Nest,
+) -> None:
+    """It takes seconds until it has imported torch and read the recipe."""
+
+    async def act() -> None:
+        window = nest.window(count="auto")
+        (feeder,) = nest.feeders
+        assert (await window.fed())[1].figures["feeders"] == 0, "none is needed yet"
+        assert await window.chunk("slot0", [key("s")], 0.0001) is None
+        feeder.there.set_result(1)
+        await looks(window, 10, made=0.01)
+        assert nest.feeders[0] is feeder and window._pool.feeders[0] is feeder
+        await asks(window, "slot0", key("t"))
+        assert key("t") in feeder.given
+
+    asyncio.run(act())
+    assert not nest.killed
+
+
+def test_a_feeder_that_is_not_needed_ends(nest: Nest) -> None:
+    """Here preparing costs next to nothing. If that changes, one starts as it is needed."""
+
+    async def act() -> None:
+        window = nest.window(count="auto")
+        await looks(window, 40, made=1e-9)
+        assert nest.killed == nest.feeders and len(nest.feeders) == 1
+        await looks(window, 40, made=0.01)
+        assert len(nest.feeders) == 2
+
+    asyncio.run(act())
+    assert len(nest.killed) == 1
+
+
+def test_a_feeder_that_nobody_asks_for_ends_after_a_while(
+    nest: Nest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_pool, "SPARE", 0.0)
+
+    async def act() -> None:
+        nest.window(count="auto")
+        await settled()
+
+    asyncio.run(act())
+    assert nest.killed == nest.feeders and len(nest.feeders) == 1
+
+
+def test_feeders_of_a_given_number_never_end_for_want_of_work(
+    nest: Nest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_pool, "SPARE", 0.0)
+
+    async def act() -> None:
+        window = nest.window(count=2)
+        await looks(window, 40, made=1e-9)
+
+    asyncio.run(act())
+    assert len(nest.feeders) == 2 and not nest.killed
+
+
+def test_a_window_starts_without_torch() -> None:
+    """It starts the feeders: they would come seconds later."""
+    script = (
+        "import sys, shoal.backend.ray.node.window; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_feeders_that_cannot_start_are_given_up(nest: Nest) -> None:

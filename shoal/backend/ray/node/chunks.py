@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.backend.ray.node.feeder import Key
+from shoal.backend.ray.node.sharing.directory import Key
 from shoal.core.trial import Samples
 
 

@@ -11,11 +11,10 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
 from shoal.backend.ray.cluster import only_at
-from shoal.backend.ray.node.feeder import Key
 from shoal.backend.ray.node.process import fetched
 from shoal.backend.ray.node.setup import Feeders, FeederSetup, window_name
 from shoal.backend.ray.node.sharing.counts import COUNTED, MOST
-from shoal.backend.ray.node.sharing.directory import ChunkDirectory
+from shoal.backend.ray.node.sharing.directory import ChunkDirectory, Key
 from shoal.backend.ray.node.window import Window
 from shoal.core.event import Event, Fed
 from shoal.core.trial import Samples, Seconds

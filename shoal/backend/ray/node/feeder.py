@@ -8,15 +8,11 @@ from typing import Any
 
 import ray
 
-from shoal.backend.ray.node import data as node_data
 from shoal.backend.ray.node.process import limit_threads
 from shoal.backend.ray.node.setup import FeederSetup
-from shoal.core.cluster import ShardId
+from shoal.backend.ray.node.sharing.directory import Key
 from shoal.core.trial import Seconds
 from shoal.train.data import columns as cols
-from shoal.train.stream.stream import feeding
-
-Key = tuple[ShardId, int, int | None, str]  # as of `train.stream`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +31,10 @@ class Feeder:
 
     def __init__(self, setup: FeederSetup, *user: bytes) -> None:
         limit_threads(1)
+        # These need torch, which takes seconds. The window that starts feeders does without it.
+        from shoal.backend.ray.node import data as node_data
+        from shoal.train.stream.stream import feeding
+
         setup = setup.received(user)
         recipe, _, placed = pickle.loads(setup.user)
         node = ray.get_runtime_context().get_node_id()

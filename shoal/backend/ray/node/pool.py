@@ -23,6 +23,7 @@ PATIENCE: Seconds = 30.0
 TIMES = 10.0
 LONGEST_START: Seconds = 600.0
 TRIES = 3  # feeders that came to nothing, after which no more are started
+SPARE: Seconds = 60.0  # that a feeder waits until it is measured to be needed
 
 
 class BackgroundTasks:
@@ -41,8 +42,10 @@ class BackgroundTasks:
 class FeederPool:
     """The feeders of a node.
 
-    With `count` "auto" there are none at first. Then `grow` starts as many as are measured to be
-    needed. `changed`: called when feeders that were started are there, or did not come.
+    With `count` "auto" there are none at first. `grow` adds as many as are measured to be needed.
+    The first of them starts at once, while slots open, and is a spare until it is needed: to import
+    torch and to read the recipe takes seconds, in which slots would have to prepare their own data.
+    `changed`: called when feeders that were added are there, or did not come.
     """
 
     def __init__(
@@ -62,15 +65,19 @@ class FeederPool:
         self._failed = 0  # feeders given up
         self._pids: dict[Any, int] = {}
         self._limits: dict[Any, Seconds] = {}  # how long they may take for a chunk
-        self._coming: list[Any] = []  # started, and not there yet
+        self._coming: list[Any] = []  # needed, and not there yet
+        self._spare: list[Any] = []  # started, and not needed yet: one at most
         self.feeders: list[Any] = []
-        if setup.count != "auto":
+        if setup.count == "auto":
+            self._spare = [self._new()]
+            tasks.start(self._end_spare_in_time())
+        else:
             self.feeders = [self._new() for _ in range(setup.count)]
         self.idle = list(self.feeders)
 
     @property
     def complete(self) -> bool:
-        """Whether all feeders that were started are there."""
+        """Whether all feeders that are needed are there."""
         return not self._coming
 
     def take(self, *rather: Any) -> Any:
@@ -108,22 +115,36 @@ class FeederPool:
         return made
 
     def grow(self, cpus: int) -> None:
-        """Start feeders if more are needed.
+        """Add feeders if more are needed; without need the spare one ends.
 
         First one, then as many again as there are, each time measured anew.
         """
         if not self.grows or not self.complete or self._failed >= TRIES:
             return
 
-        needed = self._demand.feeders(cpus, self._setup.threads)
-        more = needed - len(self.feeders)
+        more = self._demand.feeders(cpus, self._setup.threads) - len(self.feeders)
         if more <= 0:
+            if self._demand.settled:
+                self._end_spare()
             return
 
         at_once = min(more, max(1, len(self.feeders)))
-        self._coming = [self._new() for _ in range(at_once)]
+        fresh = [self._new() for _ in range(at_once - len(self._spare))]
+        self._coming = self._spare + fresh
+        self._spare = []
         for feeder in list(self._coming):
             self._tasks.start(self._greet(feeder))
+
+    async def _end_spare_in_time(self) -> None:
+        """It takes memory, and slots that ask for nothing any more will not need it."""
+        await asyncio.sleep(SPARE)
+        self._end_spare()
+
+    def _end_spare(self) -> None:
+        """End the spare feeder, if there is one."""
+        for feeder in self._spare:
+            ray.kill(feeder)
+        self._spare = []
 
     def _new(self) -> Any:
         """A feeder. If it dies it comes back, and is given what it was at again."""

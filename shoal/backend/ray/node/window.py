@@ -17,11 +17,12 @@ import ray
 from ray.exceptions import RayError, RayTaskError, UnserializableException
 
 from shoal.backend.ray.node.chunks import AwaitedChunks, HeldChunk, HeldChunks
-from shoal.backend.ray.node.feeder import Key, PreparedChunk
+from shoal.backend.ray.node.feeder import PreparedChunk
 from shoal.backend.ray.node.pool import BackgroundTasks, FeederPool
 from shoal.backend.ray.node.setup import FeederSetup
 from shoal.backend.ray.node.sharing.counts import WindowCounts
 from shoal.backend.ray.node.sharing.demand import FeederDemand
+from shoal.backend.ray.node.sharing.directory import Key
 from shoal.backend.ray.node.sharing.exchange import ChunkExchange
 from shoal.core.cluster import ShardId
 from shoal.core.event import Fed

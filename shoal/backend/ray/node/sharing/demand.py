@@ -48,6 +48,11 @@ class FeederDemand:
         for slot in self._live():
             yield from slot.coming
 
+    @property
+    def settled(self) -> bool:
+        """Whether so many chunks were prepared that more would not change what is needed."""
+        return len(self.times) == RECENT
+
     def feeders(self, cpus: int, threads: int) -> int:
         """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
 
