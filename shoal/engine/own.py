@@ -14,6 +14,7 @@ from shoal.engine.plain_files import (
     make_folders,
     open_file,
     remove_file,
+    rename_file,
 )
 
 TOKEN_BYTES = 32
@@ -134,17 +135,15 @@ def why_not_own(found: os.stat_result) -> str | None:
 
 def new_token(file: Path) -> Path:
     """Write a token that cannot be guessed, for this user alone, in place of a former one."""
-    remove_file(file)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(descriptor(file, flags, mode=0o600), "w") as opened:
-        opened.write(secrets.token_hex(TOKEN_BYTES))
+    rename_file(_token_beside(file), file)
     return file
 
 
 def token_file(file: Path) -> Path:
     """The file with a token that cannot be guessed; it is made if it is not there.
 
-    Another takes the place of one that others could read.
+    Another takes the place of one that others could read. Processes that ask at the same time get
+    one token, and whole: clusters that they start would not know another one.
 
     Raises:
         PermissionError: it is a link, or belongs to another user.
@@ -153,7 +152,11 @@ def token_file(file: Path) -> Path:
     try:
         found = file.lstat()
     except FileNotFoundError:
-        return new_token(file)
+        beside = _token_beside(file)
+        with suppress(FileExistsError):  # another process was faster
+            os.link(beside, file)
+        remove_file(beside)
+        found = file.lstat()
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(
             f"{file} must be a file of yours with a token, but is a link or belongs to another "
@@ -162,3 +165,12 @@ def token_file(file: Path) -> Path:
     if stat.S_IMODE(found.st_mode) & 0o077:
         return new_token(file)
     return file
+
+
+def _token_beside(file: Path) -> Path:
+    """A new token, in a file of this user's alone beside that one."""
+    beside = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(descriptor(beside, flags, mode=0o600), "w") as opened:
+        opened.write(secrets.token_hex(TOKEN_BYTES))
+    return beside

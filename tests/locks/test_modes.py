@@ -3,7 +3,9 @@
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -124,6 +126,22 @@ def test_a_token_is_made_once_and_read_by_nobody_else(
     assert len(token) == 64
     assert (mode(file.parent), mode(file)) == (0o700, 0o600)
     assert token_file(file).read_text() == token
+
+
+def test_processes_that_start_at_once_get_one_token(tmp_path: Path) -> None:
+    """Else the cluster of the first would refuse its own processes, which read it later."""
+    with ThreadPoolExecutor(8) as several:
+        for number in range(50):
+            file = tmp_path / str(number) / "token"
+            begin = Barrier(8)
+
+            def ask(file: Path = file, begin: Barrier = begin) -> str:
+                begin.wait()
+                return token_file(file).read_text()
+
+            tokens = {each.result() for each in [several.submit(ask) for _ in range(8)]}
+            assert tokens == {file.read_text()} and len(file.read_text()) == 64
+            assert [each.name for each in file.parent.iterdir()] == ["token"]
 
 
 def test_a_token_that_others_could_read_is_replaced(tmp_path: Path) -> None:
