@@ -56,7 +56,20 @@
   // -- a part of the page is replaced only if it has changed; the focus stays where it was
   const shown = new Map();
 
-  function fill(box, html) {
+  // What is replaced between press and release is never clicked: so parts wait for the release.
+  let release = null;
+  let released = Promise.resolve();
+  function letGo() { release?.(); release = null; }
+  document.addEventListener("pointerdown", (event) => {
+    if (!event.target.closest("button, input, label, select, summary, a")) return;
+    letGo();
+    released = new Promise((resolve) => { release = resolve; });
+    setTimeout(release, 5000);  // whatever became of the release
+  }, true);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(letGo), true);  // the click comes first
+
+  async function fill(box, html) {
+    await released;
     if (shown.get(box) === html) return;
     const active = document.activeElement;
     const key = box.contains(active) ? active.dataset.key : undefined;
@@ -127,19 +140,19 @@
   const trials = loader(async () => {
     const found = await (await fetched("/trials", wanted)).json();
     wanted.page = found.page;
-    fill(one("trials-part"), `<div class="wide">${found.html}</div>`);
+    await fill(one("trials-part"), `<div class="wide">${found.html}</div>`);
     for (const box of document.querySelectorAll("[data-tick]")) box.checked = ticked.has(box.dataset.tick);
     one("count").textContent = found.count === found.all ? `${count.format(found.all)} trials`
       : `${count.format(found.count)} of ${count.format(found.all)} trials`;
-    pages(found);
+    await pages(found);
     one("trials").dataset.ready = "yes";
   });
 
-  function pages(found) {
+  async function pages(found) {
     const box = one("pages");
     const button = (page, text, off) => `<button type="button" data-page="${page}" data-key="page ${text}" ${off ? "disabled" : ""}>${text}</button>`;
     const last = found.pages - 1;
-    fill(box, last === 0 ? "" : button(0, "first", found.page === 0) + button(found.page - 1, "back", found.page === 0)
+    await fill(box, last === 0 ? "" : button(0, "first", found.page === 0) + button(found.page - 1, "back", found.page === 0)
       + `<span>page ${count.format(found.page + 1)} of ${count.format(found.pages)}</span>`
       + button(found.page + 1, "next", found.page === last) + button(last, "last", found.page === last));
   }

@@ -169,6 +169,23 @@ def test_a_running_study_is_watched_and_steered(page: Any, running: Path) -> Non
     assert (copied.status, copied.epochs, copied.config["lr"]) == ("finished", 3, 0.5)
 
 
+@pytest.mark.slow
+def test_a_click_counts_though_news_come_while_the_button_is_down(
+    page: Any, running: Path
+) -> None:
+    """A button that is replaced between press and release is never clicked."""
+    with serving(running) as server:
+        _ready(page, server.address)
+        page.hover('[data-sort="lr"]')
+        page.mouse.down()
+        with page.expect_response(re.compile("/trials\\?")):
+            pass
+        page.wait_for_timeout(200)
+        page.mouse.up()
+        page.wait_for_selector('th[aria-sort="ascending"] [data-sort="lr"]')
+        assert _column(page, 7) == ["0.001", "0.003", "0.01", "0.03"]
+
+
 def _said(page: Any, text: str) -> None:
     """Wait until an action has said this."""
     page.wait_for_selector(f'#said:text-is("{text}")')
