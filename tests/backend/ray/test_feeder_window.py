@@ -208,6 +208,8 @@ def test_the_first_feeder_starts_before_a_slot_asks_and_serves_once_it_is_needed
         (feeder,) = nest.feeders
         assert (await window.fed())[1].figures["feeders"] == 0, "none is needed yet"
         assert await window.chunk("slot0", [key("s")], 0.0001) is None
+        await looks(window, 40, made=0.01)
+        assert not window._pool.feeders, "it cannot serve yet"
         feeder.there.set_result(1)
         await looks(window, 10, made=0.01)
         assert nest.feeders[0] is feeder and window._pool.feeders[0] is feeder
@@ -223,8 +225,11 @@ def test_a_feeder_that_is_not_needed_ends(nest: Nest) -> None:
 
     async def act() -> None:
         window = nest.window(count="auto")
+        await looks(window, 40, made=0.01)  # while it starts, and takes processors
+        nest.feeders[0].there.set_result(1)
         await looks(window, 40, made=1e-9)
         assert nest.killed == nest.feeders and len(nest.feeders) == 1
+        assert not window._pool.feeders
         await looks(window, 40, made=0.01)
         assert len(nest.feeders) == 2
 
@@ -239,6 +244,9 @@ def test_a_feeder_that_nobody_asks_for_ends_after_a_while(
 
     async def act() -> None:
         nest.window(count="auto")
+        await settled()
+        assert not nest.killed, "it is still starting"
+        nest.feeders[0].there.set_result(1)
         await settled()
 
     asyncio.run(act())

@@ -65,19 +65,18 @@ class FeederPool:
         self._failed = 0  # feeders given up
         self._pids: dict[Any, int] = {}
         self._limits: dict[Any, Seconds] = {}  # how long they may take for a chunk
-        self._coming: list[Any] = []  # needed, and not there yet
-        self._spare: list[Any] = []  # started, and not needed yet: one at most
+        self._coming: list[Any] = []  # started, and not there yet
+        self._spare: list[Any] = []  # there, and not needed yet: one at most
         self.feeders: list[Any] = []
         if setup.count == "auto":
-            self._spare = [self._new()]
-            tasks.start(self._end_spare_in_time())
+            self._start(1, self._hold_spare)
         else:
             self.feeders = [self._new() for _ in range(setup.count)]
         self.idle = list(self.feeders)
 
     @property
     def complete(self) -> bool:
-        """Whether all feeders that are needed are there."""
+        """Whether all feeders that were started are there."""
         return not self._coming
 
     def take(self, *rather: Any) -> Any:
@@ -128,12 +127,28 @@ class FeederPool:
                 self._end_spare()
             return
 
-        at_once = min(more, max(1, len(self.feeders)))
-        fresh = [self._new() for _ in range(at_once - len(self._spare))]
-        self._coming = self._spare + fresh
-        self._spare = []
+        if self._spare:
+            self._add(self._spare.pop())
+            self._demand.times.clear()
+            self._changed()
+        else:
+            self._start(min(more, max(1, len(self.feeders))), self._add)
+
+    def _start(self, count: int, then: Callable[[Any], None]) -> None:
+        """Start so many feeders. `then`: called with each of them when it is there."""
+        self._coming = [self._new() for _ in range(count)]
         for feeder in list(self._coming):
-            self._tasks.start(self._greet(feeder))
+            self._tasks.start(self._greet(feeder, then))
+
+    def _add(self, feeder: Any) -> None:
+        """The feeder serves from now on."""
+        self.feeders.append(feeder)
+        self.idle.append(feeder)
+
+    def _hold_spare(self, feeder: Any) -> None:
+        """The feeder is there and not needed yet, for a while."""
+        self._spare = [feeder]
+        self._tasks.start(self._end_spare_in_time())
 
     async def _end_spare_in_time(self) -> None:
         """It takes memory, and slots that ask for nothing any more will not need it."""
@@ -161,19 +176,22 @@ class FeederPool:
         made = ray.remote(Feeder).options(**options)
         return made.remote(*replace(self._setup, data_memory_gb=memory).sent())
 
-    async def _greet(self, feeder: Any) -> None:
-        """Wait until the feeder is there; until then slots prepare their own data, as before."""
+    async def _greet(self, feeder: Any, then: Callable[[Any], None]) -> None:
+        """Wait until the feeder is there; until then slots prepare their own data, as before.
+
+        What they measure meanwhile does not count: its start took processors from them.
+        """
         try:
             await feeder.pid.remote()
-            self.feeders.append(feeder)
-            self.idle.append(feeder)
+            then(feeder)
         except RayError:
             self._give_up(feeder)
 
         self._coming.remove(feeder)
         if self.complete:
             self._demand.times.clear()
-        self._changed()
+        if self.feeders:
+            self._changed()
 
     def _give_up(self, feeder: Any) -> None:
         """End the feeder, lest it comes back with nobody to ask it."""
