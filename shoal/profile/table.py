@@ -17,6 +17,8 @@ from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import lockstep, new_lanes, only_shrinks, until_all_begin
 from shoal.profile.pack import Packing, together
 
+MOST = 10**6  # slots: rates are given for fewer
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -325,7 +327,12 @@ def _is_by_width(given: Any) -> bool:
     """Whether this is a table whose keys are widths."""
     if not isinstance(given, Mapping) or not given:
         return False
-    return all(width.isdecimal() and int(width) >= 1 for width in given)
+    return all(is_width(width) for width in given)
+
+
+def is_width(text: str) -> bool:
+    """Whether this is a whole number of slots, from 1 to the most that a table has rates for."""
+    return text.isdecimal() and len(text) < len(str(MOST)) and int(text) >= 1
 
 
 def through(points: Mapping[int, float]) -> tuple[float, ...]:

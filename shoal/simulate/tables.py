@@ -12,7 +12,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId, proportional
 from shoal.core.trial import Seconds
 from shoal.engine.files import read_named
 from shoal.profile.pack import PackCost, Packing
-from shoal.profile.table import Row, through
+from shoal.profile.table import MOST, Row, is_width, through
 from shoal.simulate.fields import MANY, Fields
 from shoal.simulate.read import read_log
 from shoal.simulate.synthetic import Machine, synthetic
@@ -334,15 +334,10 @@ def _through(given: Fields) -> Rates:
 
 def _check_widths(given: Fields, points: Fields) -> None:
     """The names of the points are widths, and there is one at least."""
-    if not points.data or not all(map(_is_width, points.data)):
+    if not points.data or not all(map(is_width, points.data)):
         widths = ", ".join(points.data) or "none"
-        rule = f"it must have rates at widths 1, 2, …; got {widths}"
+        rule = f"it must have rates at widths 1, 2, … below {MOST}; got {widths}"
         raise given.wrong("points", rule)
-
-
-def _is_width(text: str) -> bool:
-    """Whether this is a whole number of slots, 1 or more."""
-    return text.isdecimal() and int(text) >= 1
 
 
 # -- packing ---------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ def test_a_table_as_given_figures() -> None:
         "[[rows]]\nrates = [-1.0]",
         "[[rows]]\npoints = { x = 1.0 }",
         "[[rows]]\npoints = {}",
+        "[[rows]]\npoints = { 4294967296 = 1.0 }",
         "[[rows]]\nrate = 3.0",
     ],
 )

@@ -285,7 +285,12 @@ BAD = [  # text, key, rule
     (
         SLOTS + TRIALS + PROFILE + "points = { 0 = 2 }\n",
         "[[profile]] points",
-        "rates at widths 1, 2, …; got 0",
+        "rates at widths 1, 2, … below 1000000; got 0",
+    ),
+    (
+        SLOTS + TRIALS + PROFILE + "points = { 4294967296 = 2 }\n",
+        "[[profile]] points",
+        "rates at widths 1, 2, … below 1000000; got 4294967296",
     ),
     (
         SLOTS + TRIALS + PROFILE + "points = { 2 = 0 }\n",
