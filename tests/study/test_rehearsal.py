@@ -179,6 +179,24 @@ def test_with_ray_the_driver_rehearses(tmp_path: Path, blobs: Any) -> None:
     refused(study, "did you mean 'accuracy'", backend="ray", slots=1)
 
 
+def test_one_model_for_all_is_refused_where_nothing_is_rehearsed(
+    tmp_path: Path, blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with slots of GPUs or of another machine: they would find it at their second trials."""
+
+    class Shared(blobs):  # type: ignore[misc,valid-type]
+        one = nn.Linear(5, 3)
+
+        def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+            return self.one
+
+        def training_step(self, model: nn.Module, batch: Any) -> torch.Tensor:
+            return cross_entropy(model(batch[0]), batch[1])
+
+    monkeypatch.setattr("shoal.study.parts.rehearsed._device", lambda *_: None)
+    refused(study_of(Shared(), tmp_path), "which an earlier call returned, too")
+
+
 def test_large_batches_are_not_rehearsed(tmp_path: Path, blobs: Any) -> None:
     class Large(blobs):  # type: ignore[misc,valid-type]
         batch_size = 10**6

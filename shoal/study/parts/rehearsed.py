@@ -9,6 +9,7 @@ from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.device import device_of, gpus
 from shoal.train.tools.rehearsal import LARGE, Mistake, rehearse
+from shoal.train.tools.tried import check_configured
 
 OTHERS = 3  # configurations that are tried, too, where the first one fails
 
@@ -18,17 +19,22 @@ def check_by_rehearsal(
 ) -> None:
     """Train and validate a configuration on one batch; see `rehearse`.
 
-    What is wrong with some configurations only is left to their trials. `parameters`: of a model.
+    Where no batch can be tried, a second model is built. What is wrong with some configurations
+    only is left to their trials. `parameters`: of a model.
 
     Raises:
-        StudyError: unlike configurations fail, too.
+        StudyError: unlike configurations fail, too; or models share what is trained.
     """
-    device = _device(data, options)
-    if device is None or space is None or parameters > LARGE:
-        return
-    if isinstance(setup.recipe, FunctionRecipe):
+    if space is None or parameters > LARGE or isinstance(setup.recipe, FunctionRecipe):
         return
     first = first_config(space)
+    device = _device(data, options)
+    if device is None:
+        try:  # a model was built before: what this one shares with it, trials would share
+            check_configured(setup.recipe, first, setup.seed)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        return
     found: Mistake | None = None
     for config in (first, *unlike_configs(space, first)[:OTHERS]):
         try:
