@@ -205,3 +205,79 @@ def test_a_function_that_reads_its_default_is_refused(tmp_path: Path) -> None:
     study = shoal.create_study(search_space=space, storage=tmp_path / "both")
     study.optimize(with_both, progress=False, workers=0)
     assert [trial.status for trial in study.trials] == ["finished"] * 2
+
+
+# -- of other libraries ------------------------------------------------------------------------
+
+
+class Loss(nn.Module):
+    """In the form of Hugging Face's."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Dropout(dropout), nn.Linear(6, 2))
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        logits = self.net(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def of_hugging_face(folder: Path, name: str, model: Any = None, **args: Any) -> Any:
+    """Search over that name, where the arguments have a fixed value of it, too."""
+    pytest.importorskip("transformers")
+    rows = [{"x": x, "labels": int(y)} for x, y in zip(X, Y, strict=True)]
+    model = model or (lambda config: Loss())
+    recipe = shoal.huggingface(model, rows, rows[:16], args=args)
+    space = {name: shoal.grid([0.1, 0.5])}
+    study = shoal.create_study(
+        recipe, storage=folder, metric="eval_loss", mode="min", search_space=space
+    )
+    study.optimize(max_epochs=2, progress=False, workers=0)
+    return len({trial.value for trial in study.trials})
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "warmup_ratio"])
+def test_an_argument_of_hugging_face_gives_way_to_the_dimension(
+    name: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    fixed = {"learning_rate": 0.01, name: 0.3}
+    assert of_hugging_face(tmp_path, name, **fixed) == 2
+    assert not [each for each in recwarn if "train alike" in str(each.message)]
+
+
+@pytest.mark.parametrize("name", ["lr", "label_smoothing_factor", "dropout"])
+def test_what_nothing_of_hugging_face_reads_is_warned_of(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.warns(UserWarning, match=f"does not read '{name}' .* train alike"):
+        assert of_hugging_face(tmp_path, name, learning_rate=0.01) == 1
+
+
+def test_what_the_users_function_reads_is_not(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    def model(config: Any) -> nn.Module:
+        return Loss(config["dropout"])
+
+    assert of_hugging_face(tmp_path, "dropout", model, learning_rate=0.01) == 2
+    assert not [each for each in recwarn if "train alike" in str(each.message)]
+
+
+def test_a_ratio_that_steps_stand_in_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="warmup_ratio, and warmup_steps=3 counts"):
+        of_hugging_face(tmp_path, "warmup_ratio", warmup_steps=3)
+
+
+def test_what_a_modules_function_does_not_read_is_warned_of(tmp_path: Path) -> None:
+    kind = modules()["taken argument"]
+    recipe = shoal.lightning(lambda config: kind(0.1), train=ROWS, valid=ROWS)
+    space = {"dropout": shoal.grid([0.1, 0.5])}
+    study = shoal.create_study(
+        recipe,
+        storage=tmp_path,
+        metric="accuracy",
+        mode="max",
+        search_space=space,
+    )
+    with pytest.warns(UserWarning, match="does not read 'dropout' .* train alike"):
+        study.optimize(max_epochs=1, progress=False, workers=0)

@@ -163,6 +163,11 @@ class HuggingFaceRecipe(Adapted):
                 "the search space has num_train_epochs: all trials have as many, max_epochs"
             )
         args = self.args.with_config(config)
+        if "warmup_ratio" in config and args.warmup_steps >= 1:
+            raise ValueError(
+                f"the search space has warmup_ratio, and warmup_steps={args.warmup_steps:g} counts "
+                "instead, so that all trials would train alike: leave one of them out"
+            )
         weights = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
         try:
             schedule_of(args, weights, 2)

@@ -113,6 +113,10 @@ def unread_dimensions(
     may be put together as the code runs, so that it counts as read.
     """
     keys = Keys.of(recipe)
+    if isinstance(recipe, Adapted):  # whose own code reads keys that were watched
+        codes = code_of(recipe, *recipe.brought())
+        read = keys.read.union(*map(texts_in, codes))
+        keys = Keys(read, keys.needed, any(map(spreads, codes)))
     if keys.open:
         return []
     plain = [name for name in dimensions if "." not in name]

@@ -106,9 +106,13 @@ def names_read(recipe: Recipe) -> set[str]:
     return names
 
 
-def code_of(recipe: Recipe) -> list[CodeType]:
-    """The code of the recipe, or of its function, and of functions of the user's that it names."""
+def code_of(recipe: Recipe, *brought: Any) -> list[CodeType]:
+    """The code of the recipe, or of its function, and of functions of the user's that it names.
+
+    `brought`: functions and classes that count, too, if they are the user's.
+    """
     waiting = [*_own_functions(recipe)]
+    waiting += [function for each in brought for function in _of_users(each)]
     waiting += functions_of(getattr(recipe, "function", None))
     found: dict[CodeType, None] = {}
     while waiting:
