@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import re
+import signal
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from fuzz_kit import lines, npy, tarred, zipped
+from PIL import Image
 from readers_of_studies import CHECKPOINT, checkpoint, journal
 
 import shoal
@@ -33,7 +35,8 @@ from shoal.study.options import profile_of
 from shoal.study.watch.holder import is_held, process_of
 from shoal.tools.parse import parse_config, parse_space
 from shoal.train.data.columns import DataError
-from shoal.train.data.placed.forms import read_whole
+from shoal.train.data.data import Data
+from shoal.train.data.placed.forms import KINDS, read_whole
 from shoal.train.data.read.pictures import picture
 from shoal.train.function.keep import unpacked
 from shoal.train.lane.checkpoint import Checkpoints, Damaged
@@ -320,3 +323,52 @@ def test_what_has_no_end_is_no_spec_profile_or_log(tmp_path: Path, trap: str) ->
     for read_it in (load_spec, profile_of, read_log):
         with pytest.raises(OSError, match="must be a plain file"):
             read_it(file)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("trap", ["FIFO", "device"])
+@pytest.mark.parametrize(
+    ("name", "read_it"),
+    [
+        *(
+            (f"a{ending}", lambda file: Data.shards({"s0": {"*": str(file)}}))
+            for ending in KINDS
+        ),
+        ("a.toml", Data.shards),
+        ("a.gz", lambda file: Data.idx(file, file)),
+        ("pictures/a/x.png", lambda file: Data.images(file.parents[1])),
+        ("more/x.arrow", lambda file: Data.arrow(file.parent)),
+        ("more/x.csv", lambda file: Data.csv(file.parent)),
+        ("more/x.npz", lambda file: Data.folder(file.parent)),
+        ("x.tar", Data.tar),
+    ],
+)
+def test_what_has_no_end_is_no_data(
+    tmp_path: Path, trap: str, name: str, read_it: Any
+) -> None:
+    """A FIFO waits for ever, and a device fills the memory; both may lie in a data set's folder."""
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if name.startswith("pictures"):
+        for kind in "ab":
+            for number in range(4):
+                there = file.parents[1] / kind / f"{number}.png"
+                there.parent.mkdir(exist_ok=True)
+                Image.new("RGB", (2, 2)).save(there)
+    if trap == "FIFO":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+
+    def late(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    former = signal.signal(signal.SIGALRM, late)
+    signal.alarm(5)
+    try:
+        with pytest.raises((DataError, ValueError), match="^(?!.*it waits)"):
+            read_it(file)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)

@@ -27,6 +27,7 @@ from shoal.train.data.parts import (
     hash_array,
     is_fraction,
 )
+from shoal.train.data.read.paths import check_ends
 
 MOST_AXES = 32  # of an array in NumPy, in all of its versions
 _IDX_TYPES = {
@@ -260,6 +261,7 @@ def _idx_content(path: Path) -> bytes:
     Raises:
         DataError: it cannot be read.
     """
+    check_ends(path)
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import OF_RECIPE, ShardId
-from shoal.engine.files import whole
+from shoal.engine.files import read_named, whole
 from shoal.train.data.columns import DataError
 
 LOCAL = "local"  # the node of the local backend
@@ -177,7 +177,7 @@ def read_catalogue(file: Path) -> Catalogue:
         DataError: there is no such file, it is no TOML, or no catalogue.
     """
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        found = tomllib.loads(read_named(file).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"the catalogue {file} cannot be read ({type(error).__name__}: {error})"

@@ -17,6 +17,7 @@ from shoal.train.data.columns import DataError
 from shoal.train.data.placed.cache import UrlCache
 from shoal.train.data.placed.catalogue import EVERYWHERE, Catalogue, here, is_url
 from shoal.train.data.placed.forms import PartForm, Read, form_of
+from shoal.train.data.read.paths import check_ends
 
 WHOLE = 64 * 2**20  # bytes up to which a checksum is of the whole file
 PIECE = 2**20  # bytes at a place that it is of else
@@ -83,10 +84,11 @@ def located(path: str, node: str, cache: UrlCache) -> Path:
     """The local file of a place.
 
     Raises:
-        DataError, OSError: a URL cannot be fetched.
+        DataError, OSError: a URL cannot be fetched, or it is no file.
     """
     if is_url(path):
         return cache.fetched(path, node)
+    check_ends(Path(path))
     return Path(path)
 
 

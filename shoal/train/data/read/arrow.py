@@ -277,7 +277,8 @@ def _schema(file: Path) -> Any:
 def _listed(source: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list."""
     if isinstance(source, str | os.PathLike) and whole(source).is_dir():
-        files = [file for kind in KINDS for file in sorted(whole(source).glob(kind))]
+        there = (file for kind in KINDS for file in sorted(whole(source).glob(kind)))
+        files = [file for file in there if file.is_file()]
         if not files:
             raise DataError(f"{source} has no files {', '.join(KINDS)}")
         return files

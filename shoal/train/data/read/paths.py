@@ -37,6 +37,19 @@ def listed(paths: Any, pattern: str) -> list[Path]:
     return files
 
 
+def check_ends(path: Path) -> None:
+    """See that what is at the path has an end, if anything is there; links may lead to it.
+
+    Raises:
+        DataError: it is a FIFO, a device or a socket.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(
+            f"{path} must be a file, but is a FIFO, a device or a socket, whose end may never "
+            "come: take it out of the data, or write its content to a file"
+        )
+
+
 def _found(path: Path, pattern: str) -> list[Path]:
     if path.is_dir():
         return sorted(file for file in path.glob(pattern) if file.is_file())

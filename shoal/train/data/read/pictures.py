@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from shoal.train.data.columns import Array, DataError
+from shoal.train.data.read.paths import check_ends
 
 Size = int | tuple[int, int] | None  # one side of a square, or (height, width)
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -24,6 +25,8 @@ def picture(content: bytes | Path | IO[bytes], size: Size = None) -> Array:
         DataError: it cannot be read.
     """
     source: Any = content
+    if isinstance(content, Path):
+        check_ends(content)
     try:
         if isinstance(
             content, Path
