@@ -293,6 +293,41 @@ def test_each_hook_sees_what_it_sees_in_the_trainer(
         assert mine == right, number
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("group", [1, 2])
+def test_the_step_of_a_recipe_is_the_trainers_global_step(
+    group: int, tmp_path: Path
+) -> None:
+    together = {"accumulate_grad_batches": group}
+    theirs, _ = both(Recorded, tmp_path / "a", together, together)
+    seen: list[int] = []
+
+    class Stepping(shoal.Recipe):
+        batch_size = 16
+        accumulate_grad_batches = group
+
+        def data(self) -> Any:
+            return shoal.Data.dataset(kit.dots(72, 0), validation=None)
+
+        def configure_model(self, config: Any) -> Any:
+            return torch.nn.Linear(8, 2)
+
+        def configure_optimizers(self, model: Any, config: Any) -> Any:
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def training_step(self, model: Any, batch: Any, step: int) -> Any:
+            seen.append(step)
+            return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    study = shoal.create_study(
+        Stepping(), storage=tmp_path / "b", search_space={"x": shoal.grid([1])}
+    )
+    study.optimize(max_epochs=2, progress=False, workers=0)
+    right = [row["step"] for row in theirs if row["hook"] == "training_step"]
+    assert len(right) == 10
+    assert seen[-10:] == right, "what came before was the rehearsal"
+
+
 class Fused(Net):
     """What it scores depends on the epoch."""
 

@@ -1,14 +1,18 @@
 """What a recipe's methods get for a trial, and that nothing of a trial stays on the recipe."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from device_kit import HERE
 from pack_kit import Zoo, by_hand, packed, plan
 from pack_kit import trial as pack_trial
 from torch import nn
 from train_kit import Linear, Small, blobs, go, planned, station, trial
 
+import shoal
 from shoal.core.trial import TrialId
 from shoal.train.fuse.graph import graph_key
 from shoal.train.lane.lane import TrainingLane
@@ -190,6 +194,43 @@ def test_steps_may_know_the_optimizers_step(together: int) -> None:
     if together == 1:
         assert trained == list(range(len(trained)))
         assert -len(trained) in alone.seen, "scores see the steps that were made"
+
+
+class Fading(Linear):
+    """Its loss depends on the step, at which it may be killed."""
+
+    dies_at = -1
+
+    def data(self) -> Any:
+        return blobs(shards=2)
+
+    def training_step(self, model: Any, batch: Any, step: int) -> Any:
+        if step == self.dies_at:
+            os._exit(9)
+        return super().training_step(model, batch) / (1 + step)
+
+
+def test_the_step_goes_on_after_a_kill(tmp_path: Path) -> None:
+    def study(name: str, epochs: int) -> Any:
+        made = shoal.create_study(
+            Fading(),
+            storage=tmp_path / name,
+            search_space={"seed": shoal.grid([1])},
+            load_if_exists=True,
+        )
+        made.optimize(max_epochs=epochs, progress=False, workers=0, checkpoint_every=0)
+        return made.load_model("t000").state_dict()
+
+    whole = study("whole", 4)
+    study("killed", 1)
+    child = os.fork()
+    if not child:
+        Fading.dies_at = 14
+        study("killed", 4)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    again = study("killed", 4)
+    assert all(torch.equal(value, whole[name]) for name, value in again.items())
 
 
 def test_check_finds_what_a_neighbour_of_another_configuration_leaves() -> None:

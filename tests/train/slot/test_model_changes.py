@@ -576,3 +576,41 @@ def test_a_study_that_is_grown_and_killed_equals_one_that_was_not(
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert all(torch.equal(a, whole[name]) for name, a in study("grown", 4).items())
+
+
+def test_copies_of_a_search_take_it_along(tmp_path: Path) -> None:
+    """And the optimizer's step goes on from the copied trial's."""
+
+    class Copied(Changing):
+        search_space = {"lr": shoal.uniform(0.01, 0.5)}
+        metric, mode = "accuracy", "max"
+
+        def data(self) -> Any:
+            return blobs(shards=1)
+
+        def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+            model.calls = 0
+            return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+        def training_step(self, model: Any, batch: Any, step: int) -> Any:  # type: ignore[override]
+            _scaled(model, None)
+            model.calls += 1
+            model.first.requires_grad_(step % 2 == 0)
+            assert step + 1 == model.calls
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            calls = torch.full((len(batch[0]),), float(model.calls))
+            return {**super().validation_step(model, batch), "calls": calls}
+
+    study = shoal.create_study(
+        Copied(lambda *_: None),
+        storage=tmp_path / "s",
+        searcher=shoal.PBT(num_samples=4, max_epochs=4, quantile_fraction=0.5),
+    )
+    study.optimize(progress=False, workers=0)
+    assert any(known.start for known in study.state.known.values())
+    steps = -(-len(ROWS[0]) // Copied.batch_size)
+    for each in study.trials:
+        assert all(v["calls"] == steps * epoch for epoch, v in each.scores)
+    assert {row["verdict"] for row in study.replay()} <= {"equal", "agrees"}
