@@ -167,6 +167,9 @@ def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
     recipe = Exact(
         tmp_path / "traces", samples=2403, shards=2, slow=0.02, batch_per_slot=True
     )
+    recipe.held = 0.1  # on a busy machine it takes a while until the stop is heard of
+    held = recipe.traces / "held"
+    held.touch()
     study = studied(recipe, [8])
     options = {
         "policy": "doubling",
@@ -190,6 +193,7 @@ def test_a_study_of_wide_trials_is_stopped_and_goes_on(tmp_path: Path) -> None:
     stopper.start()
     study.optimize("grid", max_epochs=4, **options)
     stopper.join()
+    held.unlink()
     half = study.state
     assert not half.ended
     study.optimize("grid", max_epochs=4, **options)
