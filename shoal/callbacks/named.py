@@ -1,5 +1,6 @@
 """Loggers by what a user says: a name, perhaps with a place, or an object."""
 
+import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -94,7 +95,24 @@ def _mlflow(place: str) -> tuple[Sink, Path | None]:
     return made(), _folder(place)
 
 
+def _check_settings_are_own() -> None:
+    """See that W&B takes no settings of somebody else's: they name the server that gets your key.
+
+    Raises:
+        ValueError: the current folder has such a file, which W&B reads.
+    """
+    if not hasattr(os, "getuid"):
+        return
+    for file in (Path("wandb/settings"), Path(".wandb/settings")):
+        if file.exists() and file.stat().st_uid not in (os.getuid(), 0):
+            raise ValueError(
+                f"W&B reads {file.absolute()}, which must be your own, but belongs to user "
+                f"{file.stat().st_uid}: go to another folder, or remove it"
+            )
+
+
 def _wandb(place: str) -> tuple[Sink, Path | None]:
+    _check_settings_are_own()
     made: Any = import_module("shoal.callbacks.wandb").WeightsAndBiases
     if place == ONLINE:
         return made(online=True), None

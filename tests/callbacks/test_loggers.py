@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import os
 import re
 import struct
 import sys
@@ -316,6 +317,25 @@ def test_scores_never_take_each_others_place_in_mlflow(tmp_path: Path) -> None:
     assert sorted(run.data.metrics.values()) == sorted(CLASHES.values())
     assert run.data.metrics["a_b"] == CLASHES["a_b"]
     assert sorted(run.data.params.values()) == ["0.1", "1", "2", "40"]
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="needs a chown"
+)
+@pytest.mark.parametrize("place", ["", ":online"])
+def test_wandb_reads_no_settings_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Its settings name the server that gets the key; it reads them from the current folder."""
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    (tmp_path / "wandb").mkdir()
+    settings = tmp_path / "wandb" / "settings"
+    settings.write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir(tmp_path)
+    assert loggers_of(f"wandb{place}")
+    os.chown(settings, 12345, 12345)
+    with pytest.raises(ValueError, match="must be your own, but belongs to user 12345"):
+        loggers_of(f"wandb{place}")
 
 
 def test_scores_never_take_the_place_of_the_epoch_in_wandb(tmp_path: Path) -> None:

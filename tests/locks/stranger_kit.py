@@ -85,6 +85,10 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "doctor": ("doctor", "DIR"),
     "run": RUN,
     "run --optuna-log": (*RUN, "--optuna-log"),
+    "ui": ("ui", "DIR"),
+    "harvest": ("harvest", "OWN", "--storage", "DIR", "--slurm", "--partition", "p"),
+    "harvest DIR": ("harvest", "DIR", "--slurm", "--partition", "p"),
+    "pool": ("pool", "DIR", "--slots", "1"),
 }
 TRAPS = (
     "link",
@@ -221,7 +225,14 @@ ALSO = (
     "journal.damaged-1.jsonl",
     "report.html",
     "harvest",
+    "harvest/harvest.lock",
     "nodes",
+    "pool.lock",
+    "pool.json",
+    "opening.json",
+    "shares.json",
+    "studies",
+    "studies/a-1.json",
     "checkpoints/t002/000001-2.pt",
 )
 
@@ -364,6 +375,44 @@ def _late(*_: object) -> None:
     raise TooLong
 
 
+def _all_asked(path: Path, *_: object) -> None:
+    """The page of the folder answers whatever a browser asks for."""
+    from starlette.testclient import TestClient
+
+    from shoal.ui.app import application
+    from shoal.ui.shelf import Shelf
+
+    client = TestClient(application(Shelf(path), lambda: True))
+    asked = ["/", "/frame", "/list"]
+    for study in Shelf(path).studies():
+        named = {"study": study, "trial": "t000"}
+        parts = ("heading", "decisions", "failures", "log", "new", "trial")
+        asked += [f"/part/{part}" for part in parts]
+        asked += ["/trials", "/drawing/curves", "/drawing/slots"]
+        for place in asked:
+            assert client.get(place, params=named).status_code < 500
+
+
+def _without_others() -> None:
+    """No server, no Slurm and no Ray are started: what comes before is what is tried."""
+    from shoal.harvest.scheduler import SchedulerError
+    from shoal.harvest.slurm import Slurm
+    from shoal.ui import serve
+
+    def no_slurm(self: Slurm) -> None:
+        raise SchedulerError("there is no Slurm here")
+
+    serve.serve = _all_asked
+    Slurm.check = no_slurm  # type: ignore[method-assign]
+    with contextlib.suppress(ModuleNotFoundError):
+        from shoal.pool import pool
+
+        def no_ray(*_: object) -> None:
+            raise pool.PoolError("there is no Ray here")
+
+        pool.cluster.join = no_ray  # type: ignore[assignment]
+
+
 def _typed(words: Sequence[str]) -> Answer:
     """What comes of the command, in this process."""
     from typer.testing import CliRunner
@@ -391,6 +440,7 @@ def _typed(words: Sequence[str]) -> Answer:
 def _serve(home: Path, warm: Path) -> Iterator[Answer]:
     """Answer to the commands that come on the standard input, as the user of that home."""
     "\n".encode("unicode_escape")
+    _without_others()
     for words in COMMANDS.values():  # imports all that they need
         copy = Path(tempfile.mkdtemp()) / "warm"
         shutil.copytree(warm, copy)

@@ -119,7 +119,18 @@ def test_a_sound_folder_of_a_stranger_is_read_and_gone_on_with(stage: Stage) -> 
     }
     refused = {name for name, code in codes.items() if code == 2}
     assert {"resume", "replay", "profile"} <= refused, "their recipe is not loaded"
-    for command in ("status", "report", "report --out", "repair", "run", "extend"):
+    assert {"harvest", "harvest DIR", "pool"} <= refused, (
+        "there is neither Slurm nor Ray"
+    )
+    for command in (
+        "status",
+        "report",
+        "report --out",
+        "repair",
+        "run",
+        "extend",
+        "ui",
+    ):
         assert codes[command] == 0, command
 
 
@@ -148,6 +159,15 @@ SAMPLE = [
     ("status", "slots.json", "device"),
     ("repair", "checkpoints/RUN", "huge"),
     ("resume", "recipe/recipe.json", "FIFO"),
+    ("ui", "log.txt", "link"),
+    ("ui", "log.txt", "FIFO"),
+    ("ui", "trials/t000/error.txt", "link"),
+    ("ui", "holder.json", "device"),
+    ("harvest", "harvest", "link to a folder"),
+    ("harvest", "harvest/harvest.lock", "link"),
+    ("pool", "pool.lock", "dangling link"),
+    ("pool", "studies", "link to a folder"),
+    ("pool", "opening.json", "link"),
 ]
 
 
