@@ -190,12 +190,8 @@ class TrialModel:
             tree.load_model(self.model, state["model"])
 
     def changes_now(self) -> dict[str, Any]:
-        """A copy of what training changed of the model beside weights and buffers.
-
-        Raises:
-            ChangeError: no state can hold it.
-        """
-        return deepcopy({**tree.to_numpy(self.adapter.state()), **self.changes.state()})
+        """A copy of what training changed of the model beside weights and buffers."""
+        return deepcopy({**tree.to_numpy(self.adapter.state()), **self.changes.kept()})
 
     def load_changes(self, state: Mapping[str, Any]) -> None:
         """Make it what it was when `changes_now`, or the whole state, gave this."""

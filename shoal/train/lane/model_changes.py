@@ -138,6 +138,10 @@ class ModelChanges:
             ChangeError: as `check`.
         """
         self.check(whole=True)
+        return self.kept()
+
+    def kept(self) -> dict[str, Any]:
+        """As `state`, without a look at what cannot be kept: for each step of a wide trial."""
         saved: dict[str, Any] = {}
         trained = {
             name: parameter.requires_grad
@@ -301,7 +305,8 @@ class _Attributes:
                 self._deep.append(name)
             elif self._is_plain(value):
                 self._plain[name] = copied(value)
-                if not isinstance(value, PLAIN):
+                # A library's private lists, as of each convolution, follow from what it was given.
+                if name not in self._theirs and not _stays(value):
                     self._deep.append(name)
             elif name not in self._theirs:
                 self._objects[name] = self._digest(value)
@@ -552,6 +557,13 @@ def is_stateful(value: Any) -> bool:
     names = ("state_dict", "load_state_dict")
     told = all(callable(getattr(type(value), name, None)) for name in names)
     return told and not is_users(type(value))
+
+
+def _stays(value: Any) -> bool:
+    """Whether a plain value cannot change while it stays the same object."""
+    if isinstance(value, tuple):
+        return all(map(_stays, value))
+    return isinstance(value, PLAIN)
 
 
 def is_users(kind: type) -> bool:

@@ -31,9 +31,6 @@ def mark(lane: TrainingLane) -> Mark:
     """Where the lane is before a group of batches.
 
     Parameters, optimizer and schedule need no copy: they change only in the optimizer's step.
-
-    Raises:
-        ChangeError: training has changed what no state can hold.
     """
     return Mark(
         lane.rng.mark(),

@@ -88,8 +88,7 @@ class SharedStep:
         if move is not None:
             self._generation = move.generation
         if self._group is not None:
-            with blaming():
-                self._mark = handover.mark(lane)
+            self._mark = handover.mark(lane)
         last = False
         while not last:
             with self._clock.on("data"), blaming():
