@@ -45,6 +45,7 @@ from shoal.train.recipe.shard import ShardModel
 PLAIN = (bool, int, float, str, type(None))
 ARRAY = "~array"  # marks an array of NumPy's among the tensors of a state
 KIND = "kind"
+PIECE = 2**18  # items of arrays that are compared at once
 DEEP = 5  # levels of an object that are looked at
 # attributes of every optimizer, which torch keeps or Shoal looks at by themselves
 OF_OPTIMIZERS = frozenset({"state", "param_groups", "step", *private.OF_STEPS})
@@ -808,7 +809,7 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
         return forms and _equal(one.detach(), other.detach())
     if isinstance(one, np.ndarray | np.generic):
         alike = one.dtype == other.dtype and one.shape == other.shape
-        return bool(alike and one.tobytes() == other.tobytes())
+        return bool(alike and _same_bytes(one.reshape(-1), other.reshape(-1)))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(
             same(value, other[key]) for key, value in one.items()
@@ -818,6 +819,14 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 - one for each kind
     if not isinstance(one, PLAIN):
         return one is other
     return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def _same_bytes(one: Any, other: Any) -> bool:
+    """Whether two flat arrays of one length hold the same bytes; large ones are not copied."""
+    return all(
+        one[at : at + PIECE].tobytes() == other[at : at + PIECE].tobytes()
+        for at in range(0, len(one), PIECE)
+    )
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
