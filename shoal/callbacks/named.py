@@ -1,6 +1,5 @@
 """Loggers by what a user says: a name, perhaps with a place, or an object."""
 
-import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from shoal.callbacks.csv_file import CsvFile
 from shoal.callbacks.logger import Logger, Sink
 from shoal.core.install import install
 from shoal.engine.files import is_remote, whole
+from shoal.engine.own import why_foreign
 
 # The module of each logger's library, and what to install for it.
 NEEDS = {
@@ -101,13 +101,12 @@ def _check_settings_are_own() -> None:
     Raises:
         ValueError: the current folder has such a file, which W&B reads.
     """
-    if not hasattr(os, "getuid"):
-        return
     for file in (Path("wandb/settings"), Path(".wandb/settings")):
-        if file.exists() and file.stat().st_uid not in (os.getuid(), 0):
+        foreign = why_foreign(file.stat()) if file.exists() else None
+        if foreign is not None:
             raise ValueError(
-                f"W&B reads {file.absolute()}, which must be your own, but belongs to user "
-                f"{file.stat().st_uid}: go to another folder, or remove it"
+                f"W&B reads {file.absolute()}, which must be your own, but {foreign}: go to "
+                "another folder, or remove it"
             )
 
 

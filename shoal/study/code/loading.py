@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shoal.engine.files import write_durably
-from shoal.engine.own import make_folder
+from shoal.engine.own import make_folder, why_foreign
 from shoal.engine.plain_files import is_there
 from shoal.study.code import manifest as manifests
 from shoal.study.code.files import function_in, module_of, recipe_class, sha256
@@ -34,7 +34,6 @@ from shoal.study.code.mark import (
     TRUSTED,
     make_key,
     read_key,
-    why_foreign,
 )
 from shoal.study.code.saving import FORMER
 from shoal.study.folder import Folder, StudyError

@@ -121,23 +121,6 @@ def _why_shared(found: os.stat_result) -> str | None:
     return None
 
 
-def why_foreign(found: os.stat_result) -> str | None:
-    """Why somebody else may have written an open file; None if only this user can."""
-    if not hasattr(os, "getuid"):
-        return None
-    if found.st_uid not in (os.getuid(), 0):
-        return f"it belongs to user {found.st_uid}"
-    mode = stat.S_IMODE(found.st_mode)
-    others = 0o022
-    if (
-        found.st_gid == found.st_uid
-    ):  # a group of this user alone, as many systems have it
-        others = 0o002
-    if mode & others:
-        return f"others may write to it (mode {mode:o})"
-    return None
-
-
 # -- places outside of a study's folder ------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ from shoal.train.adapt.module.seat import (
 )
 from shoal.train.adapt.terms import GivenData, Terms
 from shoal.train.data.data import Data
-from shoal.train.lane.model_changes import copied, same
+from shoal.train.lane.model_changes import copied, differing, warn_of_undone
 from shoal.train.recipe.adapted import Adapted, TrialProgress
 from shoal.train.recipe.bring import adopt
 from shoal.train.recipe.settings import Settings
@@ -300,7 +300,8 @@ class LightningRecipe(Adapted):
         seat.is_validating = False
         before = seat.before["attributes"]
         after = seat.kept.changed(model)["attributes"]
-        running.warn_of_validation(own_class(model), before, after, same)
+        names = [f"self.{name}" for name in differing(before, after)]
+        warn_of_undone(own_class(model), names)
         seat.kept.restore(model, seat.before)
 
     def end_epoch(self, model: Any) -> Mapping[str, float]:

@@ -54,8 +54,6 @@ STEPPED = (Optimizer, LRScheduler)
 # the attribute of modules whose attributes an adapter keeps: see `adapt.module.kept`
 SEAT = "shoal_seat"
 BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
-
-
 # classes of models of which a warning said that their validation changes them
 _warned: set[type] = set()
 
@@ -213,13 +211,15 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
         for place in {**ones, **others}:
             mine, theirs = ones.get(place, {}), others.get(place, {})
             for form in ("attributes", "stateful"):
-                values = mine.get(form, {}), theirs.get(form, {})
-                for name in {**values[0], **values[1]}:
-                    absent = object()
-                    if not same(
-                        values[0].get(name, absent), values[1].get(name, absent)
-                    ):
-                        yield f"{place}.{name}".lstrip(".")
+                for name in differing(mine.get(form, {}), theirs.get(form, {})):
+                    yield f"{place}.{name}".lstrip(".")
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names that are in one of the two only, or have another value there."""
+    absent = object()
+    names = {**one, **other}
+    return [n for n in names if not same(one.get(n, absent), other.get(n, absent))]
 
 
 def _with_inner(objects: Iterable[Any]) -> list[Any]:
@@ -227,7 +227,7 @@ def _with_inner(objects: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for each in objects:
         found.append(each)
-        if isinstance(each, Optimizer | LRScheduler):
+        if isinstance(each, STEPPED):
             for value in vars(each).values():
                 inner = value if isinstance(value, list | tuple) else (value,)
                 found += [one for one in inner if isinstance(one, STEPPED)]

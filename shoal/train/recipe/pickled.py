@@ -227,12 +227,9 @@ class _Folders:
     def __reduce__(self) -> tuple[Any, ...]:
         chosen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
         texts = tuple(
-            (
-                *(text.name, text.file, text.content, text.package),
-                *(None, text.is_complete),
-            )
-            for text in known()
-            if text.part is None
+            (each.name, each.file, each.content, each.package, None, each.is_complete)
+            for each in known()
+            if each.part is None
         )
         return _prepare_to_import, (self.folders, chosen, texts)
 

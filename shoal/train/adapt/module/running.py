@@ -14,7 +14,6 @@ from shoal.train.adapt.loaders import in_form, samples_in
 from shoal.train.adapt.module.hooks import OF_TRANSFER, OF_VALIDATION, positional
 from shoal.train.adapt.module.logged import one_number
 from shoal.train.adapt.module.seat import seat_of
-from shoal.train.lane.model_changes import warn_of_undone
 
 Terms = Any
 
@@ -181,18 +180,3 @@ def validate(module: Any, batch: Any, terms: Terms) -> dict[str, Any]:
         call(module, "on_validation_batch_end", outcome, batch, number)
     seat.validation_batches += 1
     return {name: one_number(name, value) for name, value in returned.items()}
-
-
-def warn_of_validation(
-    kind: type, before: Mapping[str, Any], after: Mapping[str, Any], same: Any
-) -> None:
-    """Say once what validation changed of the module, for that is undone."""
-    absent = object()
-    warn_of_undone(
-        kind,
-        [
-            f"self.{name}"
-            for name in {**before, **after}
-            if not same(before.get(name, absent), after.get(name, absent))
-        ],
-    )
