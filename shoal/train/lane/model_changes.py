@@ -306,8 +306,7 @@ class _Attributes:
                 self._deep.append(name)
             elif self._is_plain(value):
                 self._plain[name] = copied(value)
-                # A library's private lists, as of each convolution, follow from what it was given.
-                if name not in self._theirs and not _stays(value):
+                if not _stays(value):
                     self._deep.append(name)
             elif name not in self._theirs:
                 self._objects[name] = self._digest(value)
