@@ -334,7 +334,9 @@ def test_wandb_reads_no_settings_of_somebody_else(
     monkeypatch.chdir(tmp_path)
     assert loggers_of(f"wandb{place}")
     os.chown(settings, 12345, 12345)
-    with pytest.raises(ValueError, match="must be your own, but it belongs to user 12345"):
+    with pytest.raises(
+        ValueError, match="must be your own, but it belongs to user 12345"
+    ):
         loggers_of(f"wandb{place}")
     os.chown(settings, os.getuid(), os.getgid())
     settings.chmod(0o666)

@@ -152,7 +152,6 @@ def test_feeders_are_started_as_they_are_needed(tmp_path: Path) -> None:
     """Preparing takes much longer than training: one feeder comes, then more, up to the
     processors that are left.
     """
-    before = signal.getsignal(signal.SIGTERM)
     ray.init(
         num_cpus=6, include_dashboard=False, logging_level="error", log_to_driver=False
     )
@@ -163,7 +162,6 @@ def test_feeders_are_started_as_they_are_needed(tmp_path: Path) -> None:
         )
     finally:
         ray.shutdown()
-        signal.signal(signal.SIGTERM, before)  # Ray leaves its own
     counts = [event.figures["feeders"] for event in bench.events(Fed)]
     assert counts[0] == 1
     assert 2 <= counts[-1] <= 4, "six processors less two slots"
