@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -228,7 +227,7 @@ class Held(Drawn):
     """Cannot be pickled."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lines = (line for line in "ab")
 
     def __getitem__(self, number: int) -> Any:
         return number * 0.5, number
