@@ -52,6 +52,9 @@ OWN_KEYS = {field.name for field in fields(Settings)} - {"data_key"} | {"seed"}
 class LightningRecipe(Adapted):
     """Trains a LightningModule; made by `shoal.lightning`."""
 
+    # as `stepping.optimizing` says it of recipes
+    OWN_STEPS = "set self.automatic_optimization = False in __init__"
+
     def __init__(self, module: type | ModuleMaker, given: GivenData) -> None:
         self.module = module
         self.clip_by_value: float | None = None
@@ -305,9 +308,11 @@ class LightningRecipe(Adapted):
         seat.kept.restore(model, seat.before)
 
     def end_epoch(self, model: Any) -> Mapping[str, float]:
-        """Call `on_train_epoch_end`; returns what it logs."""
-        with seat_of(model).at_epoch_end() as log:
+        """Call `on_train_epoch_end`; returns what it logs, and the metrics of the epoch's steps."""
+        seat = seat_of(model)
+        with seat.at_epoch_end() as log:
             running.call(model, "on_train_epoch_end")
+            log.add_of_steps(seat.step_metrics)
             return log.results()
 
     def state(self, model: Any) -> Any:

@@ -68,7 +68,7 @@ class TrialModel:
         # the only ones where Shoal takes the steps
         self.optimizer = self.optimizing.optimizers[0]
         self.schedule = self.optimizing.schedules[0]
-        check_steps(recipe, self.settings, len(self.optimizing.optimizers))
+        check_steps(recipe, self.settings, self.optimizing.optimizers)
         self._check_schedule()
         if not self.hooks.steps_itself:
             self.optimizing.quicken(device)
@@ -452,13 +452,13 @@ class TrainingLane(TrialModel):
         """Whether an epoch's end changes anything beside the notes."""
         return self.optimizing.by_epoch or self.adapter.listens
 
-    def end_epoch(self, metric: float | None) -> Mapping[str, float]:
+    def end_epoch(self, metric: float | None, name: str = "") -> Mapping[str, float]:
         """Begin another epoch of notes, and step schedulers that count epochs.
 
-        ReduceLROnPlateau waits for an epoch with a metric. Returns scores of the epoch beside
-        those of its validation.
+        ReduceLROnPlateau waits for an epoch with a metric. `name`: the metric's, which counts
+        where it is among what this returns: scores of the epoch beside those of its validation.
         """
         self.noted.epoch = {}
         scores = self.adapter.end_epoch()
-        self.optimizing.end_epoch(metric)
+        self.optimizing.end_epoch(scores.get(name, metric))
         return scores

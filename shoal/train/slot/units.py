@@ -153,9 +153,12 @@ class UnitEnd:
         if not lane.steps_by_epoch:
             lane.noted.epoch = {}
             return {}
-        metric = self._metric(scores, lane)
+        recorded = (self._setup.recorded or {}).get(len(visits))
         with blaming(), lane.rng:
-            return lane.end_epoch(metric)
+            if recorded is not None:
+                return lane.end_epoch(recorded)
+            name = self._setup.metric or lane.recipe.metric or ""
+            return lane.end_epoch(self._metric(name, scores, lane), name)
 
     def _kept_if_due(self, each: Pass) -> str | None:
         """Make the state durable if that is due; the checkpoint's name, or None."""
@@ -166,14 +169,12 @@ class UnitEnd:
             return None
         return self._lanes.saved.save(each.trial, each.lane, each.spent)
 
-    def _metric(self, scores: Scores | None, lane: TrainingLane) -> float | None:
+    def _metric(
+        self, name: str, scores: Scores | None, lane: TrainingLane
+    ) -> float | None:
         """The study's metric in the validation, or else in the training of the epoch."""
-        recorded = (self._setup.recorded or {}).get(len(lane.visits))
-        if recorded is not None:
-            return recorded
         found = scores or {}
-        values = {**named_apart(lane.noted.epoch_means(), found), **found}
-        return values.get(self._setup.metric or lane.recipe.metric or "")
+        return {**named_apart(lane.noted.epoch_means(), found), **found}.get(name)
 
     def _figures(self, lane: TrainingLane) -> dict[str, float]:
         """What was measured of such lanes and not reported before, and the batch size found."""

@@ -336,8 +336,8 @@ class _Rehearsal:
         if found is None:
             return None
         with lane.rng:
-            metric = found.get(self._metric or "")
-            more = self._if_there(lambda: lane.end_epoch(metric))
+            name = self._metric or ""
+            more = self._if_there(lambda: lane.end_epoch(found.get(name), name))
         return None if more is None else {**found, **more}
 
     def _if_there(

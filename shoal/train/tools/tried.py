@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from shoal.train.lane.largest import is_open
@@ -87,12 +88,12 @@ def check_values(
     recipe: Recipe,
     config: Mapping[str, Any],
     values: Mapping[str, Collection[Any]],
-    optimizers: int = 1,
+    optimizers: Sequence[Optimizer] = (),
 ) -> None:
     """Raise ValueError if a setting of the recipe is out of range, or a value that it may get.
 
     `config`: one configuration. `values`: what the search may choose, by name of the dimension.
-    `optimizers`: how many the recipe configures.
+    `optimizers`: those that the recipe configures.
     """
     refuse_settings(recipe, config)
     for fold in values.get(FOLD, ()):
@@ -140,7 +141,7 @@ def check_configured(
             return 0
         try:
             optimizing = Optimizing(made)
-            check_values(recipe, config, {}, len(optimizing.optimizers))
+            check_values(recipe, config, {}, optimizing.optimizers)
         except (TypeError, ValueError) as error:
             raise ValueError(str(error)) from error
     if not isinstance(model, nn.Module):  # the trial will say so

@@ -467,3 +467,45 @@ def test_says_what_is_logged_in_vain(tmp_path: Path) -> None:
         kit.searched(recipe, tmp_path, {"lr": shoal.grid([0.1])}, max_epochs=1)
     texts = [str(each.message) for each in told_of]
     assert sum("self.log('norm', …) is not kept" in text for text in texts) == 1
+
+
+class Named(Net):
+    """Logs as "loss" what it does not return."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("loss", 3 * loss)
+        return loss
+
+
+class NamedByHand(Net):
+    """Returns nothing; what it logs as "loss" is the only one."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(lr=lr)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        loss = torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.optimizers().zero_grad()
+        self.manual_backward(loss)
+        self.optimizers().step()
+        self.log("loss", loss)
+
+
+def test_the_loss_is_what_the_step_returns_or_else_logs(tmp_path: Path) -> None:
+    data = kit.dots(64, 0), kit.dots(40, 1)
+    losses = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for kind in (Named, NamedByHand):
+            study = kit.searched(
+                shoal.lightning(kind, train=data[0], valid=data[1]),
+                tmp_path / kind.__name__,
+                {"lr": shoal.grid([0.1])},
+                metric="loss",
+                max_epochs=1,
+            )
+            losses.append(study.trials[0].scores[-1][1]["loss"])
+    assert sum("as 'loss' and returns" in str(each.message) for each in caught) == 1
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)

@@ -14,51 +14,93 @@ from shoal.train.lane.model_changes import copied, same
 PLAIN = (bool, int, float, str, bytes, type(None))
 # attributes that torch, Lightning and Shoal set
 THEIRS = set(vars(nn.Module())) | {"shoal_seat", "shoal_read"}
+# where LightningModules have what `save_hyperparameters` found
+HYPER_PARAMETERS = "_hparams"
+NOTHING: Mapping[str, Any] = {"attributes": {}, "gone": []}  # has changed
 
 
 class KeptAttributes:
-    """The plain attributes of a module, and what has become of them since `configure_model`.
+    """The plain attributes of a module and of its metrics, and what has become of them since.
 
     Numbers, texts, tensors, arrays, and lists, tuples and dicts of them are kept. Other objects
-    that change are refused: see `lane.model_changes`, which also keeps what belongs to the modules
-    within.
+    that change are refused: see `lane.model_changes`, which also keeps what belongs to the other
+    modules within. All that a metric counts lies in such attributes.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._begun = _plain_attributes(module)
+        self._own = _Plain(module)
+        self._metrics = {name: _Plain(metric) for name, metric in metrics_of(module)}
 
     def changed(self, module: nn.Module) -> dict[str, Any]:
-        """The attributes that are new or have other values, and the metrics that were updated."""
-        attributes = {
-            name: value
-            for name, value in _attributes(module)
-            if name not in self._begun or not same(value, self._begun[name])
+        """The attributes that are new or have other values, of the module and of its metrics."""
+        metrics = {
+            name: self._metrics[name].changed(metric)
+            for name, metric in metrics_of(module)
+            if name in self._metrics
         }
-        gone = [name for name in self._begun if name not in vars(module)]
-        return {"attributes": attributes, "gone": gone, "metrics": _metrics(module)}
+        return {**self._own.changed(module), "metrics": metrics}
 
     def restore(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
         """Make the attributes and metrics what they were when `changed` gave this."""
+        self._own.restore(module, kept)
+        for name, metric in metrics_of(module):
+            if name in self._metrics:
+                self._metrics[name].restore(metric, kept["metrics"].get(name, NOTHING))
+
+
+class _Plain:
+    """The plain attributes of one module, as they were at first."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._begun = {name: copied(value) for name, value in _attributes(module)}
+
+    def changed(self, module: nn.Module) -> dict[str, Any]:
+        """Those that are new or have other values, and the names of those that are gone."""
+        now = dict(_attributes(module))
+        attributes = {
+            name: value
+            for name, value in now.items()
+            if name not in self._begun or not same(value, self._begun[name])
+        }
+        gone = [name for name in self._begun if name not in vars(module)]
+        return {"attributes": attributes, "gone": gone}
+
+    def restore(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
+        """Make them what they were when `changed` gave this."""
         for name, _ in list(_attributes(module)):
             if name not in self._begun:
                 delattr(module, name)
-        for name, value in {**self._begun, **kept["attributes"]}.items():
-            vars(module)[name] = copied(value)
-        for name in kept["gone"]:
+        for name, value in {**self._begun, **_attributes_in(kept)}.items():
+            if name == HYPER_PARAMETERS:
+                _set_hyper_parameters(vars(module)[name], copied(value))
+            else:
+                vars(module)[name] = copied(value)
+        for name in kept.get("gone", ()):
             vars(module).pop(name, None)
-        _restore_metrics(module, kept["metrics"])
 
 
-def _plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """Copies of the plain attributes."""
-    return {name: copied(value) for name, value in _attributes(module)}
+def _attributes_in(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes in what `_Plain.changed` gave; earlier versions kept a metric's state."""
+    if "state" in kept:
+        return {**kept["state"], "_update_count": kept["updates"]}
+    return dict(kept["attributes"])
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The module's own plain attributes."""
+    """The module's own plain attributes, and the plain ones of its hyper-parameters."""
     for name, value in vars(module).items():
-        if name not in THEIRS and is_plain(value):
+        if name == HYPER_PARAMETERS:
+            yield name, {key: each for key, each in value.items() if is_plain(each)}
+        elif name not in THEIRS and is_plain(value):
             yield name, value
+
+
+def _set_hyper_parameters(held: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Let these be the plain ones among a module's hyper-parameters."""
+    for key in [key for key, value in held.items() if is_plain(value)]:
+        if key not in values:
+            del held[key]
+    held.update(values)
 
 
 def is_plain(value: Any) -> bool:
@@ -100,22 +142,3 @@ def metrics_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, each in module.named_modules():
         if is_metric(each) and hasattr(each, "metric_state"):
             yield name, each
-
-
-def _metrics(module: nn.Module) -> dict[str, Any]:
-    """The states of the metrics that were updated since their reset, by name."""
-    return {
-        name: {"state": dict(metric.metric_state), "updates": metric.update_count}
-        for name, metric in metrics_of(module)
-        if metric.update_count
-    }
-
-
-def _restore_metrics(module: nn.Module, states: Mapping[str, Any]) -> None:
-    """Give the metrics these states; those that have none are reset."""
-    for name, metric in metrics_of(module):
-        metric.reset()
-        if name in states:
-            for key, value in states[name]["state"].items():
-                setattr(metric, key, value)
-            vars(metric)["_update_count"] = states[name]["updates"]

@@ -66,20 +66,34 @@ class StepLog:
 
     def __init__(self) -> None:
         self.values = Means()
-        self._metrics: dict[str, Any] = {}
+        # metrics that were logged, and whether their value over the epoch was asked for
+        self.metrics: dict[str, tuple[Any, bool]] = {}
         # tells the samples of the step's batch, once that is there
         self.samples: Callable[[], int] | None = None
 
-    def add(self, name: str, value: Any, how: str, batch_size: int | None) -> None:
+    def add(
+        self,
+        name: str,
+        value: Any,
+        how: str,
+        batch_size: int | None,
+        whole: bool = False,
+    ) -> None:
         """Log a value, or a metric that was updated in the step.
 
-        `batch_size`: its weight among the values of an epoch's steps.
+        `batch_size`: its weight among the values of an epoch's steps. `whole`: of a metric, the
+        value over the epoch is wanted.
 
         Raises:
             ValueError: it is to be reduced otherwise than by a mean over samples.
         """
         if is_metric(value):
-            self._metrics[name] = value
+            newest = getattr(
+                value, "_forward_cache", None
+            )  # the batch's; None: only updated
+            self.metrics[name] = value, whole or newest is None
+            if newest is not None and not whole:
+                self.values.log(name, one_number(name, newest))
             return
         if how != "mean":
             raise ValueError(
@@ -104,14 +118,6 @@ class StepLog:
                 "leave batch_size out, or collect value and weight in attributes, and log their "
                 "mean in on_train_epoch_end"
             )
-
-    def taken(self) -> dict[str, Any]:
-        """All values; of a metric, that over the batches since it was last reset."""
-        for name, metric in self._metrics.items():
-            self.values[name] = one_number(name, metric.compute())
-        for metric in self._metrics.values():
-            metric.reset()
-        return self.values
 
 
 class Means(dict[str, Any]):
@@ -178,6 +184,8 @@ class ValidationLog:
     def __init__(self) -> None:
         self._tallies: dict[str, Reduced] = {}
         self._metrics: dict[str, Any] = {}
+        # metrics without a value of their own here, which begin anew all the same
+        self._finished: list[Any] = []
 
     def add(self, name: str, value: Any, weight: float, how: str) -> None:
         """Log the value of a batch of that many samples, or a metric that the step updated."""
@@ -188,12 +196,19 @@ class ValidationLog:
             self._tallies[name] = Reduced(how)
         self._tallies[name].add(one_number(name, value), weight)
 
+    def add_of_steps(self, metrics: Mapping[str, tuple[Any, bool]]) -> None:
+        """Take the metrics that an epoch's training steps logged: see `StepLog.metrics`."""
+        for name, (metric, whole) in metrics.items():
+            if whole:
+                self._metrics.setdefault(name, metric)
+            self._finished.append(metric)
+
     def results(self) -> dict[str, float]:
         """The value of each name."""
         found = {name: tally.result() for name, tally in self._tallies.items()}
         for name, metric in self._metrics.items():
             found[name] = float(one_number(name, metric.compute()))
-        for metric in self._metrics.values():
+        for metric in (*self._metrics.values(), *self._finished):
             metric.reset()
         return found
 

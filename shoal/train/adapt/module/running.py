@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from math import isclose
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from shoal.train.adapt.kinds import is_metric
 from shoal.train.adapt.loaders import in_form, samples_in
 from shoal.train.adapt.module.hooks import OF_TRANSFER, OF_VALIDATION, positional
 from shoal.train.adapt.module.logged import one_number
-from shoal.train.adapt.module.seat import seat_of
+from shoal.train.adapt.module.seat import own_class, seat_of
 
 Terms = Any
 
@@ -76,11 +78,32 @@ def train(
         step = module.training_step
         outcome = step(*(batch, number)[: _count(kind, "training_step")])
         before_backward(outcome)
-        values = log.taken()
+        values = log.values
     if overrides(kind, "on_train_batch_end"):
         seat.last = (outputs_of(outcome, seat), batch, number)
-    values.pop("loss", None)
+    if outcome is not None and "loss" in values:
+        _compare_loss(module, values.pop("loss"), outcome)
     return outcome, values
+
+
+def _compare_loss(module: Any, logged: Any, outcome: Any) -> None:
+    """Warn, once for a class, if it logs as "loss" something else than the loss that it returns."""
+    kind = own_class(module)
+    if kind in _compared or is_fused(module):
+        return
+    _compared.add(kind)
+    told, returned = float(logged), float(loss_of(outcome).detach())
+    if not isclose(told, returned, rel_tol=1e-3):
+        warnings.warn(
+            f"{kind.__name__}.training_step logs {told:.4g} as 'loss' and returns "
+            f"{returned:.4g}: among the scores, 'loss' is what it returns; log the other "
+            "value by a name of its own",
+            stacklevel=2,
+        )
+
+
+# classes of which was looked at what they log as their loss
+_compared: set[type] = set()
 
 
 def end_batch(module: Any) -> None:

@@ -110,6 +110,8 @@ class ModuleSeat:
         self.validation_log: ValidationLog | None = None
         self.validation_batches = 0
         self.is_validating = False
+        # metrics that the epoch's training steps logged: see `StepLog.metrics`
+        self.step_metrics: dict[str, tuple[Any, bool]] = {}
         # the values that a validation step is to return, and the samples of its batch
         self._returned: Means | None = None
         self._samples = 0
@@ -175,7 +177,7 @@ class ModuleSeat:
         """Keep what the module logs, wherever it does."""
         how = reduction(name, reduce_fx)
         if self.step_log is not None:
-            self.step_log.add(name, value, how, batch_size)
+            self.step_log.add(name, value, how, batch_size, on_epoch is True)
         elif self._returned is not None:
             if on_epoch is not False:
                 self._log_in_validation(name, value, how, batch_size)
@@ -215,6 +217,7 @@ class ModuleSeat:
         self.together = together
         try:
             yield self.step_log
+            self.step_metrics |= self.step_log.metrics
         finally:
             self.step_log = None
             self.together = False
@@ -253,6 +256,7 @@ class ModuleSeat:
             yield self.validation_log
         finally:
             self.validation_log = before
+            self.step_metrics = {}
 
 
 # names whose values were not kept, and a warning said so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,10 @@ OF_STEPS = {
     "accumulate_grad_batches": 1,
     "batch_per_slot": False,
 }
+
+
+# what a recipe does to step by itself; one of another library's code says it in its own way
+OWN_STEPS = "write training_step(self, model, batch, optimizers)"
 
 
 class Optimizing:
@@ -172,17 +177,25 @@ def _values(optimizer: Optimizer) -> list[Any]:
     return list(optimizer.state.values())
 
 
-def check_steps(recipe: Recipe, settings: Settings, optimizers: int = 1) -> None:
+def check_steps(
+    recipe: Recipe, settings: Settings, optimizers: Sequence[Optimizer] = ()
+) -> None:
     """Raise ValueError if the recipe's steps and its optimizers or settings do not fit.
 
-    `optimizers`: how many `configure_optimizers` returned.
+    `optimizers`: what `configure_optimizers` returned.
     """
     if not steps_itself(recipe):
-        if optimizers > 1:
+        own_steps = getattr(recipe, "OWN_STEPS", OWN_STEPS)
+        if len(optimizers) > 1:
             raise ValueError(
-                f"configure_optimizers returned {optimizers} optimizers, so that training_step "
-                "must step them itself: write training_step(self, model, batch, optimizers), or "
-                "give one optimizer several parameter groups"
+                f"configure_optimizers returned {len(optimizers)} optimizers, so that "
+                f"training_step must step them itself: {own_steps}, or give one optimizer several "
+                "parameter groups"
+            )
+        for optimizer in filter(_needs_closure, optimizers):
+            raise ValueError(
+                f"{type(optimizer).__name__} steps by a closure, which training_step must give it: "
+                f"{own_steps}"
             )
         return
     for name, usual in OF_STEPS.items():
@@ -192,3 +205,9 @@ def check_steps(recipe: Recipe, settings: Settings, optimizers: int = 1) -> None
                 "training_step takes `optimizers` and steps them itself, so that "
                 f"{name}={value!r} would do nothing: leave it out, and do that in the step"
             )
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its step has no default for the closure, as LBFGS's."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
