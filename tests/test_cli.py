@@ -162,6 +162,28 @@ def aloud(*args: str) -> str:
     return " ".join(done.stdout.split())
 
 
+def test_a_run_needs_no_output(tmp_path: Path) -> None:
+    """Nobody reads, or the disk behind a log is full: that ends no training."""
+    file = tmp_path / "net.py"
+    file.write_text(NET)
+    for name, output in (
+        ("closed", ">&-"),
+        ("all", ">&- 2>&- <&-"),
+        ("full", ">/dev/full"),
+    ):
+        line = f'exec "$0" -m shoal run "$1" --storage "$2" --workers 0 {output}'
+        folder = tmp_path / name
+        done = subprocess.run(
+            ["sh", "-c", line, sys.executable, str(file), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "finished" in shoal("status", str(folder)).splitlines()[0]
+
+
 def test_after_an_edit_it_says_that_nothing_was_trained(tmp_path: Path) -> None:
     """As often as the command is typed."""
     file, folder = tmp_path / "net.py", str(tmp_path / "s")

@@ -9,6 +9,7 @@ from shoal.callbacks.callback import Callback
 from shoal.callbacks.csv_file import CsvFile
 from shoal.callbacks.logger import Logger, Sink
 from shoal.core.install import install
+from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole
 from shoal.engine.own import why_foreign
 
@@ -44,6 +45,10 @@ def listed(given: str | Iterable[str | Callback]) -> list[str | Callback]:
     """The loggers as a list; one name stands for itself."""
     if isinstance(given, str):
         return [given]
+    if not isinstance(given, Iterable):
+        raise ValueError(
+            f"loggers= takes a list of names ({', '.join(NAMES)}) or loggers; got {shown(given)}"
+        )
     return list(given)
 
 

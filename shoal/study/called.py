@@ -21,7 +21,7 @@ from shoal.core.event import (
     Retired,
 )
 from shoal.core.state import State
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds, TrialId, shown
 from shoal.core.visits import EPS
 from shoal.study.folder import StudyError
 from shoal.study.options import Options, check_whole_visits
@@ -42,6 +42,10 @@ def checked(callbacks: Iterable[Any]) -> tuple[Any, ...]:
     if callable(callbacks) or any(hasattr(callbacks, name) for name in METHODS):
         raise StudyError(
             f"callbacks= takes a list; got {callbacks!r}: write [{_name(callbacks)}]"
+        )
+    if not isinstance(callbacks, Iterable):
+        raise StudyError(
+            f"callbacks= takes a list of callbacks; got {shown(callbacks)}"
         )
     found = tuple(callbacks)
     for each in found:

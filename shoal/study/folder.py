@@ -1,5 +1,7 @@
 """A study's folder: its journal, its lock, and what else there is about its runs."""
 
+import errno
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,9 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from shoal.core.cluster import is_name
+from shoal.core.cluster import is_name, is_written
 from shoal.core.event import Opened
 from shoal.core.state import State
+from shoal.core.trial import shown
 from shoal.engine.files import is_remote, whole, write_whole
 from shoal.engine.journal import Line, newest, read
 from shoal.engine.lock import Taken, held
@@ -52,6 +55,7 @@ class Folder:
     """Where a study lives. `checkpoints`: another place for the weights, any fsspec URL."""
 
     def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
+        _check_place("storage", path)
         if is_remote(path):
             raise StudyError(
                 f"storage must be a folder that this process can append to; got {str(path)!r}: "
@@ -72,6 +76,7 @@ class Folder:
         # What that callback is told of: see `shoal.study.called.TrialMoment`.
         self.moment: Any = None
         if checkpoints:
+            _check_place("checkpoints", checkpoints)
             self.elsewhere = _whole(checkpoints)
 
     @property
@@ -234,6 +239,34 @@ def studies_in(path: Path) -> dict[str, Path]:
                 if is_there(place / "journal.jsonl", root=path):
                     found[place.relative_to(path).as_posix()] = place
     return found
+
+
+def _check_place(name: str, place: Any) -> None:
+    """Raise StudyError unless this argument can be a path, or an address of one."""
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else None
+    if not isinstance(text, str) or not is_written(text):
+        raise StudyError(
+            f"{name}= takes a path, as a text that UTF-8 can hold or a Path; got {shown(place)}: "
+            "choose another"
+        )
+    try:
+        if is_remote(text):
+            import fsspec
+
+            scheme = text.partition("://")[0].rpartition("::")[2]
+            fsspec.get_filesystem_class(scheme.partition(":")[0])
+            return
+        os.stat(os.path.expanduser(text))
+    except (ValueError, ImportError) as error:
+        raise StudyError(
+            f"{name}={text!r} cannot be reached: {error}; give a folder, or a URL that fsspec "
+            "knows and whose package is installed"
+        ) from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise StudyError(
+                f"{name}= names a longer path than there can be, {shown(place)}: choose another"
+            ) from error
 
 
 def _whole(place: str | Path) -> str:

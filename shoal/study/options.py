@@ -115,6 +115,12 @@ LEAST = {
     "threads": 1,
     "copies": 1,
     "checkpoint_every": 0,
+    "max_checkpoint_gb": 0,
+    "data_memory_gb": 0,
+    "state_memory_gb": 0,
+    "slot_memory_gb": 0,
+    "hang_after": 0,
+    "stuck_after": 0,
     "stream_memory_gb": 0,
     "stream_samples": 0,
 }
@@ -237,7 +243,7 @@ class Options:
         self._check_number("workers")
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value < least:
+            if value is not None and value < least:
                 raise StudyError(f"{name} must be >= {least}; got {shown(value)}")
         try:
             ValidateEvery.of(self.validate_every)
@@ -442,11 +448,16 @@ def profile_of(profile: Profile | str | Path | None) -> Profile | Given | None:
     """The given profile; a path is read as a TOML file.
 
     Raises:
-        StudyError: it is no profile.
-        ValueError, OSError: the file is none, or cannot be read.
+        StudyError: it is no profile, or cannot be read.
+        ValueError: the file is none.
     """
     if isinstance(profile, (str, Path)):
-        read_named(whole(profile))  # raises if it has no end
+        try:
+            read_named(whole(profile))  # raises if it has no end
+        except OSError as error:
+            raise StudyError(
+                f"profile= takes the path of a TOML file, and this cannot be read: {error}"
+            ) from error
         return load(whole(profile))
     if profile is not None and not hasattr(profile, "curve"):
         raise StudyError(

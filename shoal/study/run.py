@@ -155,7 +155,7 @@ def train(setup: Setup, asked: Request) -> None:
 
 def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     """Check everything, then write down that a run begins. `place`: where it is started."""
-    callbacks = (*checked(asked.callbacks), *loggers_of(asked.loggers))
+    callbacks = (*checked(asked.callbacks), *checked(loggers_of(asked.loggers)))
     lines = setup.folder.lines()
     survey = survey_for(asked.deciders.options, bool(lines), place)
     with from_where(before := last_head(lines)):

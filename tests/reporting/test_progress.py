@@ -25,6 +25,7 @@ from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Line
 from shoal.reporting import Progress, status_lines, summary
+from shoal.reporting.live.stream import write_line
 
 
 def moments(
@@ -253,6 +254,19 @@ def test_what_is_awaited_before_the_first_moment_has_a_line_at_once() -> None:
     for stream in (io.StringIO(), Terminal()):
         Progress(stream=stream).tell(2.0, "Starting Ray …")
         assert stream.getvalue() == "[       2 s] Starting Ray …\n"
+
+
+def test_a_line_needs_no_stream_that_takes_it() -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
+    write_line(narrow, "größe 3\n")
+    assert narrow.buffer.getvalue() == b"gr\\xf6\\xdfe 3\n"
+    write_line(None, "nobody")
+    closed = io.StringIO()
+    closed.close()
+    write_line(closed, "nobody")
+    with open("/dev/full", "w") as full:
+        write_line(full, "no room\n")
+        write_line(full, "nowhere\n")
 
 
 def test_many_slots_are_counted_not_listed() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -247,6 +248,16 @@ def test_none_means_the_default(tmp_path: Path) -> None:
         {"study_name": 3},
         {"study_name": "\ud800"},
         {"study_name": "a\0"},
+        {"study_name": ".."},
+        {"study_name": "a/../../b"},
+        {"study_name": "/a"},
+        {"storage": 3},
+        {"storage": b"a"},
+        {"storage": "a\0"},
+        {"storage": "\ud800"},
+        {"storage": "x" * 300},
+        {"checkpoints": 3},
+        {"checkpoints": "nothing://a"},
         {"metric": 3},
         {"metric": "\ud800"},
         {"mode": ["max"]},
@@ -260,11 +271,52 @@ def test_odd_arguments_of_a_study(given_: Any) -> None:
         shoal.create_study(train, **{"storage": tempfile.mkdtemp() + "/s", **given_})
 
 
-def test_a_whole_number_that_ranks_is_exact(tmp_path: Path) -> None:
-    def large(config: dict[str, Any]) -> int:
+@pytest.mark.parametrize(
+    "given_",
+    [
+        {"callbacks": 3},
+        {"loggers": [3]},
+        {"loggers": 3},
+        {"profile": "no such file"},
+        {"max_checkpoint_gb": -1},
+        {"data_memory_gb": -1},
+        {"state_memory_gb": -1},
+        {"slot_memory_gb": -1},
+        {"stuck_after": -1},
+    ],
+)
+def test_odd_arguments_of_a_run(given_: Any, tmp_path: Path) -> None:
+    study = shoal.create_study(train, storage=tmp_path / "s", metric="value")
+    with pytest.raises((shoal.StudyError, ValueError)):
+        study.optimize(progress=False, **given_)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", [1, None, ("a", 1), "\ud800"])
+@pytest.mark.parametrize("step", ["training_step", "validation_step"])
+def test_odd_names_of_values(name: Any, step: str, blobs: Any, tmp_path: Path) -> None:
+    kind = blobs
+
+    class Named(kind):  # type: ignore[misc]
+        pass
+
+    def named(self: Any, model: Any, batch: Any) -> Any:
+        values = getattr(kind, step)(self, model, batch)
+        values = values if isinstance(values, dict) else {"loss": values}
+        return {**values, name: 1.0}
+
+    setattr(Named, step, named)
+    study = shoal.create_study(Named(), storage=tmp_path / "s")
+    with pytest.raises(shoal.StudyError, match="names of values are texts"):
+        study.optimize(progress=False, workers=0)
+
+
+@pytest.mark.parametrize("whole", [int, np.int64, torch.tensor])
+def test_a_whole_number_that_ranks_is_exact(whole: Any, tmp_path: Path) -> None:
+    def large(config: dict[str, Any]) -> Any:
         if config["k"] == 1:
-            shoal.report({"value": 2**53 + 1})
-        return 2**53 + 1 if config["k"] == 2 else 3
+            shoal.report({"value": whole(2**53 + 1)})
+        return whole(2**53 + 1 if config["k"] == 2 else 3)
 
     study = shoal.create_study(
         large,

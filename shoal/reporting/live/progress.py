@@ -57,7 +57,7 @@ class Progress:
         self._scores = Scores(metric, mode, aim)
         self._ends = Ends(self._scores, furthest)
         self._nodes: dict[SlotId, str] = {}  # of slots that joined
-        self.stream = stream or sys.stdout
+        self.stream: TextIO | None = stream or sys.stdout
         self.every = every
         self.pause = 1 / frames
         self._work = WorkAhead(endless)

@@ -7,12 +7,19 @@ from typing import TextIO
 from shoal.reporting.facts.format import printable
 
 
-def write_line(stream: TextIO, text: str) -> None:
-    """Write the line; nothing once nobody reads any more."""
+def write_line(stream: TextIO | None, text: str) -> None:
+    """Write the line; nothing where there is no stream, or once it takes no more.
+
+    A closed pipe, a terminal that is gone or a full disk behind a log end no training.
+    """
+    if stream is None or getattr(stream, "closed", False):
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
-        stream.write(printable(text))
+        stream.write(shown)
         stream.flush()
-    except BrokenPipeError:
+    except OSError:
         into_nothing(stream)
 
 

@@ -3,8 +3,10 @@
 import re
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from shoal.core.cluster import is_written
 from shoal.core.trial import shown
 from shoal.search.batch import is_whole
 from shoal.study.folder import StudyError
@@ -105,23 +107,23 @@ def _command_recipe(recipe: Any, command: str) -> Recipe:
 
 def metric_of(metric: Any) -> str | None:
     """The name of the value to rank by."""
-    if metric is None or (isinstance(metric, str) and _is_written(metric)):
+    if metric is None or (isinstance(metric, str) and is_written(metric)):
         return metric
     raise StudyError(f"metric must be the name of one value; got {shown(metric)}")
 
 
 def name_in(study_name: Any) -> str | None:
     """The study's name that a user gave, which names its folder."""
-    if study_name is None or (isinstance(study_name, str) and _is_written(study_name)):
-        return study_name
+    if study_name is None:
+        return None
+    if isinstance(study_name, str) and is_written(study_name):
+        place = Path(study_name)
+        if not place.is_absolute() and ".." not in place.parts:
+            return study_name
     raise StudyError(
-        f"study_name must be a text that can name a folder; got {shown(study_name)}"
+        "study_name must be a text that can name a folder within runs/, and no other place; got "
+        f"{shown(study_name)}: give that as storage="
     )
-
-
-def _is_written(text: str) -> bool:
-    """Whether UTF-8 can hold the text, without NUL."""
-    return "\0" not in text and text == text.encode(errors="ignore").decode()
 
 
 def seed_in(seed: Any) -> int:

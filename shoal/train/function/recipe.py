@@ -14,6 +14,11 @@ from shoal.train.function.objective import called
 from shoal.train.function.talk import TrialContext
 from shoal.train.recipe.recipe import Recipe
 
+# What to do about a function whose call does not run its code.
+RUN_IT = (
+    "Shoal calls a function, and awaits or iterates nothing: end an async function in "
+    "asyncio.run(train_async(config)), and call shoal.report(…) where a generator yields"
+)
 # Reports of a trial that ends when its function returns.
 UNLIMITED = 1_000_000
 
@@ -74,8 +79,10 @@ def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
     """The recipe of a function: an objective if its first argument is called `trial`.
 
     Raises:
-        ValueError: it suggests its parameters, and its first argument has another name.
+        ValueError: it suggests its parameters, and its first argument has another name; it cannot
+            be called with one argument; or its call would not run its code.
     """
+    _check_callable(function)
     try:
         arguments = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # some functions in C have no signature
@@ -91,6 +98,35 @@ def function_recipe(function: Callable[..., Any]) -> FunctionRecipe:
             f"and that of {name_of(function)} is called {arguments[0]!r}: call it trial"
         )
     return FunctionRecipe(function)
+
+
+def _check_callable(function: Callable[..., Any]) -> None:
+    """Raise ValueError unless a call with one argument runs the function's code."""
+    plain: Any = function
+    while isinstance(plain, partial):
+        plain = plain.func
+    for code in (plain, getattr(plain, "__call__", None)):  # noqa: B004 - of an object
+        if (
+            inspect.iscoroutinefunction(code)
+            or inspect.isasyncgenfunction(code)
+            or inspect.isgeneratorfunction(code)
+        ):
+            raise ValueError(
+                f"{name_of(function)} is an async function or a generator: {RUN_IT}"
+            )
+    try:
+        # Not of what it wraps: a decorator may give that more arguments.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions in C have none
+        return
+    try:
+        signature.bind({})
+    except TypeError:
+        raise ValueError(
+            "a function is called with one argument, the configuration (or the trial, if that is "
+            f"its name), and {name_of(function)} takes {signature}: write def train(config), and "
+            "give the others defaults, or functools.partial(…)"
+        ) from None
 
 
 def name_of(function: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from inspect import isasyncgen, isgenerator
 from math import isfinite, nan
 from pathlib import Path
 from threading import Semaphore, Thread
@@ -16,18 +18,17 @@ from typing import Any
 
 import torch
 
-from shoal.core.trial import Seconds
+from shoal.core.trial import Seconds, shown
 from shoal.engine.files import current_folder
 from shoal.train.function.keep import packed, unpacked
-from shoal.train.function.recipe import FunctionRecipe
+from shoal.train.function.recipe import RUN_IT, FunctionRecipe
 from shoal.train.function.talk import (
     Pruned,
     TrialContext,
     TrialStopped,
     Values,
-    check_exact,
-    number,
     numbers,
+    numbers_in,
     talking,
 )
 from shoal.train.rng import Rng
@@ -48,10 +49,22 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The function is over. `values`: those that it returned, perhaps none."""
+    """The function is over. `values`: those that it returned, perhaps none.
+
+    `returned`: what else it returned, to be shown; empty: nothing.
+    """
 
     values: Values = field(default_factory=dict)
+    returned: str = ""
     pruned: bool = False
+
+
+def _check_ran(result: Any) -> None:
+    """Raise TypeError if calling the function only made what would run its code."""
+    if inspect.isawaitable(result) or isasyncgen(result) or isgenerator(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that nobody awaited it
+        raise TypeError(f"the function returned a {type(result).__name__}: {RUN_IT}")
 
 
 class FunctionRun:
@@ -169,7 +182,9 @@ class FunctionRun:
             torch.cuda.set_device(self._device)
         try:
             result = self._recipe.run(self.context)
-            self._news = End(self._returned(result))
+            _check_ran(result)
+            values = self._returned(result)
+            self._news = End(values, "" if result is None else shown(result))
         except (TrialStopped, Pruned):
             self._news = End(pruned=True)
         except BaseException as error:  # noqa: BLE001 the slot raises it
@@ -180,9 +195,7 @@ class FunctionRun:
         """The numbers among what the function returned."""
         if not isinstance(result, Mapping):
             result = {self.context.metric: result}
-        metric = self.context.metric
-        check_exact(metric, result.get(metric))
-        found = {str(name): number(value) for name, value in result.items()}
+        found = numbers_in(result, self.context.metric)
         return {name: value for name, value in found.items() if value is not None}
 
     def report(self, values: Any, checkpoint: Any) -> None:

@@ -296,9 +296,10 @@ def _check_scored(run: FunctionRun, end: End) -> None:
     metric = run.context.metric
     count = run.reports + bool(end.values)
     if not count:
+        returned = f" (it returned {end.returned})" if end.returned else ""
         raise TrialError(
-            f"the function ended without a score: report one, as shoal.report({{{metric!r}: "
-            "value}), or return it"
+            f"the function ended without a score{returned}: report one, as "
+            f"shoal.report({{{metric!r}: value}}), or return it"
         )
     raise TrialError(
         f"diverged: of its scores of {metric!r}, {count} in all, none was finite"

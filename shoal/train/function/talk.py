@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.core.trial import Trial
+from shoal.core.cluster import is_written
+from shoal.core.trial import Trial, shown
 from shoal.engine.process import in_forks
 
 Values = dict[str, float]
@@ -131,10 +132,7 @@ def numbers(values: Any, metric: str) -> Values:
     """
     if not isinstance(values, Mapping):
         values = {metric: values}
-    for name, value in values.items():
-        if str(name) == metric:
-            check_exact(metric, value)
-    found = {str(name): number(value) for name, value in values.items()}
+    found = numbers_in(values, metric)
     wrong = [name for name, value in found.items() if value is None]
     if wrong or not found:
         raise TypeError(
@@ -144,8 +142,27 @@ def numbers(values: Any, metric: str) -> Values:
     return {name: nan if value is None else value for name, value in found.items()}
 
 
-def check_exact(metric: str, value: Any) -> None:
+def numbers_in(values: Mapping[Any, Any], metric: str) -> dict[str, float | None]:
+    """The values as floats by name; None for what is no number.
+
+    Raises:
+        ValueError: the metric is a whole number that a float cannot hold, or a name is no text.
+    """
+    by_name = {str(name): value for name, value in values.items()}
+    for name, value in by_name.items():
+        if not is_written(name):
+            raise ValueError(
+                f"names of values are texts that UTF-8 can hold; got {shown(name)}: give another"
+            )
+        if name == metric:
+            _check_exact(metric, value)
+    return {name: number(value) for name, value in by_name.items()}
+
+
+def _check_exact(metric: str, value: Any) -> None:
     """Raise ValueError if trials are ranked by a whole number that a float cannot hold."""
+    with suppress(TypeError, ValueError, RuntimeError):  # of several numbers
+        value = value.item() if hasattr(value, "item") else value
     if isinstance(value, int) and abs(value) > EXACT:
         raise ValueError(
             f"{metric!r} ranks trials, and is a whole number beyond 2**53, where two of them may "

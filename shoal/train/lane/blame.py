@@ -77,7 +77,11 @@ def blaming(kind: Hashable = None, watched: bool = True) -> Iterator[None]:
             yield
     except (DataError, DeviceLost, StaleRun, TrialError):
         raise
-    except (*RAISED, KeyboardInterrupt) as error:  # the recipe's own, whatever it is
+    except GeneratorExit:  # of a generator of Shoal's that is not wanted any more
+        raise
+    # The recipe's own, whatever it is: asyncio's CancelledError and a library in Rust that panics
+    # raise no Exception.
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and _is_users():
             raise
         line = str(error).strip().split("\n")[0]

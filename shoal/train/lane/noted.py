@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal.core.cluster import is_written
 from shoal.core.event import Sum
+from shoal.core.trial import shown
 from shoal.train.recipe.unit import Diverged
 
 OWN_RULE = (
@@ -152,8 +154,18 @@ def named(outcome: Any) -> Mapping[str, Any]:
     return values
 
 
+def check_names(values: Mapping[Any, Any]) -> None:
+    """Raise TypeError if one of the values has no name that can be written down."""
+    for name in values:
+        if not isinstance(name, str) or not is_written(name):
+            raise TypeError(
+                f"names of values are texts that UTF-8 can hold; got {shown(name)}: give another"
+            )
+
+
 def _check_numbers(values: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError if one of the values is not one number."""
+    """Raise TypeError or ValueError if one of the values is not one number by name."""
+    check_names(values)
     for name, value in values.items():
         rule = 'values beside the loss, as in {"loss": loss, name: value}, must be one number each'
         if isinstance(value, Tensor):
@@ -173,6 +185,7 @@ def named_values(outcome: Any) -> Mapping[str, Any]:
     values: Mapping[str, Any] = {"loss": outcome}
     if isinstance(outcome, Mapping):
         values = outcome
+    check_names(values)
     for name, value in values.items():
         if isinstance(value, Tensor):
             shape = tuple(value.shape)

@@ -16,6 +16,7 @@ from shoal.train.data.columns import Columns
 from shoal.train.lane.device import doubled
 from shoal.train.lane.gathered import Gathered
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.noted import check_names
 from shoal.train.lane.tensors import buffers
 from shoal.train.recipe.hooks import scores_whole
 from shoal.train.recipe.shard import ValueSum
@@ -147,7 +148,9 @@ class Scoring:
         if self._whole is not None:
             with self._lane.rng, torch.no_grad():
                 found |= self._whole.scores()
-        return {**found, **self._lane.adapter.scores()}
+        found |= self._lane.adapter.scores()
+        check_names(found)
+        return found
 
 
 def named_scores(outcome: Any) -> Mapping[str, Any]:
@@ -159,6 +162,7 @@ def named_scores(outcome: Any) -> Mapping[str, Any]:
     if isinstance(outcome, Tensor):
         return {"loss": outcome}
     if isinstance(outcome, Mapping):
+        check_names(outcome)
         return outcome
     raise TypeError(f"{RULE}; got {type(outcome).__name__}")
 

@@ -1,5 +1,7 @@
 """Functions as trials: reports are epochs, checkpoints are states."""
 
+import asyncio
+import functools
 import os
 import random
 import signal
@@ -135,6 +137,103 @@ def test_an_error_is_the_trials_own(tmp_path: Path) -> None:
     assert how[0].startswith("failed: TypeError") and "no luck" in how[1]
     text = (tmp_path / "trials" / "t001" / "error.txt").read_text()
     assert "in fragile" in text and "no luck" in text
+
+
+@pytest.mark.parametrize(
+    "raised", [asyncio.CancelledError(), type("Panic", (BaseException,), {})("!")]
+)
+def test_what_is_no_exception_is_the_trials_own_too(
+    tmp_path: Path, raised: BaseException
+) -> None:
+    def bad(config: dict[str, Any]) -> float:
+        if config["lr"] == 0.01:
+            raise raised
+        return 1.0
+
+    study = made(tmp_path, bad)
+    study.optimize(progress=False)
+    statuses = [trial.status for trial in study.trials]
+    assert statuses[0] == statuses[2] == "finished"
+    assert type(raised).__name__ in statuses[1]
+
+
+def test_an_odd_name_is_the_trials_own_error(tmp_path: Path) -> None:
+    def odd(config: dict[str, Any]) -> dict[str, float]:
+        return {"\ud800": 1.0} if config["lr"] == 0.01 else {"loss": 1.0}
+
+    study = made(tmp_path, odd)
+    study.optimize(progress=False)
+    statuses = [trial.status for trial in study.trials]
+    assert statuses[0] == statuses[2] == "finished"
+    assert "names of values are texts that UTF-8 can hold" in statuses[1]
+
+
+async def coroutine(config: dict[str, Any]) -> float:
+    return 1.0
+
+
+def generator(config: dict[str, Any]) -> Any:
+    yield 1.0
+
+
+async def async_generator(config: dict[str, Any]) -> Any:
+    yield 1.0
+
+
+class AsyncCall:
+    async def __call__(self, config: dict[str, Any]) -> float:
+        return 1.0
+
+
+def keywords(*, lr: float) -> float:
+    return lr
+
+
+def two(config: dict[str, Any], other: int) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (coroutine, "asyncio.run"),
+        (functools.partial(coroutine), "asyncio.run"),
+        (AsyncCall(), "asyncio.run"),
+        (generator, "a generator yields"),
+        (async_generator, "a generator yields"),
+        (keywords, r"one argument.* keywords takes \(\*, lr"),
+        (two, "one argument.* two takes"),
+        (lambda: 1.0, "one argument"),
+    ],
+)
+def test_a_function_that_no_call_can_run_is_refused(
+    tmp_path: Path, function: Any, match: str
+) -> None:
+    with pytest.raises(StudyError, match=match):
+        made(tmp_path / "s", function).optimize(progress=False)
+    assert not (tmp_path / "s" / "journal.jsonl").exists()
+    study = shoal.create_study(storage=tmp_path / "t", search_space=SPACE)
+    with pytest.raises(StudyError, match=match):
+        study.optimize(function, progress=False)
+
+
+def test_what_came_instead_of_a_score_is_said(tmp_path: Path) -> None:
+    def odd(config: dict[str, Any]) -> Any:
+        return coroutine(config) if config["lr"] == 0.1 else [config["lr"]]
+
+    study = made(tmp_path, odd)
+    with pytest.raises(StudyError, match=r"returned a coroutine.*it returned \[0.01\]"):
+        study.optimize(progress=False)
+
+
+def test_a_decorator_may_give_what_it_wraps_more(tmp_path: Path) -> None:
+    @functools.wraps(two)
+    def wrapper(config: dict[str, Any]) -> float:
+        return two(config, 3)
+
+    study = made(tmp_path, wrapper)
+    study.optimize(progress=False)
+    assert [trial.value for trial in study.trials] == [1.0] * 3
 
 
 def test_random_states_are_the_trials(tmp_path: Path) -> None:
