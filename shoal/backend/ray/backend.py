@@ -3,7 +3,6 @@
 Each slot is a process, and states go from slot to slot.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -146,8 +145,7 @@ class Ray:
         reaper.clear_up(self._shelf)
         self._fleet.man(limit, self._own, elastic=setup.address is not None)
         if data.catalogue is None and self._fleet.at(cluster.here()):  # it is here
-            node_data.prepare(self._shelf, os.getpid())
-            node_data.shelve(data, self._shelf, recipe)
+            node_data.offer(data, self._shelf, recipe)
 
     # -- the protocol --------------------------------------------------------------------------
 

@@ -4,7 +4,10 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +68,43 @@ def test_what_the_driver_shelved_is_not_built_again(tmp_path: Path) -> None:
         data.fingerprint,
     )
     assert copy.fingerprint == data.fingerprint
+
+
+def test_slots_that_come_at_once_meet_in_one_folder(tmp_path: Path) -> None:
+    """Each process of a node prepares it, and nobody knows who is first."""
+    for number in range(40):
+        folder = ray_data.place(f"token{number}", "node", str(tmp_path))
+        together = threading.Barrier(4)
+
+        def come(folder: Path, together: threading.Barrier, owner: int) -> None:
+            together.wait()
+            ray_data.prepare(folder, owner)
+
+        with ThreadPoolExecutor(4) as slots:
+            for done in [
+                slots.submit(come, folder, together, os.getpid()) for _ in range(4)
+            ]:
+                done.result()
+        assert (folder / "owner").read_text() == str(os.getpid())
+
+
+def test_what_a_slot_writes_the_driver_leaves_alone(tmp_path: Path) -> None:
+    """Others may map the slot's arrays already."""
+    data = made()
+    folder = ray_data.place("token", "node", str(tmp_path))
+    others: list[Any] = []
+
+    with ThreadPoolExecutor(1) as driver:
+
+        def build() -> Data:
+            others.append(driver.submit(ray_data.offer, data, folder, None))
+            assert not wait(others, timeout=0.3).done
+            return made()
+
+        ray_data.shared(folder, os.getpid(), build, data.fingerprint)
+        written = (folder / "arrays.bin").stat().st_ino
+        others[0].result()
+    assert (folder / "arrays.bin").stat().st_ino == written
 
 
 def test_other_data_is_refused_each_time(tmp_path: Path) -> None:

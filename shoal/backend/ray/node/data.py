@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock
+
 from shoal.backend.ray.cluster import node_here
 from shoal.engine.files import replaced
 from shoal.engine.own import check_own_file, lock_file, own_folder
@@ -53,9 +55,10 @@ def prepare(folder: Path, owner: int) -> None:
     """
     own_folder(folder.parent)
     own_folder(folder)
-    if not (folder / OWNER).exists():
-        with _created(folder / OWNER) as file:
-            file.write(str(owner).encode())
+    with _locked(folder):  # slots of a node come at the same time
+        if not (folder / OWNER).exists():
+            with _created(folder / OWNER) as file:
+                file.write(str(owner).encode())
     for other in folder.parent.iterdir():
         _remove_orphan(other)
 
@@ -82,7 +85,7 @@ def shared(
         OSError: it cannot be written (the disk is full, say), or as `prepare`.
     """
     prepare(folder, owner)
-    with lock_file(folder / "lock"):
+    with _locked(folder):
         data = _shelved(folder)
         if data is None:
             data = build()
@@ -96,6 +99,17 @@ def shared(
             "machine and each time; check its files and seeds"
         )
     return data
+
+
+def offer(data: Data, folder: Path, recipe: Any) -> None:
+    """Write the data that this process has, unless a slot was faster; slots wait for it meanwhile.
+
+    `recipe`: as `shelve`. Raises as `prepare` does.
+    """
+    prepare(folder, os.getpid())
+    with _locked(folder):
+        if not (folder / "data.pkl").exists():
+            shelve(data, folder, recipe)
 
 
 def data_here(recipe: Any, placed: Data | None, folder: Path, fingerprint: str) -> Data:
@@ -115,6 +129,8 @@ def data_here(recipe: Any, placed: Data | None, folder: Path, fingerprint: str) 
 
 def shelve(data: Data, folder: Path, recipe: Any = None) -> None:
     """Write the data so that `shared` finds it: the arrays to one file, everything else to another.
+
+    Who calls this holds the folder's lock, or is alone there.
 
     Data that cannot be pickled is left out: then each slot builds its own. `recipe`: whose classes
     the data may hold; slots get the recipe's code with the recipe.
@@ -143,6 +159,11 @@ def _write_arrays(
             spans.append((file.tell(), raw.nbytes))
             file.write(raw)
     return spans
+
+
+def _locked(folder: Path) -> FileLock:
+    """For one of the processes that share the folder: the files in it are written one by one."""
+    return lock_file(folder / "lock")
 
 
 def _created(path: Path) -> IO[bytes]:
