@@ -160,13 +160,17 @@ def test_what_the_user_says_of_tokens_is_left_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("asked", [False, True])
 def test_a_token_is_shown_until_the_cluster_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
+    """Also after a cluster of Ray alone, from which on the process asks for some token."""
     from shoal.backend.ray import cluster
 
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+    if asked:
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setattr(cluster, "_own_folder", lambda: tmp_path)
     cluster._own_token()
     try:
@@ -174,5 +178,5 @@ def test_a_token_is_shown_until_the_cluster_is_left(
         assert cluster.token_shown() == str(tmp_path / "token")
     finally:
         cluster._forget_token()
-    assert not cluster.asks_for_token()
+    assert cluster.asks_for_token() == asked
     assert cluster.token_shown() is None

@@ -268,9 +268,12 @@ def use_token(file: str | None = None) -> None:
 def _own_token() -> None:
     """Have the cluster that is about to start refuse all who do not know a token of this user's.
 
-    What the user says in the environment about tokens is left as it is.
+    A token that the environment names is left as it is, and so is the wish for none. Where it asks
+    for some token, as Ray itself does from a process's first cluster on, Ray would make one that
+    all can read; and of processes that make it at the same time the last would have its way.
     """
-    if not any(name in os.environ for name in (AUTH_MODE_ENV_VAR, TOKEN, TOKEN_PATH)):
+    asks = os.environ.get(AUTH_MODE_ENV_VAR, "token").lower() == "token"
+    if asks and not any(name in os.environ for name in (TOKEN, TOKEN_PATH)):
         use_token(str(token_file(_own_folder() / "token")))
 
 

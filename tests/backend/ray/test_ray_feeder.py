@@ -148,10 +148,14 @@ def test_a_lane_that_stands_still_holds_up_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
-def test_feeders_are_started_as_they_are_needed(tmp_path: Path) -> None:
+def test_feeders_are_started_as_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Preparing takes much longer than training: one feeder comes, then more, up to the
     processors that are left.
     """
+    # Else Ray makes a token in the home folder, and this process shows it from now on.
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     ray.init(
         num_cpus=6, include_dashboard=False, logging_level="error", log_to_driver=False
     )
