@@ -120,6 +120,7 @@ class Ray:
         slot = setup.slot(recipe, data, self.course.seed, share.gpus)
         self._fleet = Fleet(
             slot,
+            data,
             setup.register(data),
             share,
             self._inbox.put,

@@ -24,6 +24,7 @@ from shoal.backend.ray.cluster import (
 )
 from shoal.backend.ray.health.ends import taken_back
 from shoal.backend.ray.node.feed import Windows
+from shoal.backend.ray.node.inplace.validator import ValidatorsElsewhere, elsewhere_of
 from shoal.backend.ray.node.outcomes import Broken, Hello
 from shoal.backend.ray.node.setup import FeederSetup, SlotSetup
 from shoal.backend.ray.node.slot import GROUPS, SlotActor
@@ -40,6 +41,8 @@ from shoal.core.cluster import Slot, SlotId
 from shoal.core.event import Fed, Left, Unread
 from shoal.core.trial import Seconds, TrialId
 from shoal.engine.process import cpus_here
+from shoal.train.data.data import Data
+from shoal.train.data.placed.catalogue import LOCAL
 from shoal.train.recipe.unit import Reached
 
 POLL = 1.0  # seconds between two looks at a cluster's nodes
@@ -59,14 +62,15 @@ class Fleet:
     Ray's futures are done in threads of its own. What follows from them is posted, so that it
     happens in the backend's thread, at its next moment, and comes back as events.
 
-    `now`: the time of the study. `on_loss`: what else follows when a slot died or left, asked
-    before its shards are registered elsewhere. `on_news`: what follows when a slot says how far the
-    units of a round are.
+    `data`: what the slots read. `now`: the time of the study. `on_loss`: what else follows when a
+    slot died or left, asked before its shards are registered elsewhere. `on_news`: what follows
+    when a slot says how far the units of a round are.
     """
 
     def __init__(
         self,
         setup: SlotSetup,
+        data: Data,
         shards: ShardRegister | NodeShards,
         share: Share,
         post: Post,
@@ -76,6 +80,10 @@ class Fleet:
     ) -> None:
         self._setup = ray.put(setup)
         self._windows = Windows(FeederSetup.of(setup), self.follow)
+        # By node, whom its slots ask to validate. None: nobody, for all parts lie there.
+        self._validators: dict[str, ValidatorsElsewhere | None] = {}
+        self._elsewhere_of = partial(elsewhere_of, setup)
+        self._data = data
         # What the feeders did, all in all, if it is not what was told before.
         self.fed: Callable[[], list[Fed]] = self._windows.fed
         self.shards = shards
@@ -161,13 +169,20 @@ class Fleet:
         }
 
     def _fill(self, fresh: Sequence[Node]) -> None:
-        """Start slots on these nodes, in turn, until they or the limit are full."""
+        """Start slots on these nodes, in turn, until they or the limit are full.
+
+        Those who validate for them on what does not lie at their nodes start beside them.
+        """
         most = max((node.room for node in fresh), default=0)
         for turn in range(most):
             for node in fresh:
                 full = self._limit is not None and len(self.processes) >= self._limit
                 if turn < node.room and not full:
                     self.start(node.id)
+        for node in fresh:
+            if self.at(node.id):
+                here = self._data.at((*node.names, LOCAL))
+                self._validators[node.id] = self._elsewhere_of(here)
 
     def add(self, n: int) -> Events:
         """Start so many slots, or as many as there is room for."""
@@ -303,6 +318,8 @@ class Fleet:
         for process in processes:
             ray.kill(process.actor)
 
+        for validators in filter(None, self._validators.values()):
+            validators.close()
         self._windows.close()
 
 

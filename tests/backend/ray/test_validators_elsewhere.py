@@ -7,7 +7,10 @@ import ray
 from ray.exceptions import RayError
 
 from shoal.backend.ray import cluster
+from shoal.backend.ray import fleet as ray_fleet
+from shoal.backend.ray.cluster import Node
 from shoal.backend.ray.node.inplace import validator
+from shoal.backend.ray.placed.shards import NodeShards
 from shoal.core.trial import Trial, Visit
 from shoal.train.data.columns import DataError
 from shoal.train.data.placed.catalogue import Catalogue
@@ -66,12 +69,45 @@ def test_no_lost_node_is_asked_twice(validators):
 
 
 def test_validators_start_while_the_slot_opens(validators):
-    """Those of parts that do not lie here: they take seconds to be ready."""
+    """Those of parts that do not lie here, where no fleet has started them."""
     elsewhere, asked, _ = validators
     opened = validator.elsewhere_of(elsewhere.setup, elsewhere.data)
     assert asked == [("a", ())]
     opened.begin(UNIT, ["v0"])()
     assert asked == [("a", ()), ("a", ("v0",))]
+
+
+def test_a_fleet_starts_validators_beside_its_slots(validators, monkeypatch):
+    """A slot that starts them has imported torch before: its first model would wait for that."""
+    elsewhere, asked, _ = validators
+    catalogue = elsewhere.data.catalogue
+    here = SimpleNamespace(
+        catalogue=catalogue, validation=("v0", "v1"), is_here=lambda part: False
+    )
+    killed = []
+    fake = SimpleNamespace(put=lambda value: value, kill=killed.append)
+    monkeypatch.setattr(ray_fleet, "ray", fake)
+    monkeypatch.setattr(validator, "ray", fake)
+    monkeypatch.setattr(ray_fleet, "FeederSetup", SimpleNamespace(of=lambda setup: 0))
+    windows = SimpleNamespace(fed=list, close=list)
+    monkeypatch.setattr(ray_fleet, "Windows", lambda *_: windows)
+    node = Node("d", "d", 2, ("d",))
+    monkeypatch.setattr(ray_fleet, "nodes", lambda share: {"d": node})
+    data = SimpleNamespace(at=lambda names: here)
+    shards = NodeShards(catalogue, whole=False)
+    fleet = ray_fleet.Fleet(None, data, shards, None, *[None] * 4)
+    slots = fleet.processes
+
+    def start(node):
+        slots[len(slots)] = SimpleNamespace(node=node, slot=None, leaving=False)
+
+    monkeypatch.setattr(fleet, "start", start)
+    fleet.look()
+    assert [each.slot for each in slots.values()] == [None, None], "they open"
+    assert asked == [("a", ()), ("c", ())]
+    slots.clear()
+    fleet.close()
+    assert len(killed) == 2
 
 
 def test_a_slot_opens_while_no_holder_is_there(validators, monkeypatch):

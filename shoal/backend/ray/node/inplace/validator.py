@@ -83,6 +83,11 @@ class ValidatorsElsewhere:
             for node in self._divided(away, ()):
                 self._validator(node)
 
+    def close(self) -> None:
+        """End the validators."""
+        for validator in self._validators.values():
+            ray.kill(validator)
+
     def _validator(self, node: str) -> Any:
         """The node's validator; whoever needs it first starts it."""
         if node not in self._validators:
@@ -147,7 +152,7 @@ class ValidatorsElsewhere:
 def elsewhere_of(setup: SlotSetup, data: Data) -> ValidatorsElsewhere | None:
     """What a slot needs if validation parts lie at other nodes only; None if all lie here.
 
-    Their validators start while the slot opens.
+    Their validators start now, unless they are there: a fleet starts them beside its slots.
     """
     if all(data.is_here(part) for part in data.validation):
         return None
