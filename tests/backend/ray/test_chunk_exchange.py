@@ -159,7 +159,8 @@ def test_feeders_come_where_several_nodes_read_one_stream(nodes: Nodes) -> None:
     """A node with one slot needs none by itself, for the slot prepares beside training."""
     nodes.meet()
     demand = FeederDemand()
-    demand.times.extend([0.01] * 5)
+    for _ in range(5):
+        demand.prepared(0.01, 0.08)
     for number in range(4):
         demand.hear("slot", [key(number)], 0.012)
     own = demand.own()

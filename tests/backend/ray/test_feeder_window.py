@@ -26,6 +26,7 @@ from shoal.backend.ray.node import feed as ray_feed
 from shoal.backend.ray.node import pool as ray_pool
 from shoal.backend.ray.node.feed import FeederFeed, Totals
 from shoal.backend.ray.node.setup import FeederSetup
+from shoal.backend.ray.node.sharing import demand as ray_demand
 from shoal.backend.ray.node.sharing.counts import COUNTED
 from shoal.backend.ray.node.window import Window
 from shoal.core.event import Fed
@@ -194,7 +195,7 @@ async def looks(window: Window, times: int, made: float) -> None:
     them in no time.
     """
     for number in range(times):
-        await window.look("slot0", [key("s", number % 2)], 0.0001, made)
+        await window.look("slot0", [key("s", number % 2)], 0.0001, (made, 8 * made))
         await settled()
 
 
@@ -218,6 +219,44 @@ def test_the_first_feeder_starts_before_a_slot_asks_and_serves_once_it_is_needed
 
     asyncio.run(act())
     assert not nest.killed
+
+
+@pytest.mark.parametrize(
+    "seconds", [ray_demand.SURE / ray_demand.FEWEST, ray_demand.SURE / 100]
+)
+def test_the_longer_chunks_take_the_fewer_tell_that_a_feeder_is_needed(
+    nest: Nest, seconds: float
+) -> None:
+    async def act() -> list[bool]:
+        window = nest.window(count="auto")
+        nest.feeders[0].there.set_result(1)
+        await settled()
+        return [
+            await window.look("slot0", [key("s", n % 2)], 0.0001, (0.01, seconds))
+            for n in range(ray_demand.KNOWN)
+        ]
+
+    there = asyncio.run(act())
+    few = seconds * ray_demand.FEWEST >= ray_demand.SURE
+    assert there.index(True) == (ray_demand.FEWEST if few else ray_demand.KNOWN) - 1
+
+
+def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
+    """Else slots would seem to want the same chunks."""
+
+    async def act() -> None:
+        window = nest.window(count=1)
+        await window.look("slot0", [key("s")], 0.0001, None)
+        first = asyncio.create_task(
+            window.chunk("slot0", [key("s")], 0.0001, told=True)
+        )
+        await settled()
+        assert not first.done()
+        await asks(window, "slot0", key("s", 1))
+        own = window._demand.own()
+        assert own is not None and list(own.asked) == [key("s"), key("s", 1)]
+
+    asyncio.run(act())
 
 
 def test_a_feeder_that_is_not_needed_ends(nest: Nest) -> None:
@@ -278,7 +317,7 @@ def test_feeders_that_cannot_start_are_given_up(nest: Nest) -> None:
     async def act() -> None:
         window = nest.window(count="auto")
         for number in range(40):
-            await window.look("slot0", [key("s", number % 2)], 0.0001, 0.01)
+            await window.look("slot0", [key("s", number % 2)], 0.0001, (0.01, 0.08))
             for feeder in nest.feeders:
                 if not feeder.there.done():
                     feeder.there.set_exception(ActorDiedError())
@@ -318,18 +357,35 @@ def local(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lost", [None, ActorDiedError()])
 def test_a_slot_looks_for_feeders_again_after_they_were_gone(lost: Any) -> None:
     chunk = cols.apply((np.arange(3),), cols.laid)
-    window = Place(
-        False, True, True, lost, False, None, True, True, [chunk], [], [chunk]
-    )
+    looks = [False, True, True, lost, False, True, True]
+    window = Place(*looks, [chunk], [], [chunk])
     feed = FeederFeed(window, 0, waits=False)
-    had = [feed.chunk([key("a")], None) is not None for _ in range(11)]
-    looked = ["look"] * 3 + ["chunk", "look", "chunk"] + ["look"] * 2
-    assert window.asked == [*looked, "chunk", "chunk", "chunk"], (
-        "what a look says is known by the next one"
+    had = [feed.chunk([key("a")], None) is not None for _ in range(8)]
+    assert window.asked == [*["look"] * 3, "chunk", *["look"] * 3, *["chunk"] * 3], (
+        "what a look says of quick chunks is known by the next one"
     )
-    assert had == [False] * 8 + [True, False, True], (
+    assert had == [False] * 5 + [True, False, True], (
         "feeders that are behind are there all the same"
     )
+
+
+@pytest.mark.usefixtures("local")
+def test_a_slot_that_takes_long_for_a_chunk_hears_at_once_of_feeders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, waited = [0.0], list[float]()
+    monkeypatch.setattr(ray_feed, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        ray, "wait", lambda refs, timeout: (waited.append(timeout), (refs, []))[1]
+    )
+    window = Place(False, True, [cols.apply((np.arange(3),), cols.laid)])
+    feed = FeederFeed(window, 0, waits=False)
+    assert feed.chunk([key("a")], None) is None
+    now[0] += 2.0
+    feed.made(0.01)
+    assert feed.chunk([key("b")], None) is not None
+    assert window.asked == ["look", "look", "chunk"]
+    assert 0.0 < max(waited[:-1]) <= ray_feed.WORTH * 2.0
 
 
 @pytest.mark.usefixtures("local")

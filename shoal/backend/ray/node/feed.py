@@ -25,6 +25,8 @@ from shoal.train.recipe.settings import DataKey
 # Seconds that a slot waits for the window's answer, and how many times as long as it did before.
 PATIENCE: Seconds = 30.0
 TIMES = 5.0
+# The part of the time of its last chunk that a slot waits to learn whether there are feeders now.
+WORTH = 0.1
 
 Events = list[Event]
 # How to have something called with a future, once the reference's value is there or never will be.
@@ -34,7 +36,8 @@ Follow = Callable[[Any, Callable[[Any], Events]], None]
 class FeederFeed:
     """A slot's way to its node's window.
 
-    While there are no feeders it only tells the window what it does, and waits for no answer.
+    While there are no feeders it tells the window what it does. It hears by the next chunk whether
+    there are any, and at once if making a chunk takes far longer than to wait for the answer.
 
     `ahead`: see `train.stream.Feed`. `waits`: whether there are feeders from the beginning.
     """
@@ -47,7 +50,9 @@ class FeederFeed:
         self._there = waits  # feeders are, by the last answer
         self._answer: Any = None  # a reference to what the window says
         self._patience = PATIENCE
-        self._made: Seconds | None = None
+        self._begun = monotonic()  # to make a chunk
+        # What the last chunk took that was made here, for each sample and in all.
+        self._made: tuple[Seconds, Seconds] | None = None
 
     def of(self, key: DataKey) -> "FeederFeed | None":
         """See `train.stream.Feed`. Feeders make the chunks of trials without a key."""
@@ -56,16 +61,23 @@ class FeederFeed:
     def chunk(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
         """The chunk. None if the slot is to make it: no feeders, or they failed or are behind."""
         try:
+            looks = not self._there
+            if looks:
+                self._there = self._look(keys, trained)
             if self._there:
-                return self._asked(keys, trained)
-            self._there = self._look(keys, trained)
+                return self._asked(keys, trained, told=looks)
         except RayError:
             self._there = self._waits
+        finally:
+            self._begun = monotonic()
         return None
 
-    def _asked(self, keys: Sequence[Key], trained: Seconds | None) -> Columns | None:
+    def _asked(
+        self, keys: Sequence[Key], trained: Seconds | None, told: bool
+    ) -> Columns | None:
         """What the window answers, once it does."""
-        asked = self._window.chunk.remote(self._name, keys, trained)
+        self._answer = None
+        asked = self._window.chunk.remote(self._name, keys, trained, told)
         begin = monotonic()
         if not ray.wait([asked], timeout=self._patience)[0]:
             # The window stands still: the slot makes its own chunks until it is heard of again.
@@ -82,17 +94,17 @@ class FeederFeed:
 
     def made(self, seconds: Seconds) -> None:
         """See `train.stream.Feed`."""
-        self._made = seconds
+        self._made = seconds, monotonic() - self._begun
 
     def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
-        """Tell the window; whether its answer to the call before says that there are feeders."""
-        before = self._answer
-        if before is not None:
-            answered, _ = ray.wait([before], timeout=0)
-            if not answered:
-                return False
-        self._answer = self._window.look.remote(self._name, keys, trained, self._made)
+        """Tell the window; whether it says that there are feeders, now or when it was told last."""
+        before, made = self._answer, self._made
+        if before is not None and not ray.wait([before], timeout=0)[0]:
+            return False
+        self._answer = self._window.look.remote(self._name, keys, trained, made)
         self._made = None
+        if made is not None and ray.wait([self._answer], timeout=WORTH * made[1])[0]:
+            before = self._answer
         return before is not None and bool(ray.get(before))
 
 

@@ -129,7 +129,7 @@ class FeederPool:
 
         if self._spare:
             self._add(self._spare.pop())
-            self._demand.times.clear()
+            self._demand.forget()
             self._changed()
         else:
             self._start(min(more, max(1, len(self.feeders))), self._add)
@@ -189,7 +189,7 @@ class FeederPool:
 
         self._coming.remove(feeder)
         if self.complete:
-            self._demand.times.clear()
+            self._demand.forget()
         if self.feeders:
             self._changed()
 

@@ -71,15 +71,20 @@ class Window:
     # -- what slots ask ----------------------------------------------------------------
 
     async def chunk(
-        self, slot: str, keys: Sequence[Key], trained: Seconds | None
+        self,
+        slot: str,
+        keys: Sequence[Key],
+        trained: Seconds | None,
+        told: bool = False,
     ) -> list[Any] | None:
         """A reference to the first key's chunk, in a list, lest Ray fetches it.
 
         The list is empty if the slot is to make the chunk. None: it is to make those that follow,
-        too, for there are no feeders. Then see `FeederFeed`.
+        too, for there are no feeders. Then see `FeederFeed`. `told`: by a look, just before.
         """
         key = keys[0]
-        self._hear(slot, keys, trained)
+        if not told:
+            self._hear(slot, keys, trained)
         if not self._pool.feeders:
             return None
 
@@ -103,14 +108,15 @@ class Window:
         slot: str,
         keys: Sequence[Key],
         trained: Seconds | None,
-        made: Seconds | None,
+        made: tuple[Seconds, Seconds] | None,
     ) -> bool:
         """A slot that prepares its own data tells what it does.
 
-        Returns whether there are feeders to ask instead.
+        `made`: what its last chunk took, for each sample and in all. Returns whether there are
+        feeders to ask instead.
         """
         if made is not None:
-            self._demand.times.append(made)
+            self._demand.prepared(*made)
         self._hear(slot, keys, trained)
         return bool(self._pool.feeders)
 
@@ -269,7 +275,7 @@ class Window:
         """The chunk, made by the feeder and held from now on."""
         about, ref = feeder.make.options(num_returns=2).remote(key)
         made: PreparedChunk = await self._pool.answered(feeder, about)
-        self._demand.times.append(made.seconds / made.rows)
+        self._demand.prepared(made.seconds / made.rows, made.seconds)
         self._exchange.made(made)
         self._counts.spent(made.pid, made.cpu)
         self._counts.add(made=1)
