@@ -160,6 +160,24 @@ def test_what_the_user_says_of_tokens_is_left_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_users_token_is_shown_until_the_cluster_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cluster that asks for none does not work with processes that show one."""
+    from shoal.backend.ray import cluster
+
+    def shown(warn_if_disabled: bool) -> None:
+        os.environ["RAY_AUTH_MODE"] = "token"
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(cluster, "maybe_enable_token_auth_if_token_available", shown)
+    shown.__module__ = "ray"
+    cluster.use_token()
+    assert cluster.asks_for_token()
+    cluster._forget_token()
+    assert not cluster.asks_for_token()
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_token_is_shown_until_the_cluster_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool

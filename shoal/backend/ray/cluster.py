@@ -35,7 +35,8 @@ from ray._private.authentication.authentication_token_setup import (
     AUTH_MODE_ENV_VAR,
     maybe_enable_token_auth_if_token_available,
 )
-from ray._private.services import canonicalize_bootstrap_address
+from ray._private.services import canonicalize_bootstrap_address, find_gcs_addresses
+from ray._private.utils import read_ray_address
 from ray._raylet import (  # type: ignore[attr-defined]
     AuthenticationTokenLoader,
     Config,
@@ -148,8 +149,8 @@ def join(
         check_reached(address)
         try:
             if "://" not in address and address != "local":
-                # as Ray will: it takes 127.0.0.1 for the machine's outside address
-                _check_head(canonicalize_bootstrap_address(address) or address)
+                address = _meant_by(address)
+                _check_head(address)
             ray.init(address=address, **quiet)
         except ConnectionError as error:
             raise _no_cluster(address, str(error)) from error
@@ -190,6 +191,37 @@ def _job_config() -> JobConfig:
     config = JobConfig()
     config._py_driver_sys_path = _SearchPath()
     return config
+
+
+def _meant_by(address: str) -> str:
+    """host:port of a cluster, as Ray takes it: 127.0.0.1 for the machine's outside address.
+
+    "auto" is the cluster of `RAY_ADDRESS`, or else the one that `ray start` started last on this
+    machine. Ray would take any that runs here, also one that another run keeps for itself.
+
+    Raises:
+        ConnectionError: "auto" finds none, or several and no last one.
+    """
+    if address == "auto" and not os.environ.get("RAY_ADDRESS"):
+        use_token()  # as Ray does here, but before the head is asked
+        find_gcs_addresses.cache_clear()
+        there = sorted(each for each in find_gcs_addresses() if not _is_private(each))
+        last = read_ray_address()
+        if last in there or not there:
+            address = last or address
+        elif len(there) == 1:
+            address = there[0]
+        if address == "auto":
+            found = (
+                f"several run here: {', '.join(there)}" if there else "none runs here"
+            )
+            raise ConnectionError(f"{found} that others may join")
+    return canonicalize_bootstrap_address(address) or address
+
+
+def _is_private(address: str) -> bool:
+    """Whether it is that of a cluster that a run started for itself."""
+    return sys.platform == "linux" and address.startswith(f"{LOOPBACK}:")
 
 
 def _check_head(address: str) -> None:
@@ -240,7 +272,7 @@ def asks_for_token() -> bool:
 
 def token_shown() -> str | None:
     """The file with the token that this process shows, if Shoal made it."""
-    return os.environ.get(TOKEN_PATH) if _former else None
+    return os.environ.get(TOKEN_PATH) if TOKEN_PATH in _former else None
 
 
 def use_token(file: str | None = None) -> None:
@@ -256,6 +288,7 @@ def use_token(file: str | None = None) -> None:
             os.environ[name] = value
         _read_token_again()
         return
+    _former.setdefault(AUTH_MODE_ENV_VAR, os.environ.get(AUTH_MODE_ENV_VAR))
     notices = logging.getLogger(maybe_enable_token_auth_if_token_available.__module__)
     level = notices.level
     notices.setLevel(logging.ERROR)  # it tells of the token, which is the pool's choice
@@ -280,7 +313,7 @@ def _own_token() -> None:
 def _forget_token() -> None:
     """Show what was shown before."""
     for name, value in _former.items():
-        os.environ.pop(name)
+        os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
     if _former:

@@ -173,15 +173,60 @@ def test_a_server_that_is_no_head_of_ray_is_one_error(
     assert not ray_cluster.ray.is_initialized()
 
 
+LAST, OTHER, PRIVATE = "10.0.0.1:1", "10.0.0.1:2", f"{ray_cluster.LOOPBACK}:3"
+
+
+def running(*addresses: str) -> Any:
+    """In the place of what looks for Ray's processes on this machine."""
+
+    def found() -> frozenset[str]:
+        return frozenset(addresses)
+
+    found.cache_clear = list  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a private cluster looks alike")
 def test_auto_where_no_cluster_is_is_one_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def none(address: str) -> str:
-        raise ConnectionError("Could not find any running Ray instance.\nMore.")
-
-    monkeypatch.setattr(ray_cluster, "canonicalize_bootstrap_address", none)
-    with pytest.raises(ConnectionError, match=r"answers at auto \(Could.*\): give"):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_cluster, "use_token", list)
+    monkeypatch.setattr(ray_cluster, "read_ray_address", lambda: None)
+    monkeypatch.setattr(ray_cluster, "find_gcs_addresses", running(PRIVATE))
+    with pytest.raises(ConnectionError, match=r"answers at auto \(none .*\): give"):
         ray_cluster.join("auto", None, 1, 0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a private cluster looks alike")
+@pytest.mark.parametrize(
+    ("there", "last", "meant"),
+    [
+        ([PRIVATE], None, "none runs here that others may join"),
+        ([PRIVATE, OTHER], None, OTHER),
+        ([PRIVATE, LAST, OTHER], LAST, LAST),
+        ([PRIVATE, OTHER], "10.0.0.1:9", OTHER),  # it has ended, and left its address
+        (
+            [LAST, OTHER],
+            None,
+            f"several run here: {LAST}, {OTHER} that others may join",
+        ),
+        ([], LAST, LAST),  # in a container of its own, say
+    ],
+)
+def test_auto_never_means_a_cluster_that_another_run_started_for_itself(
+    monkeypatch: pytest.MonkeyPatch, there: list[str], last: str | None, meant: str
+) -> None:
+    """Ray takes any that runs on the machine: two studies would meet."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray_cluster, "use_token", list)
+    monkeypatch.setattr(ray_cluster, "find_gcs_addresses", running(*there))
+    monkeypatch.setattr(ray_cluster, "read_ray_address", lambda: last)
+    if "here" in meant:
+        with pytest.raises(ConnectionError, match=meant):
+            ray_cluster._meant_by("auto")
+    else:
+        assert ray_cluster._meant_by("auto") == meant
 
 
 def test_a_server_of_grpc_that_is_no_head_of_ray_is_one_error() -> None:
