@@ -6,6 +6,8 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -176,6 +178,49 @@ def test_the_users_token_is_shown_until_the_cluster_is_left(
     assert cluster.asks_for_token()
     cluster._forget_token()
     assert not cluster.asks_for_token()
+
+
+def test_no_token_is_shown_where_no_cluster_could_be_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next cluster of this process may ask for another, or for none."""
+    from shoal.backend.ray import cluster
+
+    def none(*_: Any, **options: Any) -> None:
+        assert cluster.asks_for_token()
+        raise OSError("no room")
+
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cluster, "_own_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster.ray, "init", none)
+    with pytest.raises(OSError, match="no room"):
+        cluster.join(None, 1, 1, 0.1)
+    assert not cluster.asks_for_token()
+
+
+def test_no_token_is_shown_after_somebody_else_shut_ray_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then a cluster that this process starts asks for it, and what joins without it is refused."""
+    from shoal.backend.ray import backend, cluster
+
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cluster, "_own_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster.reaper, "close", lambda shutdown, patience: None)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    run = backend.Ray.__new__(backend.Ray)
+    run._pulse = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+    run._own = run._joined = True
+    run._shelf = tmp_path / "shelf"
+    cluster._own_token()
+    run.close()
+    assert not cluster.asks_for_token()
+    cluster._own_token()  # of a cluster that is joined later
+    run.close()
+    assert cluster.asks_for_token()
+    cluster._forget_token()
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -228,13 +228,17 @@ class Ray:
         """End the slots' processes, and the cluster if it was started here."""
         if ray.is_initialized():
             self._fleet.close()
-            self._leave()
+        self._leave()
         shutil.rmtree(self._shelf, ignore_errors=True)
 
     def _leave(self) -> None:
         """Leave the cluster, or end it if it was started here."""
         self._pulse.close()
-        cluster.leave(self._own, self._joined, self._pulse.lost())
+        lost = ray.is_initialized() and self._pulse.lost()
+        cluster.leave(self._own, self._joined, lost)
+        self._own = self._joined = (
+            False  # what this process joins later is not ours to leave
+        )
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -140,7 +140,21 @@ def join(
         )
     if ray.is_initialized():
         return False, slots
+    try:
+        return _joined(address, slots, threads, store_gb, cpus)
+    except BaseException:
+        _forget_token()
+        raise
 
+
+def _joined(
+    address: str | None,
+    slots: int | None,
+    threads: int,
+    store_gb: GiB,
+    cpus: int | None,
+) -> tuple[bool, int | None]:
+    """As `join`, of a process that is in no cluster."""
     quiet: dict[str, Any] = {"logging_level": logging.CRITICAL, "log_to_driver": False}
     quiet["job_config"] = _job_config()
     # The only way to silence Ray's notices about processes that died.
@@ -363,15 +377,17 @@ def leave(own: bool, joined: bool, lost: bool = False) -> None:
     """
     if own and lost:
         reaper.dismiss()  # Ray waits for them, unless they are gone
-    if joined and own:
-        reaper.close(ray.shutdown, FAREWELL)
-    elif joined or lost:
-        reaper.part(ray.shutdown, FAREWELL_TO_LOST if lost else FAREWELL)
+    try:
+        if joined and own:
+            reaper.close(ray.shutdown, FAREWELL)
+        elif joined or lost:
+            reaper.part(ray.shutdown, FAREWELL_TO_LOST if lost else FAREWELL)
+    finally:
+        if joined:
+            _forget_token()
     if lost and sys.excepthook is ray_worker.custom_excepthook:
         # Ray's own tells the head of errors that nobody caught, and waits for its answer.
         sys.excepthook = ray_worker.normal_excepthook
-    if joined:
-        _forget_token()
     if own:
         reaper.dismiss()
 

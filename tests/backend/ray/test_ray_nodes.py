@@ -11,6 +11,7 @@ from ray.cluster_utils import Cluster
 from ray_kit import Bench, Given, Tiny, believe, trials_of
 
 from shoal.backend.ray import backend as ray_backend
+from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray import fleet as ray_fleet
 from shoal.backend.ray.backend import Ray
 from shoal.core.event import Advanced, Commanded, Ended, Failed, Fell, Joined, Left
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow
 def headed() -> Cluster:
     """A cluster whose head has no room for slots, and which soon notes that a node is gone."""
     ray.shutdown()
+    ray_cluster._forget_token()  # of a run that a failed test left open
     system = {"health_check_period_ms": 500, "health_check_failure_threshold": 2}
     return Cluster(
         initialize_head=True,
