@@ -30,6 +30,7 @@ from shoal.core.state import Figures, State
 from shoal.core.trial import Trial, TrialId
 from shoal.core.visits import ValidateEvery, is_met, next_visit
 from shoal.engine.own import make_folder, write_private
+from shoal.train.recipe.guard import warn_of_shared
 from shoal.train.recipe.unit import (
     Done,
     OutOfMemory,
@@ -208,6 +209,7 @@ class Positions:
         trial = unit.trial.id
         at = self.positions[trial]
         at.over = done.over
+        warn_of_shared(done.shared)
         done = replace(done, within=at.untold(done.within))
         events = at.chose(done.config)
         events.append(self._complete(unit, done, values, moved))

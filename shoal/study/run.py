@@ -99,6 +99,7 @@ from shoal.study.watch.notice import Damage, Idleness, MetricCheck, Repeats
 from shoal.study.watch.retention import Retention
 from shoal.study.watch.running import at_work, was_cut_off
 from shoal.train.data.data import Data
+from shoal.train.recipe.guard import forget_shared
 from shoal.train.recipe.shard import ShardRecipe
 
 # -- the run -------------------------------------------------------------------------------------
@@ -140,6 +141,7 @@ def train(setup: Setup, asked: Request) -> None:
         # If they are refused, that is said before anything else.
         _ = setup.folder.checkpoints
         open_.enter_context(alone_in_process(setup.folder))
+        open_.callback(forget_shared)
         setup.folder.make()
         open_.enter_context(pausing(setup.folder))
         open_.enter_context(setup.folder.lock())

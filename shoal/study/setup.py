@@ -21,6 +21,7 @@ from shoal.train.data.placed.constructor import Survey
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.hooks import why_one_slot
+from shoal.train.recipe.reads import Watched
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.parts import parts_of
 from shoal.train.recipe.several.recipes import (
@@ -34,7 +35,6 @@ from shoal.train.recipe.several.recipes import (
     own_validate_every,
 )
 from shoal.train.tools import keys, tried
-from shoal.train.tools.reads import Watched
 from shoal.train.tools.said import said
 
 Space = Mapping[str, Any]

@@ -25,7 +25,7 @@ from shoal.study.parts.auto import policy_of
 from shoal.study.parts.grown import with_last
 from shoal.study.setup import Setup
 from shoal.train.function.recipe import UNLIMITED, FunctionRecipe, nothing
-from shoal.train.tools.reads import reports_no_checkpoint
+from shoal.train.recipe.reads import reports_no_checkpoint
 
 # Searchers whose trials stop at rungs, which lie before an end that must be known.
 BY_RUNGS = (ASHA, Hyperband, PBT, SuccessiveHalving)

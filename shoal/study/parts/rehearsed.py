@@ -8,7 +8,7 @@ from shoal.study.setup import Setup, Space, first_config, unlike_configs
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.device import device_of, gpus
-from shoal.train.tools.rehearsal import LARGE, Mistake, rehearse
+from shoal.train.tools.rehearsal import LARGE, Mistake, is_rehearsed, rehearse
 from shoal.train.tools.tried import check_configured
 
 OTHERS = 3  # configurations that are tried, too, where the first one fails
@@ -29,7 +29,7 @@ def check_by_rehearsal(
         return
     first = first_config(space)
     device = _device(data, options)
-    if device is None:
+    if device is None or not is_rehearsed(setup.recipe, data):
         try:  # a model was built before: what this one shares with it, trials would share
             check_configured(setup.recipe, first, setup.seed)
         except ValueError as error:

@@ -13,11 +13,13 @@ import random
 import sys
 import warnings
 import zlib
+from collections import UserDict, UserList
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, partial
 from io import IOBase
+from itertools import islice
 from operator import is_
 from types import (
     BuiltinFunctionType,
@@ -27,7 +29,7 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -447,15 +449,28 @@ class _Attributes:
         return isinstance(value, np.generic) and value.dtype.kind in "biuf"
 
 
+class Entries(NamedTuple):
+    """The digest of a mapping, or of an object's attributes."""
+
+    kind: type
+    keys: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
 def digest(  # noqa: PLR0911, PLR0912 - one for each kind
-    value: Any, own: _Tensors | None = None, depth: int = 0, whole: bool = False
+    value: Any,
+    own: _Tensors | None = None,
+    depth: int = 0,
+    whole: bool = False,
+    most: int = sys.maxsize,
 ) -> Any:
     """Equal as long as the object is the same, as far as it can be looked into.
 
     `own`: the model's, if there is one; its modules and tensors are looked at elsewhere. `whole`:
-    also into the memory of other tensors.
+    also into the memory of other tensors. `most`: of larger containers and arrays about so many
+    items are looked at, evenly spread.
     """
-    deeper = partial(digest, own=own, depth=depth + 1, whole=whole)
+    deeper = partial(digest, own=own, depth=depth + 1, whole=whole, most=most)
     if type(value) in PLAIN or isinstance(value, (bytes, complex)):
         return value
     if isinstance(value, Iterator) and not isinstance(value, IOBase):
@@ -470,23 +485,32 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
         if own is not None and value in own.modules:
             return id(value)
         tensors = [*value.parameters(), *value.buffers()]
-        return id(value), tuple(map(deeper, tensors))
+        plain = () if own is not None else _plain_in(value)
+        return id(value), tuple(map(deeper, tensors)), plain
     state = _random_state(value)
     if state is not None:
         return state
     if isinstance(value, Tensor):
         if own is not None and value in own:
             return id(value)
+        if value.numel() > most:  # NumPy may have written to it, too
+            return id(value), private.writes(value), _sum_of(value, most)
         return id(value), _sum_of(value) if whole else private.writes(value)
     if isinstance(value, (np.ndarray, np.generic)):
+        if value.size > most:
+            return value.shape, value.flat[:: _stride(value.size, most)].tobytes()
         return value.tobytes()
-    if isinstance(value, Mapping):
-        keys = tuple(map(repr, value))
-        return type(value), keys, tuple(map(deeper, value.values()))
+    if isinstance(value, Mapping) and not _is_lazy(value):
+        stride = _stride(len(value), most)
+        keys = tuple(map(repr, islice(value, 0, None, stride)))
+        held = islice(value.values(), 0, None, stride)
+        return Entries(type(value), keys, tuple(map(deeper, held)))
     if isinstance(value, (set, frozenset)):
-        return frozenset(map(repr, value))
-    if isinstance(value, Sequence) or hasattr(type(value), "popleft"):
-        return type(value), tuple(map(deeper, value))
+        return frozenset(map(repr, value)) if len(value) <= most else type(value)
+    queue = hasattr(type(value), "popleft") and hasattr(type(value), "__len__")
+    if queue or (isinstance(value, Sequence) and not _is_lazy(value)):
+        items = islice(value, 0, None, _stride(len(value), most))
+        return type(value), len(value), tuple(map(deeper, items))
     if isinstance(value, MethodType):
         return value.__func__, deeper(value.__self__)
     if isinstance(value, FunctionType):
@@ -500,11 +524,40 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     return type(value), deeper(parts_of(value))
 
 
-def _sum_of(tensor: Tensor) -> int:
-    """A checksum of the tensor's numbers; how often it was written to, where it has no memory."""
-    if is_sparse(tensor) or tensor.device.type == "meta":
+def _plain_in(module: nn.Module) -> tuple[Any, ...]:
+    """The plain attributes of a module's modules of users' classes, but for flags of training."""
+    return tuple(
+        Entries(type(each), tuple(plain), tuple(plain.values()))
+        for each in module.modules()
+        if is_users(type(each))
+        for plain in [{n: v for n, v in vars(each).items() if type(v) in PLAIN}]
+        if plain.pop("training", None) is not None
+    )
+
+
+def _stride(count: int, most: int) -> int:
+    """Every which item to look at; a power of two, so that it is seldom another one."""
+    return int(1 << max(0, (count - 1) // most).bit_length())
+
+
+def _is_lazy(value: Any) -> bool:
+    """Whether to go through its items may run a user's code."""
+    kinds = (dict, list, tuple, UserDict, UserList)
+    return is_users(type(value)) and not isinstance(value, kinds)
+
+
+def _sum_of(tensor: Tensor, most: int = sys.maxsize) -> int:
+    """A checksum of the tensor's numbers; how often it was written to, where it has no memory.
+
+    `most`: see `digest`; then no other device is waited for.
+    """
+    elsewhere = most < sys.maxsize and tensor.device.type != "cpu"
+    if is_sparse(tensor) or tensor.device.type == "meta" or elsewhere:
         return private.writes(tensor)
-    return zlib.crc32(np.ascontiguousarray(tree.view_of(tensor)).tobytes())
+    numbers = tree.view_of(tensor)
+    if numbers.size > most:
+        return zlib.crc32(numbers.flat[:: _stride(numbers.size, most)].tobytes())
+    return zlib.crc32(np.ascontiguousarray(numbers).tobytes())
 
 
 def parts_of(value: Any) -> dict[str, Any]:

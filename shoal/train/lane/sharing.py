@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from shoal.train import private
 from shoal.train.lane.tensors import is_lazy, is_sparse
+from shoal.train.recipe.shard import ShardModel
 
 REMEDY = (
     "trials would train it together, or go on from what an earlier one left; build it anew in "
@@ -60,11 +61,14 @@ class Holder:
         self._modules: dict[int, _Holding] = {}
 
     def hold(self, model: nn.Module) -> None:
-        """Enter the model's tensors and modules.
+        """Enter the model's tensors and modules; of a `ShardRecipe` its state.
 
         Raises:
-            SharedError: another model had a tensor that one of the two trains, or a metric.
+            SharedError: another model had a tensor that one of the two trains, a metric, or the
+                state.
         """
+        if isinstance(model, ShardModel):
+            self.hold_objects("init", [model.state])
         with _lock:
             for name, tensor in _tensors_of(model):
                 entry = self._enter_tensor(name, tensor)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import threading
+import warnings
+from collections.abc import Iterable
 
+OWN_STATE = (
+    "keep what belongs to a trial on its model (model.name = …: a number, a tensor, a list), or "
+    "derive it from epoch and step, which steps take as arguments; make what all trials share in "
+    "__init__ or data()"
+)
+# what was warned of in this run; a process has one at a time
+_warned: set[str] = set()
 _thread = threading.local()  # `hook`: the method of a trial that runs in this thread
 
 
@@ -43,3 +52,32 @@ def refuse(recipe: object, name: str) -> None:
         f"(model.{name} = ...). What all trials share is set in {type(recipe).__name__}.__init__ "
         "or in data()."
     )
+
+
+def changing(names: Iterable[str]) -> str:
+    """That training changes these, in words."""
+    return (
+        f"training changes what {', '.join(names)} holds. All trials share it, so that a trial "
+        "finds there what its neighbours left, and after a move or a new start nothing"
+    )
+
+
+def shared_label(recipe: object, name: str) -> str:
+    """An attribute of the recipe, as messages name it."""
+    return f"self.{name} of {type(recipe).__name__}"
+
+
+def warn_of_shared(names: Iterable[str]) -> None:
+    """Say, once of each, that trials may depend on what others left there."""
+    fresh = [name for name in names if name not in _warned]
+    if fresh:
+        _warned.update(fresh)
+        warnings.warn(
+            f"{changing(fresh)}: results must not depend on it; where they do, {OWN_STATE}",
+            stacklevel=2,
+        )
+
+
+def forget_shared() -> None:
+    """A run is over: the next one warns anew."""
+    _warned.clear()

@@ -157,6 +157,8 @@ class Done:
     state: Tree | None = None
     # bytes of samples that were dealt to its shards from other nodes, and not yet reported
     dealt: int = 0
+    # what trials share beside their models, and were seen to change
+    shared: tuple[str, ...] = ()
     # whether the trial has nothing left to train, although it has not all its samples
     over: bool = False
     # the trial's configuration, if it drew some of that itself

@@ -23,6 +23,7 @@ from shoal.train.recipe.unit import (
 from shoal.train.slot.build import state_of
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.held import HeldLane, HeldLanes
+from shoal.train.slot.shared_state import RecipeSharing
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.workplace import Workplace
 
@@ -77,6 +78,7 @@ class UnitEnd:
         self._meter = workplace.meter
         self._setup = workplace.setup
         self._lanes = lanes
+        self._shared = RecipeSharing(workplace.recipe)
 
     def conclude(self, each: Pass, held: HeldLane, scores: Scores | None) -> Done:
         """End a pass that was made: the lane is then in the state after it. Returns the report.
@@ -115,6 +117,7 @@ class UnitEnd:
             figures=figures,
             state=state,
             dealt=self._data.bytes_dealt(),
+            shared=self._shared.look(),
         )
 
     def _steps_at_end(

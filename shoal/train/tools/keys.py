@@ -9,9 +9,7 @@ from typing import Any
 from shoal.train.function.command import CommandRecipe
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.adapted import Adapted
-from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.settings import FOLD, Settings
-from shoal.train.tools.reads import (
+from shoal.train.recipe.reads import (
     Watched,
     attributes_in,
     code_of,
@@ -21,6 +19,8 @@ from shoal.train.tools.reads import (
     subscripts,
     texts_in,
 )
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.settings import FOLD, Settings
 from shoal.train.tools.tried import check_configured
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from difflib import get_close_matches
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -29,7 +29,14 @@ from shoal.train.lane.model_changes import same
 from shoal.train.lane.scoring import EVALUATION_BATCHES, scoring
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted, NotOfferedError
+from shoal.train.recipe.guard import (
+    OWN_STATE,
+    changing,
+    shared_label,
+    warn_of_shared,
+)
 from shoal.train.recipe.hooks import scores_whole, validates
+from shoal.train.recipe.reads import NotInSpaceError, Watched
 from shoal.train.recipe.recipe import Recipe, overrides
 from shoal.train.recipe.settings import (
     FOLD,
@@ -41,10 +48,9 @@ from shoal.train.recipe.settings import (
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
+from shoal.train.slot.shared_state import SharedValues, attributes_of, own_copy
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.keys import check_attributes
-from shoal.train.tools.own_state import Held, own_copy
-from shoal.train.tools.reads import NotInSpaceError, Watched
 from shoal.train.tools.said import said
 from shoal.train.tools.tried import lacking
 from shoal.train.tools.verify import differences
@@ -55,14 +61,16 @@ SMALL = 32  # samples of a batch whose size is to be found out
 SEARCHED = 2**26  # bytes of a shard that is searched for telling samples
 
 AGAIN = 3  # rehearsals, each with what the one before left on the recipe
-OWN_STATE = (
-    "keep what belongs to a trial on its model (model.name = …: a number, a tensor, a list), and "
-    "make what all trials share in __init__ or data()"
-)
 
 
 class Mistake(ValueError):  # noqa: N818
     """What is wrong with a recipe, in one line for people."""
+
+
+def is_rehearsed(recipe: Recipe, data: Data) -> bool:
+    """Whether a step can be tried: samples can be read one by one, and steps are the recipe's."""
+    own = isinstance(recipe, ShardRecipe) or overrides(recipe, "features")
+    return data.by_rows and not own
 
 
 def rehearse(
@@ -77,16 +85,12 @@ def rehearse(
     """Train a new model of this configuration, validate it, and throw it away.
 
     It is trained on a whole batch, and on a batch as small as the smallest at the end of a pass.
-    No random state changes. No step is taken with data that cannot be read by rows, with a
-    featurizer, with a `ShardRecipe`, with a model that is compiled first, and with large batches.
+    No random state changes. No step is taken with a model that is compiled first, and with large
+    batches. The recipe `is_rehearsed`.
 
     Raises:
         Mistake: the recipe's code raised, or what it gives is not what it must be.
     """
-    if not data.by_rows or overrides(recipe, "features"):
-        return
-    if isinstance(recipe, ShardRecipe):
-        return
     opened = is_open(recipe, config)
     if opened:
         config = with_size(config, SMALL)
@@ -109,7 +113,7 @@ def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
     if isinstance(recipe, Adapted):  # each trial has a module of its own
         made(used).run()
         return
-    held = Held(used)
+    held = SharedValues(partial(attributes_of, used))
     first = made(used).run()
     names = held.changed()
     if not names or first is None:
@@ -129,22 +133,15 @@ def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
             if any(differences(first, made(alone).run())):
                 guilty.append(name)
         raise Mistake(
-            f"{_changing(recipe, guilty or names)}, and results differ by it; {OWN_STATE}"
+            f"{changing(_labels(recipe, guilty or names))}, and results differ by it; {OWN_STATE}"
         )
     more = [name for name in more if differs or name not in held.unknown]
-    if more:
-        warnings.warn(
-            f"{_changing(recipe, more)}: results must not depend on it; where they do, {OWN_STATE}",
-            stacklevel=2,
-        )
+    warn_of_shared(_labels(recipe, more))
 
 
-def _changing(recipe: Recipe, names: Iterable[str]) -> str:
-    return (
-        f"training changes what {' and '.join(f'self.{name}' for name in names)} of "
-        f"{type(recipe).__name__} holds. All trials share it, so that a trial finds there what its "
-        "neighbours left, and after a move or a new start nothing"
-    )
+def _labels(recipe: Recipe, names: Iterable[str]) -> list[str]:
+    """The attributes as messages name them."""
+    return [shared_label(recipe, name) for name in names]
 
 
 class _Rehearsal:

@@ -19,11 +19,7 @@ from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import UnshapedError, check_shaped
 from shoal.train.private import delay_compiler
 from shoal.train.recipe.adapted import Adapted
-from shoal.train.recipe.recipe import Recipe
-from shoal.train.recipe.settings import FOLD, Settings, data_key, seed_of, settings
-from shoal.train.recipe.shard import refuse_settings
-from shoal.train.rng import Rng
-from shoal.train.tools.reads import (
+from shoal.train.recipe.reads import (
     NotInSpaceError,
     Watched,
     functions_of,
@@ -32,6 +28,10 @@ from shoal.train.tools.reads import (
     near,
     own_classes,
 )
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.settings import FOLD, Settings, data_key, seed_of, settings
+from shoal.train.recipe.shard import refuse_settings
+from shoal.train.rng import Rng
 
 
 def check_names(recipe: Recipe, dimensions: Collection[str]) -> None:

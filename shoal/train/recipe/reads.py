@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
-from types import CodeType, FunctionType, ModuleType
+from functools import partial
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from shoal.train.recipe.recipe import Recipe
@@ -18,6 +19,10 @@ WRAPS = ("__func__", "fget", "__wrapped__")
 # Instructions that spread a dict, as f(**config) and {**config} do.
 SPREADS = ("DICT_MERGE", "DICT_UPDATE")
 INSTALLED = ("site-packages", "dist-packages")
+# Instructions that name a global variable.
+OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+# Methods that only add to a list or a set.
+ADDS = ("append", "appendleft", "extend", "add")
 
 
 class NotInSpaceError(KeyError):
@@ -112,7 +117,7 @@ def code_of(recipe: Recipe, *brought: Any) -> list[CodeType]:
     `brought`: functions and classes that count, too, if they are the user's.
     """
     waiting = [*_own_functions(recipe)]
-    waiting += [function for each in brought for function in _of_users(each)]
+    waiting += [function for each in brought for function in functions_of_users(each)]
     waiting += functions_of(getattr(recipe, "function", None))
     found: dict[CodeType, None] = {}
     while waiting:
@@ -134,23 +139,39 @@ def reports_no_checkpoint(recipe: Recipe) -> bool:
 
 def _named_in(function: FunctionType) -> Iterator[FunctionType]:
     """The user's functions, and those of the user's classes, that the function's code names."""
-    names = names_in(function.__code__)
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    values = [function.__globals__.get(name) for name in names]
-    for _, cell in cells:
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:  # it is not filled yet
-            continue
-    for value in values:
-        if isinstance(value, ModuleType):
-            for name in names & vars(value).keys():
-                yield from _of_users(vars(value)[name])
-        else:
-            yield from _of_users(value)
+    for _, value_of in variables_of(function):
+        yield from functions_of_users(value_of())
 
 
-def _of_users(value: Any) -> Iterator[FunctionType]:
+def variables_of(
+    function: FunctionType,
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The variables beside the function that its code names, each with what gives its value now.
+
+    Those of user's modules that it names, too. The value is None where there is none yet.
+    """
+    code, module = function.__code__, function.__module__
+    for name in sorted(globals_in(code)):
+        yield f"{module}.{name}", partial(function.__globals__.get, name)
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType) and not _is_of_library(
+            value.__name__, str(getattr(value, "__file__", ""))
+        ):
+            for own in sorted(names_in(code) & vars(value).keys()):
+                yield f"{value.__name__}.{own}", partial(vars(value).get, own)
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        yield f"{function.__qualname__}.{name}", partial(_content, cell)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is not filled yet
+        return None
+
+
+def functions_of_users(value: Any) -> Iterator[FunctionType]:
     """The functions of a function or a class that no library brings."""
     parts = [value]
     if isinstance(value, type):
@@ -161,11 +182,59 @@ def _of_users(value: Any) -> Iterator[FunctionType]:
                 yield function
 
 
+def globals_in(code: CodeType) -> set[str]:
+    """Names of global variables that the code, and functions that it defines, read or set."""
+    names = {
+        str(instruction.argval)
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in OF_GLOBALS
+    }
+    return names.union(*map(globals_in, _inner(code)))
+
+
+def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
+    """Whether none of the code does more with that variable or attribute than to note things.
+
+    As x.append(…) does, or x[key].append(…), or x += 1: then no result depends on it.
+    """
+    return all(
+        _only_adds(name, code) and is_only_added_to(name, _inner(code))
+        for code in codes
+    )
+
+
+def _only_adds(name: str, code: CodeType) -> bool:
+    """As `is_only_added_to`, without functions that the code defines."""
+    steps = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
+    for at, each in enumerate(steps):
+        loads = each.opname.startswith("LOAD") and "FAST" not in each.opname
+        if each.argval != name or not loads:
+            continue
+        first, second, third = (*steps[at + 1 : at + 4], each, each)[:3]
+        if second.opname == "BINARY_SUBSCR" or second.argrepr == "[]":
+            first = third
+        adds = first.opname in ("LOAD_ATTR", "LOAD_METHOD") and first.argval in ADDS
+        kept = third.opname == "STORE_GLOBAL" and third.argval == name
+        if not adds and not (second.argrepr == "+=" and kept):
+            return False
+    return True
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    """The code of functions that the code defines."""
+    return [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
 def _is_users(function: FunctionType) -> bool:
-    root = str(function.__module__).partition(".")[0]
+    return not _is_of_library(str(function.__module__), function.__code__.co_filename)
+
+
+def _is_of_library(module: str, file: str) -> bool:
+    """Whether the module of that name, whose code is in that file, is no user's."""
+    root = module.partition(".")[0]
     if root == "shoal" or root in sys.stdlib_module_names:
-        return False
-    return not any(each in function.__code__.co_filename for each in INSTALLED)
+        return True
+    return any(each in file for each in INSTALLED)
 
 
 def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:

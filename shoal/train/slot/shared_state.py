@@ -1,0 +1,316 @@
+"""What trials share beside their models, and whether their code changes it.
+
+Trials share the recipe, and the variables beside its code. That a step may set no attribute of the
+recipe is refused where it does; that a list, an array or an object grows or changes in place, and
+that a variable of the module changes, is seen only by looking at it again. The rehearsal does so
+before a study, and each slot at the ends of its units.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import UserDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import copy, deepcopy
+from functools import partial
+from time import perf_counter
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.train.lane.model_changes import (
+    FIXED,
+    PLAIN,
+    STEPPED,
+    Entries,
+    digest,
+    is_stateful,
+    is_users,
+    parts_of,
+)
+from shoal.train.recipe.adapted import Adapted
+from shoal.train.recipe.guard import shared_label
+from shoal.train.recipe.reads import (
+    functions_of_users,
+    is_only_added_to,
+    names_in,
+    own_classes,
+    variables_of,
+)
+from shoal.train.recipe.recipe import Recipe
+from shoal.train.recipe.several.recipes import Recipes
+from shoal.train.recipe.unit import RAISED
+
+ITEMS = 10_000  # of an attribute that is copied and looked into, with all that it holds
+BYTES = 2**24  # of its arrays
+MOST = 1000  # items of a container or an array that a slot looks at
+RARELY = 100  # times as long as a slot's look took, it does not look again
+# methods whose code no trial runs: what they make is not changed by training
+UNTRAINED = ("__init__", "data")
+# what code may add to without reading it
+NOTES = (list, set, deque, dict, int, float)
+
+
+def own_copy(recipe: Recipe) -> Recipe:
+    """The recipe with containers, arrays, generators and objects of its own, where these are small.
+
+    Modules, optimizers, and tensors with a gradient stay the same: who trains them is told by their
+    identity.
+    A pickled copy would not do: to load it would change the classes of this process.
+    """
+    made = copy(recipe)
+    memo: dict[int, Any] = {id(recipe): made}
+    for name, value in attributes_of(recipe):
+        for part in _parts(value):
+            if isinstance(part, (nn.Module, *STEPPED)) or (
+                isinstance(part, Tensor) and part.requires_grad
+            ):
+                memo[id(part)] = part
+        try:
+            vars(made)[name] = deepcopy(value, memo)
+        except RAISED:  # a lock, a file: it stays the same object
+            continue
+    return made
+
+
+class SharedValues:
+    """What values are, from look to look.
+
+    `named`: gives them with their names. `most`: as of `digest`.
+    """
+
+    def __init__(
+        self, named: Callable[[], Iterable[tuple[str, Any]]], most: int | None = None
+    ) -> None:
+        self._named = named
+        self._digest = partial(digest, whole=True)
+        if most is not None:
+            self._digest = partial(digest, whole=True, most=most)
+        self._before = self._digests()
+        again = self._digests()
+        # iterators: nobody can see what was taken from them
+        self.unknown = {name for name in again if again[name] != self._before[name]}
+
+    def changed(self, filled: bool = True) -> list[str]:
+        """The names of those that are something else than at the last look, or may be.
+
+        `filled`: also where something was only filled in.
+        """
+        now = self._digests()
+        changed = [
+            name
+            for name, value in now.items()
+            if value is not self._before.get(name, value)
+            and value != self._before[name]
+            and (filled or not _only_filled(self._before[name], value))
+        ]
+        self._before |= now
+        return changed
+
+    def _digests(self) -> dict[str, Any]:
+        digests: dict[str, Any] = {}
+        for name, value in self._named():
+            try:
+                digests[name] = self._digest(value)
+            except RAISED:  # a thread that reads ahead changed it meanwhile
+                continue
+        return digests
+
+
+def _only_filled(before: Any, now: Any) -> bool:
+    """Whether the later digest has more, or less, of the same: a cache, or a value made late."""
+    if before is None or before is now or before == now:
+        return True
+    if isinstance(before, frozenset) and isinstance(now, frozenset):
+        return before <= now
+    if isinstance(before, Entries) and isinstance(now, Entries):
+        then = dict(zip(before.keys, before.values, strict=True))
+        both = [
+            each for each in zip(now.keys, now.values, strict=True) if each[0] in then
+        ]
+        return all(_only_filled(then[key], value) for key, value in both)
+    if not isinstance(before, tuple) or not isinstance(now, tuple):
+        return False
+    return len(before) == len(now) and all(map(_only_filled, before, now))
+
+
+class RecipeSharing:
+    """What the trials of one slot share, looked at by the slot at the ends of units."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        recipes = recipe.parts.values() if isinstance(recipe, Recipes) else (recipe,)
+        self._code = [_SharedCode(each) for each in recipes]
+        self._told: set[str] = set()
+        self._ended = perf_counter()
+        self._values = SharedValues(self._named, MOST)
+        self._took = (perf_counter() - self._ended) / 2  # it looks twice
+
+    def look(self) -> tuple[str, ...]:
+        """What has changed since the last look, each once; looks take a hundredth of the time."""
+        begin = perf_counter()
+        if begin - self._ended < RARELY * self._took:
+            return ()
+        changed = self._values.changed(filled=False)
+        self._ended = perf_counter()
+        self._took = self._ended - begin
+        self._told.update(changed)  # not looked at any more
+        notes = {name for code in self._code for name in code.notes(changed)}
+        return tuple(name for name in changed if name not in notes)
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        for code in self._code:
+            for name, value in code.values():
+                if name not in self._told:
+                    yield name, value
+
+
+class _SharedCode:
+    """The code that a recipe's trials run, and what it names that all of them share."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._functions: dict[CodeType, None] = {}
+        self._variables: dict[str, Callable[[], Any]] = {}
+        self._find()
+        self._names = set[str]().union(*map(names_in, self._functions))
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """The attributes of the recipe, and variables, that its trials' code may change."""
+        for label, _, value in self._labelled():
+            yield label, value
+
+    def notes(self, labels: Collection[str]) -> list[str]:
+        """Those of the labels that the code adds to, and never reads."""
+        return [
+            label
+            for label, name, value in self._labelled()
+            if label in labels
+            and isinstance(value, NOTES)
+            and is_only_added_to(name, self._functions)
+        ]
+
+    def _labelled(self) -> Iterator[tuple[str, str, Any]]:
+        """Their labels, names and values."""
+        if not isinstance(self._recipe, Adapted):  # those are Shoal's own
+            for name, value in attributes_of(self._recipe, all_of_them=True):
+                if name in self._names:
+                    yield shared_label(self._recipe, name), name, value
+        for label, value_of in self._variables.items():
+            value = value_of()
+            if _may_change(value):
+                yield label, label.rpartition(".")[2], value
+
+    def _find(self) -> None:
+        """Follow the code from function to function."""
+        own = own_classes(self._recipe)
+        waiting: list[FunctionType] = []
+        for kind in own:
+            for name, member in vars(kind).items():
+                if name not in UNTRAINED:
+                    waiting += functions_of_users(member)
+        if isinstance(self._recipe, Adapted):
+            waiting += self._followed(self._recipe.named(), own)
+        for value in vars(self._recipe).values():
+            waiting += self._followed(value, own)
+        while waiting:
+            function = waiting.pop()
+            if function.__code__ in self._functions:
+                continue
+            self._functions[function.__code__] = None
+            for name, value_of in variables_of(function):
+                self._variables[name] = value_of
+                waiting += self._followed(value_of(), own)
+
+    def _followed(self, value: Any, own: list[type]) -> Iterator[FunctionType]:
+        """The functions of a value that the code names, a function, a class or an object."""
+        yield from functions_of_users(value)
+        kind = value if isinstance(value, type) else type(value)
+        if not is_users(kind) or kind in own:
+            return
+        if kind is not value:
+            yield from functions_of_users(kind)
+        for name in vars(kind):
+            if not name.startswith("__"):
+                label = f"{kind.__qualname__}.{name}"
+                self._variables[label] = partial(vars(kind).get, name)
+
+
+def attributes_of(
+    recipe: Recipe, all_of_them: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """The attributes of the recipe, and of its users' classes, that can change in place.
+
+    `all_of_them`: also large ones, and plain ones, as a class may get others.
+    """
+    named: dict[str, Any] = {}
+    for kind in reversed(type(recipe).__mro__):
+        if issubclass(kind, Recipe) and kind is not Recipe:
+            named |= vars(kind)
+    named |= vars(recipe)
+    for name, value in named.items():
+        if name.startswith("__"):
+            continue
+        if _may_change(value) if all_of_them else _changes(value) and _is_small(value):
+            yield name, value
+
+
+def _may_change(value: Any) -> bool:
+    """Whether it may change, or another value may come in its place.
+
+    Not what a library reads when its items are asked for.
+    """
+    if isinstance(value, Mapping) and not isinstance(value, (dict, UserDict)):
+        return is_users(type(value))
+    return isinstance(value, PLAIN) or _changes(value)
+
+
+def _changes(value: Any) -> bool:
+    """Whether it may change while it stays the same object, in a way that can be seen."""
+    if isinstance(value, (*PLAIN, *FIXED, FunctionType, MethodType, bytes, complex)):
+        return False
+    known = (Mapping, set, list, tuple, np.ndarray, Tensor, nn.Module, Iterator)
+    generators = (np.random.Generator, np.random.RandomState, random.Random)
+    if isinstance(value, (*known, *generators, torch.Generator)) or hasattr(
+        type(value), "popleft"
+    ):
+        return True
+    told = is_users(type(value)) or is_stateful(value)
+    return told and not hasattr(type(value), "__get__")
+
+
+def _is_small(value: Any) -> bool:
+    """Whether it is worth to be looked into."""
+    size = 0
+    for number, part in enumerate(_parts(value)):
+        if isinstance(part, (np.ndarray, Tensor)):
+            size += part.nbytes
+        if number >= ITEMS or size > BYTES:
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The value and all that it holds, each once, as far as `digest` looks."""
+    seen: set[int] = set()
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, Recipe):
+            continue
+        if isinstance(each, Mapping):
+            rest += [*each.keys(), *each.values()]
+        elif isinstance(each, (list, tuple, set, frozenset)) or hasattr(
+            type(each), "popleft"
+        ):
+            rest += each
+        elif isinstance(each, nn.Module):
+            rest += [*each.parameters(), *each.buffers()]
+        elif not isinstance(each, (*FIXED, Tensor)) and is_users(type(each)):
+            rest += parts_of(each).values()
