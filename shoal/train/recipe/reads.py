@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
 from functools import partial
+from itertools import takewhile
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -195,7 +196,7 @@ def globals_in(code: CodeType) -> set[str]:
 def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
     """Whether none of the code does more with that variable or attribute than to note things.
 
-    As x.append(…) does, or x[key].append(…), or x += 1: then no result depends on it.
+    As x.append(…) does, x[key].append(…), x += 1, or x[key] += 1: then no result depends on it.
     """
     return all(
         _only_adds(name, code) and is_only_added_to(name, _inner(code))
@@ -206,18 +207,39 @@ def is_only_added_to(name: str, codes: Collection[CodeType]) -> bool:
 def _only_adds(name: str, code: CodeType) -> bool:
     """As `is_only_added_to`, without functions that the code defines."""
     steps = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
-    for at, each in enumerate(steps):
-        loads = each.opname.startswith("LOAD") and "FAST" not in each.opname
-        if each.argval != name or not loads:
-            continue
-        first, second, third = (*steps[at + 1 : at + 4], each, each)[:3]
-        if second.opname == "BINARY_SUBSCR" or second.argrepr == "[]":
-            first = third
-        adds = first.opname in ("LOAD_ATTR", "LOAD_METHOD") and first.argval in ADDS
-        kept = third.opname == "STORE_GLOBAL" and third.argval == name
-        if not adds and not (second.argrepr == "+=" and kept):
-            return False
-    return True
+    loads = [
+        at
+        for at, each in enumerate(steps)
+        if each.argval == name
+        and each.opname.startswith("LOAD")
+        and "FAST" not in each.opname
+    ]
+    return all(_adds(name, steps[at + 1 :]) for at in loads)
+
+
+def _adds(name: str, steps: list[dis.Instruction]) -> bool:
+    """Whether the instructions after the variable was loaded only add to it."""
+    # x.append(…), or x[key].append(…)
+    after = steps[2:] if len(steps) > 1 and _is_subscript(steps[1]) else steps
+    is_method = bool(after) and after[0].opname in ("LOAD_ATTR", "LOAD_METHOD")
+    if is_method and after[0].argval in ADDS:
+        return True
+    # x[key] += …
+    keys = [*takewhile(lambda each: each.opname.startswith("LOAD"), steps)]
+    copies = steps[len(keys) : len(keys) + 3]
+    kinds = [each.opname for each in copies[:2]]
+    if keys and kinds == ["COPY", "COPY"] and _is_subscript(copies[2]):
+        return True
+    # x += …
+    ends = [at for at, each in enumerate(steps) if each.argval == name]
+    if not ends or not steps[ends[0]].opname.startswith("STORE"):
+        return False
+    before = [each for each in steps[: ends[0]] if each.opname != "SWAP"]
+    return bool(before) and before[-1].argrepr in ("+=", "-=")
+
+
+def _is_subscript(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "BINARY_SUBSCR" or instruction.argrepr == "[]"
 
 
 def _inner(code: CodeType) -> list[CodeType]:
@@ -299,8 +321,7 @@ def subscripts(code: CodeType) -> set[str]:
     found: set[str] = set()
     before: Any = None
     for instruction in dis.get_instructions(code):
-        subscript = instruction.opname == "BINARY_SUBSCR" or instruction.argrepr == "[]"
-        if subscript and isinstance(before, str):
+        if _is_subscript(instruction) and isinstance(before, str):
             found.add(before)
         before = instruction.argval if instruction.opname == "LOAD_CONST" else None
     for part in code.co_consts:

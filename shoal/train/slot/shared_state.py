@@ -142,7 +142,7 @@ class RecipeSharing:
 
     def __init__(self, recipe: Recipe) -> None:
         recipes = recipe.parts.values() if isinstance(recipe, Recipes) else (recipe,)
-        self._code = [_SharedCode(each) for each in recipes]
+        self._code = [SharedCode(each) for each in recipes]
         self._told: set[str] = set()
         self._ended = perf_counter()
         self._values = SharedValues(self._named, MOST)
@@ -167,7 +167,7 @@ class RecipeSharing:
                     yield name, value
 
 
-class _SharedCode:
+class SharedCode:
     """The code that a recipe's trials run, and what it names that all of them share."""
 
     def __init__(self, recipe: Recipe) -> None:

@@ -48,7 +48,12 @@ from shoal.train.recipe.settings import (
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import RAISED, named_apart
 from shoal.train.rng import Rng
-from shoal.train.slot.shared_state import SharedValues, attributes_of, own_copy
+from shoal.train.slot.shared_state import (
+    SharedCode,
+    SharedValues,
+    attributes_of,
+    own_copy,
+)
 from shoal.train.stream.stream import Stream
 from shoal.train.tools.keys import check_attributes
 from shoal.train.tools.said import said
@@ -135,8 +140,10 @@ def _train_twice(made: Callable[[Recipe], _Rehearsal], recipe: Recipe) -> None:
         raise Mistake(
             f"{changing(_labels(recipe, guilty or names))}, and results differ by it; {OWN_STATE}"
         )
-    more = [name for name in more if differs or name not in held.unknown]
-    warn_of_shared(_labels(recipe, more))
+    sure = [name for name in more if differs or name not in held.unknown]
+    told = _labels(recipe, sure)
+    notes = [] if differs else SharedCode(recipe).notes(told)
+    warn_of_shared([label for label in told if label not in notes])
 
 
 def _labels(recipe: Recipe, names: Iterable[str]) -> list[str]:
