@@ -26,8 +26,8 @@ from shoal.backend.ray.node import feed as ray_feed
 from shoal.backend.ray.node import pool as ray_pool
 from shoal.backend.ray.node.feed import FeederFeed, Totals
 from shoal.backend.ray.node.setup import FeederSetup
-from shoal.backend.ray.node.sharing import demand as ray_demand
 from shoal.backend.ray.node.sharing.counts import COUNTED
+from shoal.backend.ray.node.sharing.demand import FeederDemand
 from shoal.backend.ray.node.window import Window
 from shoal.core.event import Fed
 from shoal.train.data import columns as cols
@@ -195,7 +195,7 @@ async def looks(window: Window, times: int, made: float) -> None:
     them in no time.
     """
     for number in range(times):
-        await window.look("slot0", [key("s", number % 2)], 0.0001, (made, 8 * made))
+        await window.look("slot0", [key("s", number % 2)], 0.0001, made)
         await settled()
 
 
@@ -221,24 +221,19 @@ def test_the_first_feeder_starts_before_a_slot_asks_and_serves_once_it_is_needed
     assert not nest.killed
 
 
-@pytest.mark.parametrize(
-    "seconds", [ray_demand.SURE / ray_demand.FEWEST, ray_demand.SURE / 100]
-)
-def test_the_longer_chunks_take_the_fewer_tell_that_a_feeder_is_needed(
-    nest: Nest, seconds: float
+@pytest.mark.parametrize(("last", "needed"), [(0.01, 1), (1e-7, 0)])
+def test_what_slots_prepared_once_and_keep_needs_no_feeder(
+    last: float, needed: int
 ) -> None:
-    async def act() -> list[bool]:
-        window = nest.window(count="auto")
-        nest.feeders[0].there.set_result(1)
-        await settled()
-        return [
-            await window.look("slot0", [key("s", n % 2)], 0.0001, (0.01, seconds))
-            for n in range(ray_demand.KNOWN)
-        ]
-
-    there = asyncio.run(act())
-    few = seconds * ray_demand.FEWEST >= ray_demand.SURE
-    assert there.index(True) == (ray_demand.FEWEST if few else ray_demand.KNOWN) - 1
+    """The first chunks took long, and the same ones take no time from then on."""
+    demand = FeederDemand()
+    for slot in ("slot0", "slot1"):
+        for number in range(2):
+            demand.hear(slot, [key("s", number)], 0.0001)
+    for seconds in [0.01] * 3 + [last] * 2:
+        demand.prepared(seconds)
+    assert demand.feeders(cpus=8, threads=1) >= needed
+    assert needed or not demand.feeders(cpus=8, threads=1)
 
 
 def test_a_slot_that_looked_and_asks_wants_the_chunk_once(nest: Nest) -> None:
@@ -317,7 +312,7 @@ def test_feeders_that_cannot_start_are_given_up(nest: Nest) -> None:
     async def act() -> None:
         window = nest.window(count="auto")
         for number in range(40):
-            await window.look("slot0", [key("s", number % 2)], 0.0001, (0.01, 0.08))
+            await window.look("slot0", [key("s", number % 2)], 0.0001, 0.01)
             for feeder in nest.feeders:
                 if not feeder.there.done():
                     feeder.there.set_exception(ActorDiedError())

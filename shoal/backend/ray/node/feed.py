@@ -51,8 +51,8 @@ class FeederFeed:
         self._answer: Any = None  # a reference to what the window says
         self._patience = PATIENCE
         self._begun = monotonic()  # to make a chunk
-        # What the last chunk took that was made here, for each sample and in all.
-        self._made: tuple[Seconds, Seconds] | None = None
+        self._took = 0.0  # seconds, the last one that was made here
+        self._made: Seconds | None = None  # that, per sample, until the window is told
 
     def of(self, key: DataKey) -> "FeederFeed | None":
         """See `train.stream.Feed`. Feeders make the chunks of trials without a key."""
@@ -94,16 +94,18 @@ class FeederFeed:
 
     def made(self, seconds: Seconds) -> None:
         """See `train.stream.Feed`."""
-        self._made = seconds, monotonic() - self._begun
+        self._made = seconds
+        self._took = monotonic() - self._begun
 
     def _look(self, keys: Sequence[Key], trained: Seconds | None) -> bool:
         """Tell the window; whether it says that there are feeders, now or when it was told last."""
-        before, made = self._answer, self._made
+        before = self._answer
         if before is not None and not ray.wait([before], timeout=0)[0]:
             return False
-        self._answer = self._window.look.remote(self._name, keys, trained, made)
+        self._answer = self._window.look.remote(self._name, keys, trained, self._made)
         self._made = None
-        if made is not None and ray.wait([self._answer], timeout=WORTH * made[1])[0]:
+        brief = WORTH * self._took
+        if brief and ray.wait([self._answer], timeout=brief)[0]:
             before = self._answer
         return before is not None and bool(ray.get(before))
 

@@ -108,15 +108,15 @@ class Window:
         slot: str,
         keys: Sequence[Key],
         trained: Seconds | None,
-        made: tuple[Seconds, Seconds] | None,
+        made: Seconds | None,
     ) -> bool:
         """A slot that prepares its own data tells what it does.
 
-        `made`: what its last chunk took, for each sample and in all. Returns whether there are
-        feeders to ask instead.
+        `made`: seconds per sample that its last chunk took. Returns whether there are feeders to
+        ask instead.
         """
         if made is not None:
-            self._demand.prepared(*made)
+            self._demand.prepared(made)
         self._hear(slot, keys, trained)
         return bool(self._pool.feeders)
 
@@ -275,7 +275,7 @@ class Window:
         """The chunk, made by the feeder and held from now on."""
         about, ref = feeder.make.options(num_returns=2).remote(key)
         made: PreparedChunk = await self._pool.answered(feeder, about)
-        self._demand.prepared(made.seconds / made.rows, made.seconds)
+        self._demand.prepared(made.seconds / made.rows)
         self._exchange.made(made)
         self._counts.spent(made.pid, made.cpu)
         self._counts.add(made=1)

@@ -11,10 +11,7 @@ from shoal.core.trial import Seconds
 from shoal.profile.fleet import feeders_wanted
 
 KNOWN = 5  # chunks to be prepared before their times count for anything
-# Fewer do if they took so many seconds together: so long is no chance, and to hand a chunk over
-# takes no time beside it.
-FEWEST = 3
-SURE: Seconds = 1.0
+LAST = 3  # of them, whose median time counts if it is less: what is prepared once may be over
 RECENT = 15  # chunks whose median time counts
 FORGOTTEN = 60.0  # seconds after which a slot that asks for nothing does not count
 
@@ -32,9 +29,8 @@ class FeederDemand:
     """What the slots of a node ask for, and how fast it is prepared."""
 
     def __init__(self) -> None:
-        # Of chunks prepared lately, with the feeders that there are now: seconds per sample, and
-        # seconds in all.
-        self._made: deque[tuple[Seconds, Seconds]] = deque(maxlen=RECENT)
+        # Seconds per sample prepared, lately, with the feeders that there are now.
+        self._times: deque[Seconds] = deque(maxlen=RECENT)
         self._slots: dict[str, SlotDemand] = {}
         self._asked: deque[Key] = deque(maxlen=256)  # lately, one for each time
         # What the slots of all nodes need, if they share chunks.
@@ -48,13 +44,13 @@ class FeederDemand:
         demand.coming = keys[1:]
         self._asked.append(keys[0])
 
-    def prepared(self, sample: Seconds, chunk: Seconds) -> None:
-        """A chunk took so long, for each sample and in all."""
-        self._made.append((sample, chunk))
+    def prepared(self, seconds: Seconds) -> None:
+        """A chunk took so long per sample."""
+        self._times.append(seconds)
 
     def forget(self) -> None:
         """There are other feeders now: what was measured before does not count."""
-        self._made.clear()
+        self._times.clear()
 
     def coming(self) -> Iterator[Key]:
         """The chunks that slots will ask for next."""
@@ -64,7 +60,7 @@ class FeederDemand:
     @property
     def settled(self) -> bool:
         """Whether so many chunks were prepared that more would not change what is needed."""
-        return len(self._made) == RECENT
+        return len(self._times) == RECENT
 
     def feeders(self, cpus: int, threads: int) -> int:
         """The feeders that the slots need on a node of so many CPUs; 0 if not known yet.
@@ -72,11 +68,12 @@ class FeederDemand:
         `threads`: CPUs that each slot takes itself.
         """
         own = self.own()
-        if not self._is_known() or own is None:
+        if len(self._times) < KNOWN or own is None:
             return 0
 
         most = max(1, cpus - len(own.train) * threads)
-        prepare = max(median(sample for sample, _ in self._made), 1e-9)
+        times = list(self._times)
+        prepare = max(min(median(times), median(times[-LAST:])), 1e-9)
         all_in_all = self.together or ClusterDemand.of([own])
         wanted = feeders_wanted(
             prepare,
@@ -85,11 +82,6 @@ class FeederDemand:
             most * all_in_all.nodes,
         )
         return min(most, -(-wanted // all_in_all.nodes))
-
-    def _is_known(self) -> bool:
-        """Whether it is known how long preparing takes."""
-        took = sum(chunk for _, chunk in self._made)
-        return len(self._made) >= (FEWEST if took >= SURE else KNOWN)
 
     def own(self) -> NodeDemand | None:
         """What the node's slots need; None if that is not known yet."""
