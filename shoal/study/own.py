@@ -10,7 +10,7 @@ from shoal.study import results
 from shoal.study.code.files import code_name, function_in
 from shoal.study.code.given import as_recipe
 from shoal.study.folder import StudyError
-from shoal.study.parts.result import TrialResult
+from shoal.study.parts.result import TrialResult, id_of
 from shoal.study.stored import StoredStudy
 from shoal.train.function.recipe import nothing
 
@@ -83,6 +83,4 @@ class OwnCode(StoredStudy):
             StudyError: the study's trials are no functions, there is no such trial, or it gave
                 none.
         """
-        if isinstance(trial, TrialResult):
-            trial = trial.id
-        return results.checkpoint(self.setup, self.state, TrialId(trial), which)
+        return results.checkpoint(self.setup, self.state, id_of(trial), which)

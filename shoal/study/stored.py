@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from shoal import reporting
 from shoal.core.state import State
-from shoal.core.trial import TrialId
+from shoal.core.trial import TrialId, shown
 from shoal.engine.files import whole
 from shoal.engine.journal import Line, replay
+from shoal.search.batch import is_whole
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts import result
 from shoal.study.parts.backends import data_read_at
 from shoal.study.parts.curves import curve_rows
 from shoal.study.parts.places import unlike_here
-from shoal.study.parts.result import TrialResult
+from shoal.study.parts.result import TrialResult, id_of
 from shoal.study.setup import Setup, alone_in_process
 from shoal.train.function.recipe import FunctionRecipe
 
@@ -160,6 +161,8 @@ class StoredStudy:
 
     def models(self, top: int) -> list["nn.Module"]:
         """The models of the best `top` trials, best first."""
+        if not is_whole(top) or top < 0:
+            raise StudyError(f"top must be a number of trials >= 0; got {shown(top)}")
         return [
             self.load_model(trial)
             for trial in result.ranked(self.setup, self.state)[:top]
@@ -175,9 +178,7 @@ class StoredStudy:
         Raises:
             StudyError: there is no such trial, or nothing durable of it.
         """
-        if isinstance(trial, TrialResult):
-            trial = trial.id
-        return results.load_model(self.setup, self.state, TrialId(trial), which)
+        return results.load_model(self.setup, self.state, id_of(trial), which)
 
     def data(self) -> "Data":
         """The recipe's data, read again; its method `encode` gives new rows to predict on.
@@ -209,7 +210,11 @@ class StoredStudy:
         """Write the report, one HTML file made from the journal alone; returns its path.
 
         By default it goes into the study's folder.
+
+        Raises:
+            StudyError: the study has not begun.
         """
+        self.folder.check_begun()
         target = whole(path or self.folder.report)
         return reporting.write(self.folder.journal, target, named=path is not None)
 
@@ -244,7 +249,7 @@ class StoredStudy:
                 "address= (--address) names the nodes where a recipe's shards lie, and functions "
                 "read their data themselves: leave it out"
             )
-        chosen = [TrialId(name) for name in trials or ()]
+        chosen = [id_of(trial) for trial in trials or ()]
         with alone_in_process(self.folder), data_read_at(address):
             rows = results.replayed(self.setup, self.state, chosen)
         unlike = unlike_here(self.lines())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,8 @@ Y = (X.sum(1) > 0).astype("int64")
 ROWS = DataLoader(TensorDataset(torch.tensor(X), torch.tensor(Y)), 16)
 
 
-class Plain(shoal.Recipe):
+class Base(shoal.Recipe):
     batch_size = 16
-    lr = 0.1
 
     def data(self) -> Any:
         return shoal.Data.arrays(X, Y, validation=0.25)
@@ -29,7 +29,7 @@ class Plain(shoal.Recipe):
         return nn.Linear(6, 2)
 
     def rate(self, config: Mapping[str, Any]) -> float:
-        return self.lr
+        return float(config["lr"])
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         return torch.optim.SGD(
@@ -41,6 +41,13 @@ class Plain(shoal.Recipe):
 
     def validation_step(self, model: nn.Module, batch: Any) -> Any:
         return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float()}
+
+
+class Plain(Base):
+    lr = 0.1
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return self.lr
 
 
 class OnInstance(Plain):
@@ -90,6 +97,90 @@ class ReadInStep(Plain):
 
     def training_step(self, model: Any, batch: Any, config: Any) -> Any:  # type: ignore[override]
         return config["lr"] * nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class InObject(Base):
+    def __init__(self) -> None:
+        self.args = SimpleNamespace(lr=0.1)
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return float(self.args.lr)
+
+
+class InClass(Base):
+    class hp:  # noqa: N801
+        lr = 0.1
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return self.hp.lr
+
+
+class InDict(Base):
+    def __init__(self) -> None:
+        self.config = {"lr": 0.1}
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return self.config["lr"]
+
+
+class Got(InDict):
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return self.config.get("lr", 0.0)
+
+
+class Spread(Base):
+    options: Mapping[str, Any] = {"lr": 0.1}
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return 0.0
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), **self.options)
+
+
+scale = 1.0
+
+
+class Global(Base):
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return float(config["lr"])
+
+    def training_step(self, model: Any, batch: Any) -> Any:
+        return scale * super().training_step(model, batch)
+
+
+class OfTheModel(Base):
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        model = super().configure_model(config)
+        model.lr = 0.1  # type: ignore[assignment]
+        return model
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return 0.0
+
+    def configure_optimizers(self, model: Any, config: Mapping[str, Any]) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=model.lr)
+
+
+class Defaults(Base):
+    """Read where the configuration says so, or has none."""
+
+    defaults: Mapping[str, Any] = {"lr": 0.1, "scale": 1.0}
+
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return float({**self.defaults, **config}["lr"])
+
+
+class Late(Defaults):
+    def rate(self, config: Mapping[str, Any]) -> float:
+        if config.get("scale") == 7:
+            return float(config["lr"])
+        return float(self.defaults["lr"])
+
+
+class Looped(Base):
+    def rate(self, config: Mapping[str, Any]) -> float:
+        return sum(config[name] for name in ("lr",))
 
 
 def modules() -> dict[str, Any]:
@@ -149,6 +240,23 @@ def searched(recipe: Any, storage: Path, name: str = "lr") -> Any:
     return study
 
 
+@pytest.mark.parametrize("kind", [InObject, InClass, InDict, Got, Spread])
+def test_a_value_that_an_attribute_holds_is_refused(kind: Any, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=f"of {kind.__name__} has a value 'lr' of its"):
+        searched(kind(), tmp_path / "study")
+    assert not (tmp_path / "study" / "journal.jsonl").exists()
+
+
+def test_a_global_variable_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="the code has a variable 'scale' of its own"):
+        searched(Global(), tmp_path / "study", "scale")
+
+
+def test_what_the_model_has_is_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="OfTheModel does not read 'lr'"):
+        searched(OfTheModel(), tmp_path / "study")
+
+
 @pytest.mark.parametrize("kind", [Plain, OnInstance, ByName, Large])
 def test_an_attribute_in_the_place_of_a_dimension_is_refused(
     kind: Any, tmp_path: Path
@@ -163,7 +271,7 @@ def test_one_that_a_step_reads_is_refused(tmp_path: Path) -> None:
         searched(InStep(), tmp_path / "study", "scale")
 
 
-@pytest.mark.parametrize("kind", [Read, Both, ReadInStep])
+@pytest.mark.parametrize("kind", [Read, Both, ReadInStep, Defaults, Late, Looped])
 def test_a_recipe_that_reads_its_configuration_may_have_it(
     kind: Any, tmp_path: Path
 ) -> None:

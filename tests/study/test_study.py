@@ -716,3 +716,23 @@ def test_what_a_study_looks_like(tmp_path: Path, blobs: Any) -> None:
     first, *others = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([first, b"!", *others]))
     assert repr(study).startswith(f"<Study in {tmp_path / 's'}: ")
+
+
+def test_a_trial_is_named_by_its_id_or_is_one_of_those_listed(
+    tmp_path: Path, blobs: Any
+) -> None:
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(StudyError, match="there is no study in"):
+        study.report()
+    study.optimize(progress=False, workers=0)
+    first = study.trials[0]
+    assert study.clone(first, max_epochs=3) == f"{first.id}-c1"
+    study.extend(first, 4)
+    study.stop(study.trials[1])
+    assert [row["trial"] for row in study.replay([first])] == [first.id]
+    for odd in (None, [("lr", 0.1)], 3):
+        with pytest.raises(StudyError, match="a configuration is a dict"):
+            study.enqueue(odd, max_epochs=2)  # type: ignore[arg-type]
+    for odd in (-1, "x", 1.5, None):
+        with pytest.raises(StudyError, match="top must be a number of trials"):
+            study.models(top=odd)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from typing import Any
 from shoal.core.trial import TrialId
 from shoal.study.notes import control
 from shoal.study.own import OwnCode
+from shoal.study.parts.result import TrialResult, id_of
 
 
 class BesideSearcher(OwnCode):
@@ -37,7 +38,7 @@ class BesideSearcher(OwnCode):
 
     def clone(
         self,
-        trial: str,
+        trial: TrialResult | TrialId | str,
         modify: Mapping[str, Any] | None = None,
         *,
         warm_start: bool = True,
@@ -54,18 +55,18 @@ class BesideSearcher(OwnCode):
                 as for `enqueue`.
         """
         return control.clone(
-            self.setup, TrialId(trial), modify or {}, warm_start, max_epochs
+            self.setup, id_of(trial), modify or {}, warm_start, max_epochs
         )
 
-    def extend(self, trial: str, max_epochs: float) -> None:
+    def extend(self, trial: TrialResult | TrialId | str, max_epochs: float) -> None:
         """Have a trial train for so many epochs in all, from its newest state; as `enqueue`.
 
         Raises:
             StudyError: there is no such trial, it failed or was taken out, or its state is gone.
         """
-        control.extend(self.setup, TrialId(trial), max_epochs)
+        control.extend(self.setup, id_of(trial), max_epochs)
 
-    def stop(self, trial: str | None = None) -> None:
+    def stop(self, trial: TrialResult | TrialId | str | None = None) -> None:
         """Take a trial out before its end; None: end the run, as Ctrl-C does.
 
         Nothing happens to a trial that has ended.
@@ -73,7 +74,7 @@ class BesideSearcher(OwnCode):
         Raises:
             StudyError: there is no such trial, nobody runs the study, or as for `enqueue`.
         """
-        control.stop(self.setup, trial)
+        control.stop(self.setup, None if trial is None else id_of(trial))
 
     def slots(
         self,

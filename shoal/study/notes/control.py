@@ -11,7 +11,7 @@ from typing import Any
 from shoal.core.event import Commanded, Entry
 from shoal.core.fold import fold
 from shoal.core.state import State
-from shoal.core.trial import Trial, TrialId
+from shoal.core.trial import Trial, TrialId, shown
 from shoal.engine.journal import WRONG, Journal, as_read, replay
 from shoal.engine.plain_files import is_there
 from shoal.search.space import value_of
@@ -243,4 +243,8 @@ def _free(names: Names, stem: str) -> TrialId:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise StudyError(
+            f"a configuration is a dict of names and values; got {shown(config)}"
+        )
     return {name: value_of(value) for name, value in config.items()}

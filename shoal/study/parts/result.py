@@ -71,6 +71,11 @@ class TrialResult:
         raise AttributeError(f"a trial has no {name!r}{hint}")
 
 
+def id_of(trial: Any) -> TrialId:
+    """The trial's id, of that or of what `Study.trials` lists."""
+    return trial.id if isinstance(trial, TrialResult) else TrialId(str(trial))
+
+
 def results_of(setup: Setup, state: State) -> list[TrialResult]:
     """What came of each trial, in the order of their submission."""
     return [result_of(setup, state, trial) for trial in state.known.values()]

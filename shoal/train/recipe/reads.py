@@ -19,6 +19,11 @@ SIMILAR = 0.8
 WRAPS = ("__func__", "fget", "__wrapped__")
 # Instructions that spread a dict, as f(**config) and {**config} do.
 SPREADS = ("DICT_MERGE", "DICT_UPDATE")
+# Instructions that load what the code has as a constant.
+CONSTANTS = ("LOAD_CONST", "RETURN_CONST")
+# Instructions without a meaning of their own, and those after the names that a call or a dict gets.
+SKIPPED = ("CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL", "PRECALL", "RESUME")
+TAKE_NAMES = ("CALL_KW", "CALL_FUNCTION_KW", "BUILD_CONST_KEY_MAP")
 INSTALLED = ("site-packages", "dist-packages")
 # Instructions that name a global variable.
 OF_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
@@ -260,10 +265,16 @@ def _is_of_library(module: str, file: str) -> bool:
 
 
 def _own_functions(recipe: Recipe) -> Iterator[FunctionType]:
-    """The functions of the recipe's classes."""
+    """The functions of the recipe's classes, without those that others stand in for."""
+    replaced: set[str] = set()
     for kind in own_classes(recipe):
-        for value in vars(kind).values():
-            yield from functions_of(value)
+        here = {name: [*functions_of(value)] for name, value in vars(kind).items()}
+        for name, functions in here.items():
+            if name not in replaced:
+                yield from functions
+        for name, functions in here.items():
+            if functions and not any("super" in f.__code__.co_names for f in functions):
+                replaced.add(name)
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:
@@ -313,6 +324,53 @@ def texts_in(code: CodeType) -> set[str]:
     for part in code.co_consts:
         if isinstance(part, CodeType):
             found |= texts_in(part)
+    return found
+
+
+def keys_in(code: CodeType) -> set[str]:
+    """The texts in the code that may be keys of a configuration, which is a local variable.
+
+    Not names of arguments, as of f(lr=0.1), or of a dict that is made, nor keys of what is an
+    attribute or a global variable, as of self.defaults["lr"] and DEFAULTS.get("lr").
+    """
+    found: set[str] = set()
+    steps = [each for each in dis.get_instructions(code) if each.opname not in SKIPPED]
+    for at, step in enumerate(steps):
+        value = step.argval
+        following = steps[at + 1].opname if at + 1 < len(steps) else ""
+        if isinstance(value, CodeType):
+            found |= keys_in(value)
+        elif step.opname not in CONSTANTS or following in TAKE_NAMES:
+            continue
+        elif isinstance(value, tuple):
+            found |= {each for each in value if isinstance(each, str)}
+        elif isinstance(value, str) and not _of_another(steps[:at], following):
+            found.add(value)
+    return found
+
+
+def _of_another(before: list[dis.Instruction], following: str) -> bool:
+    """Whether the text that is loaded after these is a key of an attribute or a global variable."""
+    if not before:
+        return False
+    *earlier, owner = before
+    if owner.argval in ("get", "pop") and owner.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if not earlier:
+            return False
+        owner = earlier[-1]
+    elif following not in ("BINARY_SUBSCR", "BINARY_OP"):
+        return False
+    return owner.opname in ("LOAD_ATTR", "LOAD_GLOBAL")
+
+
+def variables_in(code: CodeType) -> set[str]:
+    """Names of variables from outside of the function that the code reads."""
+    found = set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"):
+            found.add(str(step.argval))
+        elif isinstance(step.argval, CodeType):
+            found |= variables_in(step.argval)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from shoal.train.function.command import CommandRecipe
@@ -13,15 +14,21 @@ from shoal.train.recipe.reads import (
     Watched,
     attributes_in,
     code_of,
+    keys_in,
     names_in,
     near,
+    own_classes,
     spreads,
     subscripts,
     texts_in,
+    variables_in,
 )
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.settings import FOLD, Settings
 from shoal.train.tools.tried import check_configured
+
+# What a recipe's attribute may be that holds no values.
+CALLED = (FunctionType, MethodType, classmethod, staticmethod, property)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +42,6 @@ class Keys:
     @classmethod
     def of(cls, recipe: Recipe) -> Keys:
         """What the recipe's code says."""
-        shoals = {field.name for field in fields(Settings)}
-        shoals |= {"seed", "priority", FOLD, *(recipe.data_keys or ())}
         if isinstance(recipe, CommandRecipe):
             named = frozenset(recipe.placeholders)
             return cls(named | {"seed"}, named, False)
@@ -47,7 +52,13 @@ class Keys:
             read |= names_in(code)
             needed |= subscripts(code)
             open_ = open_ or spreads(code)
-        return cls(frozenset(read | shoals), frozenset(needed), open_)
+        return cls(_settings(recipe).union(read), frozenset(needed), open_)
+
+
+def _settings(recipe: Recipe) -> frozenset[str]:
+    """The keys that Shoal reads itself."""
+    names = {field.name for field in fields(Settings)}
+    return frozenset(names | {"seed", "priority", FOLD, *(recipe.data_keys or ())})
 
 
 def check_added(
@@ -113,6 +124,9 @@ def unread_dimensions(
     may be put together as the code runs, so that it counts as read.
     """
     keys = Keys.of(recipe)
+    read = keys.read
+    if not isinstance(recipe, Adapted | FunctionRecipe):
+        read = _settings(recipe).union(_keys_of(recipe))
     if isinstance(recipe, Adapted):  # whose own code reads keys that were watched
         codes = code_of(recipe, *recipe.brought())
         read = keys.read.union(*map(texts_in, codes))
@@ -120,7 +134,7 @@ def unread_dimensions(
     if keys.open:
         return []
     plain = [name for name in dimensions if "." not in name]
-    return _unread(sorted({*plain} - keys.read), parameters, watched)
+    return _unread(sorted({*plain} - read), parameters, watched)
 
 
 def _unread(names: list[str], parameters: int, watched: Watched) -> list[str]:
@@ -162,13 +176,53 @@ def check_attributes(
         owner = type(recipe).__name__
         codes = code_of(recipe)
         read = set().union(*map(attributes_in, codes))
-        instead = [n for n in watched.unread(names) if hasattr(recipe, n) and n in read]
+        unread = watched.unread(names)
+        instead = [n for n in unread if hasattr(recipe, n) and n in read]
         if not stepped and any(map(spreads, codes)):
-            instead = []
+            instead = unread = []
         elif not stepped:
             instead = [n for n in instead if not any(n in texts_in(c) for c in codes)]
+        if not instead:
+            _check_holders(recipe, unread, codes)
     if instead:
         raise ValueError(instead_text(owner, instead[0]))
+
+
+def _keys_of(recipe: Recipe) -> set[str]:
+    """The texts that may be keys of a configuration; the recipe's `__init__` gets none."""
+    own = [vars(kind).get("__init__") for kind in own_classes(recipe)]
+    begins = [getattr(each, "__code__", None) for each in own]
+    codes = [code for code in code_of(recipe) if code not in begins]
+    return set().union(*map(keys_in, codes))
+
+
+def _check_holders(
+    recipe: Recipe, unread: Collection[str], codes: Collection[CodeType]
+) -> None:
+    """Raise ValueError if what holds a value of such a name is read, and no configuration is.
+
+    That is an attribute with a dict or an object in it, as self.args.lr, or a global variable.
+    """
+    keys = _keys_of(recipe)
+    attributes = set().union(*map(attributes_in, codes))
+    texts = set().union(*map(texts_in, codes))
+    spread = any(map(spreads, codes))
+    held = dict(vars(recipe))
+    for kind in own_classes(recipe):
+        held = {**vars(kind), **held}
+    for name in [each for each in unread if each not in keys]:
+        if any(name in variables_in(code) for code in codes):
+            raise ValueError(instead_text("the code", name, "a variable"))
+        for holder, value in held.items():
+            if holder.startswith("__") or isinstance(value, CALLED):
+                continue
+            if isinstance(value, Mapping):
+                there = name in value and (spread or name in texts)
+            else:
+                there = name in attributes and name in getattr(value, "__dict__", ())
+            if there:
+                owner = f"{holder!r} of {type(recipe).__name__}"
+                raise ValueError(instead_text(owner, name, "a value"))
 
 
 def check_arguments(recipe: FunctionRecipe, names: Collection[str]) -> None:
@@ -192,10 +246,10 @@ def check_arguments(recipe: FunctionRecipe, names: Collection[str]) -> None:
             )
 
 
-def instead_text(owner: str, name: str) -> str:
-    """What to tell a user whose code reads an attribute in the place of the trial's value."""
+def instead_text(owner: str, name: str, kind: str = "an attribute") -> str:
+    """What to tell a user whose code reads something else in the place of the trial's value."""
     return (
-        f"{owner} has an attribute {name!r} of its own and reads that, not the {name!r} of the "
+        f"{owner} has {kind} {name!r} of its own and reads that, not the {name!r} of the "
         f"search space, so that all trials would train alike: read config[{name!r}], or take it in "
-        f"__init__ of a module; leave {name!r} out of the search space if the attribute is meant"
+        f"__init__ of a module; leave {name!r} out of the search space if {kind} is meant"
     )
