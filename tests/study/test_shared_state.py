@@ -37,6 +37,7 @@ class Tally:
     """Counts on itself, or on its class."""
 
     shared = 0
+    later: float
 
     def __init__(self) -> None:
         self.own = 0
@@ -44,6 +45,11 @@ class Tally:
     def add(self) -> int:
         self.own += 1
         return self.own
+
+    @staticmethod
+    def add_later() -> float:
+        Tally.later = getattr(Tally, "later", 0.0) + 1
+        return float(Tally.later)
 
     @staticmethod
     def add_to_class() -> int:
@@ -104,6 +110,12 @@ def set_in_settings() -> float:
     return float(SETTINGS.steps)
 
 
+def noting() -> float:
+    """Counts on itself."""
+    noting.calls = getattr(noting, "calls", 0) + 1  # type: ignore[attr-defined]
+    return float(noting.calls)  # type: ignore[attr-defined]
+
+
 def normed() -> float:
     return float(NORM(torch.ones(2, 5)).sum())
 
@@ -122,6 +134,8 @@ VARIABLES: dict[str, Callable[[], float]] = {
     "SETTINGS": set_in_settings,
     "TALLY": lambda: float(TALLY.add()),
     "Tally.shared": lambda: float(Tally.add_to_class()),
+    "Tally.later": lambda: Tally.add_later(),  # noqa: PLW0108
+    "noting.calls": lambda: noting(),  # noqa: PLW0108
     "BACKBONE": lambda: float(BACKBONE(torch.ones(()))),
     "NORM": normed,
     "TURNS": lambda: next(TURNS),
@@ -211,9 +225,8 @@ def test_a_variable_that_steps_change_late_is_warned_of(
     class Recipe(Late, blobs):  # type: ignore[misc,valid-type]
         change = VARIABLES[name]
 
-    place = "" if "." in name else f"{__name__}."
     told = changes(warned(Recipe(), tmp_path, policy=policy))
-    assert told == f"{place}{name}"
+    assert told == f"{__name__}.{name}"
 
 
 @pytest.mark.parametrize("in_validation", [False, True])
@@ -249,6 +262,35 @@ def test_a_variable_of_a_function_around_the_recipe(tmp_path: Path, blobs: Any) 
     told = changes(warned(Recipe(), tmp_path))
     assert told.startswith("self.shared of Recipe, ")
     assert told.endswith(".training_step.seen")
+
+
+def test_variables_of_each_function_that_a_decorator_makes(
+    tmp_path: Path, blobs: Any
+) -> None:
+    def counting(method: Any) -> Any:
+        calls = 0
+
+        def wrapper(*given: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            made = method(*given)
+            return made * (1 + 0.01 * calls) if given[-1] == "train" else made
+
+        return wrapper
+
+    first = counting(lambda loss, _: loss)
+    second = counting(lambda score, _: score * (1 + grown()))
+
+    class Recipe(blobs):  # type: ignore[misc,valid-type]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            return first(super().training_step(model, batch), "train")
+
+        def validation_step(self, model: Any, batch: Any) -> Any:
+            return {"accuracy": second(torch.ones(len(batch[0])), "score")}
+
+    told = changes(warned(Recipe(), tmp_path))
+    assert told.count("counting.<locals>.wrapper.calls") == 2
+    assert f"{__name__}.HISTORY" in told
 
 
 def test_each_recipe_of_several_is_looked_at(tmp_path: Path, blobs: Any) -> None:
@@ -563,7 +605,7 @@ def test_lightning_modules_are_looked_at(tmp_path: Path) -> None:
     recipe = shoal.lightning(Net, train=loader, valid=loader)
     recipe.metric, recipe.mode = "accuracy", "max"  # type: ignore[misc]
     told = changes(warned(recipe, tmp_path, space={"lr": shoal.grid([0.1, 0.2])}))
-    kind = Net.__qualname__
+    kind = f"{__name__}.{Net.__qualname__}"
     assert told == ", ".join(sorted([f"{kind}.losses", f"{__name__}.HISTORY"]))
 
 

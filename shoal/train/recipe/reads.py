@@ -167,7 +167,7 @@ def variables_of(
                 yield f"{value.__name__}.{own}", partial(vars(value).get, own)
     cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
     for name, cell in cells:
-        yield f"{function.__qualname__}.{name}", partial(_content, cell)
+        yield f"{module}.{function.__qualname__}.{name}", partial(_content, cell)
 
 
 def _content(cell: CellType) -> Any:

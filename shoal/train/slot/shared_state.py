@@ -172,10 +172,12 @@ class SharedCode:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._functions: dict[CodeType, None] = {}
+        self._codes: dict[CodeType, None] = {}
         self._variables: dict[str, Callable[[], Any]] = {}
+        # the attributes of classes and functions, which may get more
+        self._spaces: dict[str, Mapping[str, Any]] = {}
         self._find()
-        self._names = set[str]().union(*map(names_in, self._functions))
+        self._names = set[str]().union(*map(names_in, self._codes))
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """The attributes of the recipe, and variables, that its trials' code may change."""
@@ -189,7 +191,7 @@ class SharedCode:
             for label, name, value in self._labelled()
             if label in labels
             and isinstance(value, NOTES)
-            and is_only_added_to(name, self._functions)
+            and is_only_added_to(name, self._codes)
         ]
 
     def _labelled(self) -> Iterator[tuple[str, str, Any]]:
@@ -202,6 +204,11 @@ class SharedCode:
             value = value_of()
             if _may_change(value):
                 yield label, label.rpartition(".")[2], value
+        for place, space in self._spaces.items():
+            for name, value in list(space.items()):
+                inner = name.startswith("__") or name not in self._names
+                if not inner and _may_change(value):
+                    yield f"{place}.{name}", name, value
 
     def _find(self) -> None:
         """Follow the code from function to function."""
@@ -215,27 +222,31 @@ class SharedCode:
             waiting += self._followed(self._recipe.named(), own)
         for value in vars(self._recipe).values():
             waiting += self._followed(value, own)
+        followed: set[FunctionType] = set()  # of one code, but with cells of their own
         while waiting:
             function = waiting.pop()
-            if function.__code__ in self._functions:
+            if function in followed:
                 continue
-            self._functions[function.__code__] = None
-            for name, value_of in variables_of(function):
-                self._variables[name] = value_of
+            followed.add(function)
+            self._codes[function.__code__] = None
+            for label, value_of in variables_of(function):
+                own_name = label.rpartition(".")[2] in function.__code__.co_freevars
+                while own_name and label in self._variables:  # as of a decorator
+                    label = f"another {label}"
+                self._variables[label] = value_of
                 waiting += self._followed(value_of(), own)
 
     def _followed(self, value: Any, own: list[type]) -> Iterator[FunctionType]:
         """The functions of a value that the code names, a function, a class or an object."""
         yield from functions_of_users(value)
+        if isinstance(value, FunctionType) and any(functions_of_users(value)):
+            self._spaces[f"{value.__module__}.{value.__qualname__}"] = vars(value)
         kind = value if isinstance(value, type) else type(value)
         if not is_users(kind) or kind in own:
             return
         if kind is not value:
             yield from functions_of_users(kind)
-        for name in vars(kind):
-            if not name.startswith("__"):
-                label = f"{kind.__qualname__}.{name}"
-                self._variables[label] = partial(vars(kind).get, name)
+        self._spaces[f"{kind.__module__}.{kind.__qualname__}"] = vars(kind)
 
 
 def attributes_of(
