@@ -1,6 +1,8 @@
 """What came of a study: models, and trials trained a second time to compare with."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import platform
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -23,6 +25,8 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
+from shoal.study.parts.backends import Perform, here
+from shoal.study.parts.places import unlike_here
 from shoal.study.setup import Setup, data_of, from_where
 from shoal.study.watch.retention import Retention
 from shoal.train.data.data import Data
@@ -185,7 +189,10 @@ def _why_nothing(state: State, trial: TrialId) -> str:
 
 
 def replayed(
-    setup: Setup, state: State, trials: Sequence[TrialId] | None = None
+    setup: Setup,
+    state: State,
+    trials: Sequence[TrialId] | None = None,
+    perform: Perform = here,
 ) -> list[dict[str, Any]]:
     """Train trials again over the visits that their durable states hold, and compare; a row each.
 
@@ -209,14 +216,67 @@ def replayed(
             f"{', '.join(state.kept)}"
         )
     lines = setup.folder.lines()
+    data = None
+    if not isinstance(setup.recipe, FunctionRecipe):
+        data = data_as_trained(setup)
+    former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
+    needed = frozenset() if perform is here else _there(setup, state, chosen)
+    arguments = state, lines, chosen, former
+    device = last_head(lines)["options"]["device"]
+    try:
+        rows: list[dict[str, Any]] = perform(
+            _rows, setup, data, *arguments, needed, device=device
+        )
+    except _Unseen as error:
+        warnings.warn(
+            f"{error}, so trials are trained again in this process, and the nodes read for it",
+            stacklevel=2,
+        )
+        rows = _rows(setup, data, *arguments)
+    return rows
+
+
+class _Unseen(Exception):  # noqa: N818
+    """A node does not see checkpoints that are there."""
+
+
+def _there(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
+    """The names of the trials' newest durable states, as far as this process sees them."""
+    names = Checkpoints(setup.folder.checkpoints, state.run).names()
+    return frozenset(state.kept[trial].name for trial in trials) & frozenset(names)
+
+
+def _rows(
+    setup: Setup,
+    data: Data | None,
+    state: State,
+    lines: Sequence[Line],
+    trials: Sequence[TrialId],
+    former: Collection[TrialId],
+    needed: frozenset[str] = frozenset(),
+) -> list[dict[str, Any]]:
+    """The rows of these trials. `former`: trained by other code. `needed`: checkpoints.
+
+    Raises:
+        StudyError: as `replayed`.
+        _Unseen: one that is needed is not there.
+    """
+    if not needed <= _there(setup, state, trials):
+        raise _Unseen(
+            f"{platform.node()} does not see the checkpoints in {setup.folder.checkpoints}"
+        )
     options = Options.of(**last_head(lines)["options"])
     again: FunctionsAgain | TrialsAgain
-    if isinstance(setup.recipe, FunctionRecipe):
+    if data is None:
         again = FunctionsAgain(setup, state, options)
     else:
-        again = TrialsAgain(setup, state, lines, options)
-    former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
-    return [_row(setup, state, trial, again, trial in former) for trial in chosen]
+        again = TrialsAgain(setup, data, state, lines, options)
+    rows = [_row(setup, state, trial, again, trial in former) for trial in trials]
+    unlike = unlike_here(lines)
+    return [
+        {**row, "elsewhere": unlike if row["verdict"] == "differs" else []}
+        for row in rows
+    ]
 
 
 def _check_seed(setup: Setup) -> None:
@@ -286,11 +346,16 @@ class TrialsAgain:
     """
 
     def __init__(
-        self, setup: Setup, state: State, lines: Sequence[Line], options: Options
+        self,
+        setup: Setup,
+        data: Data,
+        state: State,
+        lines: Sequence[Line],
+        options: Options,
     ) -> None:
         self._setup = setup
         self._state = state
-        self._data = data_as_trained(setup)
+        self._data = data
         self._slot = slot_setup(setup, options)
         self._vault = Checkpoints(setup.folder.checkpoints, state.run)
         gangs = list(_gangs(lines))

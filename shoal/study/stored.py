@@ -14,9 +14,8 @@ from shoal.search.batch import is_whole
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
 from shoal.study.parts import result
-from shoal.study.parts.backends import data_read_at
+from shoal.study.parts.backends import at_holders
 from shoal.study.parts.curves import curve_rows
-from shoal.study.parts.places import unlike_here
 from shoal.study.parts.result import TrialResult, id_of
 from shoal.study.setup import Setup, alone_in_process
 from shoal.train.function.recipe import FunctionRecipe
@@ -224,7 +223,8 @@ class StoredStudy:
         """Train trials again, alone, over their recorded visits, and compare with what was kept.
 
         `trials`: by default all that have durable weights. `address`: of the Ray cluster whose
-        nodes hold the shards (`Data.shards`), and read them for this process.
+        nodes hold the shards (`Data.shards`): trials are trained at one of these nodes, and the
+        others read for it.
 
         Returns a row a trial: trial, visits, verdict, why (of the last three verdicts), equal (the
         verdict is "equal"), agrees (it is one of the first two), difference (the largest absolute
@@ -242,7 +242,7 @@ class StoredStudy:
 
         Raises:
             StudyError: there is nothing durable of a trial, or this process trains already.
-            ConnectionError: no cluster is at the address.
+            ConnectionError: no cluster is at the address, or the process at its node ended.
         """
         if address is not None and isinstance(self.setup.recipe, FunctionRecipe):
             raise StudyError(
@@ -250,13 +250,8 @@ class StoredStudy:
                 "read their data themselves: leave it out"
             )
         chosen = [id_of(trial) for trial in trials or ()]
-        with alone_in_process(self.folder), data_read_at(address):
-            rows = results.replayed(self.setup, self.state, chosen)
-        unlike = unlike_here(self.lines())
-        return [
-            {**row, "elsewhere": unlike if row["verdict"] == "differs" else []}
-            for row in rows
-        ]
+        with alone_in_process(self.folder), at_holders(address) as perform:
+            return results.replayed(self.setup, self.state, chosen, perform)
 
     def lines(self) -> list[Line]:
         """The journal."""

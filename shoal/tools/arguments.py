@@ -161,7 +161,8 @@ ShardAddress = Annotated[
     str | None,
     typer.Option(
         "--address",
-        help="of a Ray cluster whose nodes hold the shards, and read them for this process",
+        help="of a Ray cluster whose nodes hold the shards: the one with most of them works, and "
+        "the others read for it",
     ),
 ]
 PoolDir = Annotated[Path, typer.Argument(metavar="DIR", help="the pool's folder")]

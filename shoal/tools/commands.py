@@ -5,8 +5,9 @@ train or simulate, and `shoal.load_study` imports the study when it is used.
 """
 
 import gc
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -58,6 +59,16 @@ def run(
     requeue = options.pop("requeue")
     with going_on(study, requeue), concluded(study, as_json):
         study.optimize(progress=not as_json, **run_options(study, options))
+
+
+def _teller(as_json: bool) -> Callable[[str], None]:
+    """Says what a command does meanwhile, wherever it is done; beside figures as JSON nothing."""
+
+    def say(text: str) -> None:
+        if not as_json:
+            sys.stderr.write(f"{text}\n")
+
+    return say
 
 
 def _samples(study: "shoal.Study", given: int | None) -> int | None:
@@ -164,7 +175,7 @@ def plan(
     file: str, space: list[str] | None, seed: int, as_json: bool, **wanted: Any
 ) -> None:
     """Predict how long a search would take. `wanted`: what else `forecast` takes, and options."""
-    from shoal.study.parts.backends import data_read_at
+    from shoal.study.parts.backends import at_holders
     from shoal.tools.forecast import forecast, forecast_lines
 
     study = open_study(file, None, space, None, None, seed)
@@ -173,8 +184,8 @@ def plan(
     wanted["num_samples"] = _samples(study, wanted["num_samples"])
     names = ("backend", "slots", "threads", "device")
     options = {name: wanted.pop(name) for name in names}
-    with data_read_at(wanted.pop("address")):
-        found = forecast(study, options=options, **wanted)
+    with at_holders(wanted.pop("address"), _teller(as_json)) as perform:
+        found = forecast(study, options=options, perform=perform, **wanted)
     show(found, as_json, forecast_lines)
 
 
@@ -196,7 +207,8 @@ def profile(
     Raises:
         Exit: with 1 when every kind failed.
     """
-    from shoal.study.parts.backends import data_read_at
+    from shoal.study.parts.backends import at_holders
+    from shoal.study.setup import data_of
     from shoal.tools import profile as profiling
     from shoal.tools import profile_page as page
 
@@ -211,15 +223,13 @@ def profile(
     if wanted["widths"] is not None:
         wanted["widths"] = whole_numbers(wanted["widths"], "--widths")
     wanted["feeders"] = whole_numbers(wanted["feeders"], "--feeders")
-
-    def say(text: str) -> None:
-        if not as_json:
-            typer.echo(text, err=True)
-
-    with data_read_at(address):
-        trials = profiling.trials_of(study, parse_config(values or []), num_samples)
+    given = parse_config(values or [])
+    say = _teller(as_json)
+    with at_holders(address, say) as perform:
+        data = data_of(study.recipe)
+        trials = profiling.trials_of(study, data, given, num_samples)
         request = profiling.ProfileRequest(**wanted)
-        found = profiling.profiled(study, trials, request, say)
+        found = profiling.profiled(study, data, trials, request, say, perform)
     path = str(page.write(found, out))
     found["profile"] = path
     show(found, as_json, lambda x: [*page.lines(x), "", f"profile: {path}"])
@@ -242,14 +252,14 @@ def check(
     Raises:
         Exit: with 1 when they differ.
     """
-    from shoal.study.parts.backends import data_read_at
+    from shoal.study.parts.backends import at_holders
     from shoal.tools.probe import checked
 
     with TemporaryDirectory() as folder:  # where nothing is written
         study = open_study(file, Path(folder), space, None, None, 0)
         check_driven(study.recipe, "check")
-        with data_read_at(address):
-            found = checked(study, device)
+        with at_holders(address, _teller(as_json)) as perform:
+            found = checked(study, device, perform)
     show(found, as_json, check_lines)
     if not found["ok"]:
         raise typer.Exit(1)

@@ -34,6 +34,7 @@ from shoal.study.parts.asked import (
     searcher_of,
 )
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, needs_hops, policy_of
+from shoal.study.parts.backends import Perform, here
 from shoal.study.setup import Setup, data_of, epochs_of, with_own
 from shoal.tools.probe import all_trials, probed, slot
 
@@ -58,17 +59,18 @@ def forecast(
     options: Mapping[str, Any],
     out: Path | None = None,
     widths: tuple[int, int] | None = None,
+    perform: Perform = here,
 ) -> Found:
     """Predicted seconds of the study under each policy.
 
     Returns {"policies": [row …], "trials": …, "probe_s": …, "kinds": …, "guessed": …}.
 
     `policies`: names; without any, "auto" and what it chooses among. A row of "auto" also has what
-    it follows at last, and why. Unless a profile says everything, each kind of trial is probed here
-    for at most 48 batches, and those of one form for a few seconds more, fused. `out`: a folder for
-    the simulated journals and their reports. `widths`: the fewest and most slots of each trial. The
-    probe is of one slot, so that what is gained by more is a guess (`guessed`) unless the profile
-    has it.
+    it follows at last, and why. Unless a profile says everything, each kind of trial is probed for
+    at most 48 batches, and those of one form for a few seconds more, fused. `perform`: does the
+    probe. `out`: a folder for the simulated journals and their reports. `widths`: the fewest and
+    most slots of each trial. The probe is of one slot, so that what is gained by more is a guess
+    (`guessed`) unless the profile has it.
 
     Raises:
         StudyError: as `Study.optimize`.
@@ -97,7 +99,16 @@ def forecast(
     believe = believer(given)
     if given is None or isinstance(given, Given):
         fuse = chosen.fuse and any(is_auto(name) or "pack" in name for name in names)
-        state = probed(study, chosen, data, state, fuse)
+        state = perform(
+            probed,
+            study.setup,
+            data,
+            chosen,
+            state,
+            fuse,
+            device=chosen.device,
+            threads=chosen.threads,
+        )
         believe = _Frozen(state, believe)
     took = perf_counter() - begin
 

@@ -24,6 +24,7 @@ from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.asked import check_metric
+from shoal.study.parts.backends import Perform, here
 from shoal.study.parts.planned import plan_to_measure
 from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import check_recipe as check_configured
@@ -72,7 +73,7 @@ def slot(number: int, data: "Data", slots: int = 1) -> Slot:
 
 
 def probed(
-    study: "Study", options: Options, data: "Data", state: State, fuse: bool
+    setup: "Setup", data: "Data", options: Options, state: State, fuse: bool
 ) -> State:
     """The state with what was measured of its trials, on one slot.
 
@@ -82,7 +83,7 @@ def probed(
         StudyError: a trial cannot be trained.
     """
     with TemporaryDirectory() as folder:
-        station = _station(study, options, data, folder)
+        station = _station(setup, options, data, folder)
         found = {trial.id: _probed(station, trial) for trial in state.known.values()}
         told = _entries(found)
         if fuse:
@@ -107,17 +108,17 @@ def _probed(station: Station, trial: Trial) -> Measurement:
         ) from error
 
 
-def _station(study: "Study", options: Options, data: "Data", folder: str) -> Station:
+def _station(setup: "Setup", options: Options, data: "Data", folder: str) -> Station:
     """A slot of this process. `folder`: where its checkpoints go."""
-    setup = StationSetup(
-        seed=study.setup.seed,
+    slot = StationSetup(
+        seed=setup.seed,
         run=1,
         device=device_of(options.device),
         threads=options.threads,
-        metric=study.metric,
+        metric=setup.metric,
     )
-    recipe = plan_to_measure(study.recipe)
-    return Station(recipe, data, Checkpoints(folder, 1), setup)
+    recipe = plan_to_measure(setup.recipe)
+    return Station(recipe, data, Checkpoints(folder, 1), slot)
 
 
 def _entries(found: Mapping[TrialId, Measurement]) -> list[Measured]:
@@ -145,7 +146,7 @@ def _most(step: Seconds) -> int:
     return max(2, min(MOST_TOGETHER, in_time))
 
 
-def checked(study: "Study", device: str) -> dict[str, Any]:
+def checked(study: "Study", device: str, perform: Perform = here) -> dict[str, Any]:
     """What `shoal check` finds; of recipes by name, each is checked by itself.
 
     Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …], "tried": [text, …]}.
@@ -158,8 +159,10 @@ def checked(study: "Study", device: str) -> dict[str, Any]:
     checks: list[tuple[str, bool, str]] = []
     tried: list[str] = []
     for own, _, space in each_recipe(setup, None, setup.space or {}):
-        found = _checked(own, space or {}, device)
         prefix = "" if own is setup else f"{own.recipe.recipe_name}: "
+        own = replace(own, source=plan_to_measure(own.recipe))
+        data = data_of(own.recipe)
+        found = perform(_checked, own, data, space or {}, device, device=device)
         steps += found["steps"]
         checks += [(prefix + name, *rest) for name, *rest in found["checks"]]
         tried.append(prefix + found["tried"])
@@ -167,10 +170,8 @@ def checked(study: "Study", device: str) -> dict[str, Any]:
     return {"ok": ok, "steps": steps, "checks": checks, "tried": tried}
 
 
-def _checked(setup: "Setup", space: Space, device: str) -> dict[str, Any]:
+def _checked(setup: "Setup", data: "Data", space: Space, device: str) -> dict[str, Any]:
     """What the check of one recipe finds: first what a run looks at before its first trial."""
-    setup = replace(setup, source=plan_to_measure(setup.recipe))
-    data = data_of(setup.recipe)
     config = first_config(space)
     neighbour = unlike_config(space, config)
     tried = f"tried with {masked_config(config)} beside {masked_config(neighbour)}"

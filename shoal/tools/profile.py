@@ -1,7 +1,7 @@
 """What `shoal profile` finds: how fast each kind of trial is, and what else takes time.
 
 That is its speed at several widths, what a rescale takes, and what feeders prepare. Every slot is a
-process of this machine. Widths as in Guan et al., "FLEET", MLSys 2020, appendix B.3; the table is
+process of one machine. Widths as in Guan et al., "FLEET", MLSys 2020, appendix B.3; the table is
 that of Capes et al. 2019 (table 1).
 """
 
@@ -19,7 +19,8 @@ from shoal.search.space import grid
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here
 from shoal.study.parts.asked import Wishes, default_searcher
-from shoal.study.setup import data_of, first_config
+from shoal.study.parts.backends import Perform, here
+from shoal.study.setup import Setup, first_config
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of
 from shoal.tools.profile_times import (
@@ -69,9 +70,11 @@ class ProfileRequest:
 
 def profiled(
     study: "Study",
+    data: "Data",
     trials: Sequence[Trial],
     request: ProfileRequest,
     say: Callable[[str], None] = lambda _: None,
+    perform: Perform = here,
 ) -> dict[str, Any]:
     """Figures of each signature among the trials, as JSON can hold them.
 
@@ -80,9 +83,33 @@ def profiled(
     Raises:
         StudyError: more slots are asked for than there are, a process died, or every kind failed.
     """
+    found: dict[str, Any] = perform(
+        _profiled,
+        study.setup,
+        data,
+        trials,
+        request,
+        None if request.again else _Measured.of(study),
+        say,
+        device=request.device,
+        slots=request.slots,
+        threads=request.threads,
+    )
+    return found
+
+
+def _profiled(
+    setup: Setup,
+    data: "Data",
+    trials: Sequence[Trial],
+    request: ProfileRequest,
+    measured: "_Measured | None",
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """What `profiled` does, on the machine that is timed."""
     device = device_of(request.device)
     count = request.slots_for(device)
-    if isinstance(study.recipe, ShardRecipe):
+    if isinstance(setup.recipe, ShardRecipe):
         count = 1  # its trials cannot be wide
     widths = wanted_widths(request.widths, count)
     most = count
@@ -90,12 +117,12 @@ def profiled(
         most = min(count, widths[-1] * len(trials))
 
     helpers = max(request.feeders, default=0)
-    with slots_of(study, most, helpers, device, request.threads) as slots:
+    with slots_of(setup, data, most, helpers, device, request.threads) as slots:
         say(f"{plural(len(slots), 'slot')} started")
         kinds = kinds_of(slots, trials)
         say(f"{plural(len(kinds), 'kind')} among {plural(len(trials), 'trial')}")
-        if not request.again:
-            _take_measured(study, kinds, device, request.threads, say)
+        if measured is not None:
+            measured.give(kinds, device, request.threads, say)
         timing = _Timing(slots, kinds, most, say)
         timing.widths([1])
         alone = rates_alone(kinds)
@@ -114,32 +141,41 @@ def profiled(
     }
 
 
-def _take_measured(
-    study: "Study",
-    kinds: Sequence[Kind],
-    device: str,
-    threads: int,
-    say: Callable[[str], None],
-) -> None:
-    """Have the kinds take over what the study's last run measured.
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the study's last run measured, by signature, and the head of that run."""
 
-    Nothing if that run had another number of threads, or another kind of device.
+    head: Mapping[str, Any]
+    figures: Mapping[str, Mapping[str, float]]
 
-    What a hop costs is taken from a run on Ray only: elsewhere states have no way to go.
-    """
-    head = study.folder.head()
-    options = head.get("options", {})
-    trained_on = head.get("place", {}).get("device")
-    if options.get("threads") != threads or trained_on != kind_of_name(device):
-        return
-    known = 0
-    for kind in kinds:
-        figures = dict(study.state.figures.get(kind.signature, {}))
-        if options.get("backend") != "ray":
-            figures.pop(HOP, None)
-        known += kind.take(figures)
-    if known:
-        say(f"{plural(known, 'speed')} known from the study")
+    @classmethod
+    def of(cls, study: "Study") -> "_Measured":
+        return cls(study.folder.head(), study.state.figures)
+
+    def give(
+        self,
+        kinds: Sequence[Kind],
+        device: str,
+        threads: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Have the kinds take it over.
+
+        Nothing if the run had another number of threads, or another kind of device. What a hop
+        costs is taken from a run on Ray only: elsewhere states have no way to go.
+        """
+        options = self.head.get("options", {})
+        trained_on = self.head.get("place", {}).get("device")
+        if options.get("threads") != threads or trained_on != kind_of_name(device):
+            return
+        known = 0
+        for kind in kinds:
+            figures = dict(self.figures.get(kind.signature, {}))
+            if options.get("backend") != "ray":
+                figures.pop(HOP, None)
+            known += kind.take(figures)
+        if known:
+            say(f"{plural(known, 'speed')} known from the study")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +258,10 @@ def feeders_needed(alone: Sequence[float], fed: Mapping[int, float]) -> int | No
 
 
 def trials_of(
-    study: "Study", given: Mapping[str, Any], num_samples: int | None = None
+    study: "Study",
+    data: "Data",
+    given: Mapping[str, Any],
+    num_samples: int | None = None,
 ) -> list[Trial]:
     """The trials to be timed.
 
@@ -233,7 +272,6 @@ def trials_of(
     Raises:
         StudyError: the space cannot be listed, and nobody says how many samples to draw.
     """
-    data = data_of(study.recipe)
     if given:
         config = {**first_config(_space_with(study, given.get(RECIPE))), **given}
         shards = frozenset(shards_of(data.sizes, config))

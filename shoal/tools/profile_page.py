@@ -48,7 +48,7 @@ def _sharing_lines(found: Found) -> list[str]:
         return []
     threads = plural(found["threads"], "thread")
     cpus = plural(found["cpus"], "CPU")
-    return ["", f"{widest} slots of {threads} share {cpus} here."]
+    return ["", f"{widest} slots of {threads} share {cpus}."]
 
 
 def _kind_lines(kind: KindFigures) -> Iterator[str]:

@@ -5,18 +5,16 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.process import away_from_folder
 from shoal.study.folder import StudyError
 from shoal.study.parts.planned import plan_to_measure
-from shoal.train.data.placed.constructor import current_survey
+from shoal.study.setup import Setup
+from shoal.train.data.data import Data
 from shoal.train.recipe.pickled import dumps
 from shoal.train.tools.timed import TimedSetup, serve
-
-if TYPE_CHECKING:
-    from shoal.study.study import Study
 
 # How long a process that lives may be silent.
 PATIENCE: Seconds = 600.0
@@ -66,32 +64,33 @@ class ProfileSlots:
         except (EOFError, OSError) as error:
             process.join(10)
             raise StudyError(
-                f"a slot's process died (exit code {process.exitcode}): its messages are above"
+                f"a slot's process died (exit code {process.exitcode}): its messages are above, or "
+                "with --address in Ray's logs at the node"
             ) from error
         raise StudyError(f"a slot's process has not answered for {PATIENCE:g} s")
 
 
 @contextmanager
 def slots_of(
-    study: "Study", slots: int, feeders: int, device: str, threads: int
+    setup: Setup, data: Data, slots: int, feeders: int, device: str, threads: int
 ) -> Iterator[ProfileSlots]:
     """So many slots. If feeders need more processes, the others have no device of their own."""
-    recipe = dumps(plan_to_measure(study.recipe))
+    placed = None if data.catalogue is None else data
+    user = dumps((plan_to_measure(setup.recipe), placed))
     links = []
     processes = []
     with TemporaryDirectory() as folder:
         try:
             for number in range(max(slots, feeders)):
-                setup = TimedSetup(
-                    recipe,
+                timed = TimedSetup(
+                    user,
                     str(Path(folder) / "lock"),
                     _place(number, slots, device),
                     threads,
-                    study.setup.seed,
-                    study.metric,
-                    survey=current_survey(),
+                    setup.seed,
+                    setup.metric,
                 )
-                link, process = _started(setup)
+                link, process = _started(timed)
                 links.append(link)
                 processes.append(process)
             yield ProfileSlots(links, processes, device)

@@ -14,6 +14,7 @@ from shoal.core.plan import Gang
 from shoal.engine.journal import read
 from shoal.study.code.files import describe_recipe
 from shoal.study.folder import StudyError
+from shoal.study.setup import data_of
 from shoal.tools.parse import space_of
 from shoal.tools.profile import trials_of
 
@@ -255,13 +256,14 @@ def test_the_profile_of_given_values_is_of_the_recipe_that_they_name(
     tmp_path: Path,
 ) -> None:
     study = shoal.create_study(both(), storage=tmp_path / "s")
-    (trial,) = trials_of(study, {"recipe": "lines"})
+    data = data_of(study.recipe)
+    (trial,) = trials_of(study, data, {"recipe": "lines"})
     assert trial.config.keys() == {"recipe", "recipe.lr"}
     assert trial.shards == {f"lines::s00{number}" for number in range(3)}
-    (trial,) = trials_of(study, {"recipe": "waves", "recipe.width": 3})
+    (trial,) = trials_of(study, data, {"recipe": "waves", "recipe.width": 3})
     assert trial.config == {"recipe": "waves", "recipe.width": 3, "recipe.lr": 0.05}
     with pytest.raises(ValueError, match="must be one of lines, waves; got 'x'"):
-        trials_of(study, {"recipe": "x"})
+        trials_of(study, data, {"recipe": "x"})
 
 
 def test_a_dimension_by_both_of_its_names_is_refused(tmp_path: Path) -> None:

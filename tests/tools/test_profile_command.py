@@ -17,6 +17,7 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.table import Table
 from shoal.study.folder import StudyError
+from shoal.study.setup import data_of
 from shoal.tools import profile as profiling
 from shoal.tools.profile_page import distinct_configs, lines, toml, write
 from shoal.tools.profile_times import CAUSES, Kind, time_rescales, time_width
@@ -62,7 +63,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         Sizes(), storage=tmp_path_factory.mktemp("profile") / "study"
     )
     request = profiling.ProfileRequest(widths=[2], slots=2, feeders=(1, 2))
-    return profiling.profiled(study, profiling.trials_of(study, {}), request)
+    data = data_of(study.recipe)
+    trials = profiling.trials_of(study, data, {})
+    return profiling.profiled(study, data, trials, request)
 
 
 def test_no_wider_than_the_slowest_kind_needs_to_catch_up() -> None:
@@ -217,13 +220,16 @@ def test_widths_that_cannot_be(tmp_path: Path) -> None:
     trial = Trial(TrialId("a"), 1.0, {"size": 4, "lr": 0.1})
     with pytest.raises(StudyError, match="between 1 and 2, the slots"):
         profiling.profiled(
-            study, [trial], profiling.ProfileRequest(widths=[4], slots=2)
+            study,
+            data_of(study.recipe),
+            [trial],
+            profiling.ProfileRequest(widths=[4], slots=2),
         )
 
 
 def test_one_configuration_is_completed_from_the_search_space(tmp_path: Path) -> None:
     study = package.create_study(Sizes(), storage=tmp_path / "study")
-    (trial,) = profiling.trials_of(study, {"lr": 7.0})
+    (trial,) = profiling.trials_of(study, data_of(study.recipe), {"lr": 7.0})
     assert trial.config == {"size": 4, "lr": 7.0}
 
 
@@ -231,7 +237,8 @@ def test_one_configuration_is_completed_from_the_search_space(tmp_path: Path) ->
 def test_of_a_study_its_own_trials(tmp_path: Path) -> None:
     study = package.create_study(Sizes(), storage=tmp_path / "study")
     study.optimize(max_epochs=1, policy="fifo", progress=False)
-    known = profiling.trials_of(package.load_study(tmp_path / "study"), {})
+    data = data_of(study.recipe)
+    known = profiling.trials_of(package.load_study(tmp_path / "study"), data, {})
     assert [trial.id for trial in known] == list(study.state.known) and len(known) == 6
     text = shoal(
         "profile",
@@ -255,11 +262,12 @@ def test_what_the_study_has_measured_is_not_timed_again(
     study = package.create_study(Sizes(), storage=tmp_path / "study")
     study.optimize(max_epochs=1, policy="fifo", progress=False)
     request = profiling.ProfileRequest(slots=1, feeders=())
+    data = data_of(study.recipe)
     said: list[str] = []
     trials = [
         trial for trial in study.state.known.values() if trial.config["size"] == 4
     ]
-    (kind,) = profiling.profiled(study, trials, request, said.append)["kinds"]
+    (kind,) = profiling.profiled(study, data, trials, request, said.append)["kinds"]
     figures = study.state.figures[kind["signature"]]
     assert "1 speed known from the study" in said
     assert kind["widths"][1]["batch"] == 16
@@ -268,13 +276,13 @@ def test_what_the_study_has_measured_is_not_timed_again(
     assert "forward" not in kind["widths"][1], "it was not timed"
 
     again = replace(request, again=True)
-    (timed,) = profiling.profiled(study, trials, again)["kinds"]
+    (timed,) = profiling.profiled(study, data, trials, again)["kinds"]
     assert timed["widths"][1]["forward"] > 0
     other = replace(request, threads=2)
-    (timed,) = profiling.profiled(study, trials, other)["kinds"]
+    (timed,) = profiling.profiled(study, data, trials, other)["kinds"]
     assert timed["widths"][1]["forward"] > 0, "the run had one thread a slot"
     monkeypatch.setattr("shoal.tools.profile.kind_of_name", lambda device: "a GPU")
-    (timed,) = profiling.profiled(study, trials, request)["kinds"]
+    (timed,) = profiling.profiled(study, data, trials, request)["kinds"]
     assert timed["widths"][1]["forward"] > 0, "the run was on the CPU"
 
 

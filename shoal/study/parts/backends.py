@@ -4,9 +4,10 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from shoal.backend.course import Positions
 from shoal.backend.local import Local
@@ -233,26 +234,72 @@ def survey_for(options: Options, begun: bool, place: RunPlace = RunPlace()) -> S
     return made
 
 
+class Perform(Protocol):
+    """Has a tool's work done where the data lies: returns `work(setup, data, *arguments)`.
+
+    `device`: as it is typed. `slots`: of the machine that are needed for the time of the work;
+    None: all. `threads`: of each; 0: the work is not timed, and takes no CPU from others.
+    """
+
+    def __call__(
+        self,
+        work: Callable[..., Any],
+        setup: Setup,
+        data: Any,
+        *arguments: Any,
+        device: str,
+        slots: int | None = 1,
+        threads: int = 0,
+    ) -> Any:
+        """What `work` returns; it raises what `work` raises."""
+        ...
+
+
+def here(
+    work: Callable[..., Any], setup: Setup, data: Any, *arguments: Any, **_: Any
+) -> Any:
+    """Has it done in this process. See `Perform`."""
+    return work(setup, data, *arguments)
+
+
 @contextmanager
-def data_read_at(address: str | None) -> Iterator[None]:
+def at_holders(
+    address: str | None, tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Perform]:
     """Within this, shards are read by the nodes of the cluster at the address that hold them.
 
-    None: by this process, which must hold them.
+    What this gives has a tool's work done at the node that holds most of them; `tell` is told
+    which. Without an address, this process works and reads, and must hold all.
 
     Raises:
         StudyError: Ray is not installed, or the pool of that address is not open.
         ConnectionError: no cluster is at the address.
     """
     if address is None:
-        yield
+        yield here
         return
     check_ray()
     holders = import_module("shoal.backend.ray.placed.holders")
     reached = _reached(address)
     if reached is None:
         raise StudyError(f"the pool {address} has no cluster: start it (shoal pool)")
+
+    def there(
+        work: Callable[..., Any],
+        setup: Setup,
+        data: Data,
+        *arguments: Any,
+        device: str,
+        slots: int | None = 1,
+        threads: int = 0,
+    ) -> Any:
+        loaded = replace(setup, source=setup.recipe)
+        node, room = holders.workplace(data.catalogue, device, slots, threads)
+        call = partial(work, loaded)
+        return holders.work_at(node, room, call, data, arguments, setup.recipe, tell)
+
     with holders.reached(reached) as survey, surveying(survey):
-        yield
+        yield there
 
 
 @dataclass(frozen=True, slots=True)

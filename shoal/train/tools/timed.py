@@ -28,7 +28,6 @@ from shoal.core.trial import Trial
 from shoal.train.data.columns import Columns, rows
 from shoal.train.data.data import Data
 from shoal.train.data.joined import own_data
-from shoal.train.data.placed.constructor import Survey
 from shoal.train.lane.blame import blaming, explained
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.lane.device import use
@@ -59,17 +58,17 @@ Outcome = tuple[str, dict[str, float], str | None]  # signature, figures, why it
 class TimedSetup:
     """What a process needs to know of the study.
 
-    `recipe`: pickled. `lock`: a file; data is built by one process at a time.
+    `user`: the recipe, and its data if that lies at nodes (else None), pickled. `lock`: a file;
+    other data is built by one process at a time.
     """
 
-    recipe: bytes
+    user: bytes
     lock: str
     device: str = "cpu"
     threads: int = 1
     seed: int = 0
     metric: str | None = None
     memory_gb: float = 2.0  # of prepared chunks
-    survey: Survey | None = None  # who looks at shards that lie at nodes
 
 
 def serve(link: Connection, setup: TimedSetup) -> None:
@@ -125,9 +124,13 @@ class Timed:
         torch.set_num_threads(setup.threads)
         self.setup = setup
         self._say = say
-        self.recipe: Recipe = pickle.loads(setup.recipe)
-        with FileLock(setup.lock):
-            self.data: Data = bring(self.recipe, setup.survey)
+        self.recipe: Recipe
+        self.data: Data
+        self.recipe, data = pickle.loads(setup.user)
+        if data is None:
+            with FileLock(setup.lock):
+                data = bring(self.recipe)
+        self.data = data
         self.device = use(setup.device)
         self.meeting = Meeting()
         self.orders = Orders()

@@ -1,8 +1,14 @@
 """Models are validated, and samples dealt, where data lies at several nodes of a Ray cluster."""
 
 import os
+import shutil
+import signal
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import numpy as np
@@ -15,18 +21,24 @@ from test_ray_placed import Placed, at_local, head, written  # noqa: F401 - head
 from typer.testing import CliRunner
 
 import shoal
+from shoal.backend.ray import cluster as ray_cluster
+from shoal.backend.ray.cluster import Node, Share
+from shoal.backend.ray.placed.holders import workplace
 from shoal.backend.ray.placed.survey import survey_of
 from shoal.cli import app
 from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.trial import TrialId
 from shoal.engine import journal
+from shoal.engine.process import lives, python_module
 from shoal.policy import Hop
+from shoal.study import results
 from shoal.study.folder import StudyError
-from shoal.study.parts.backends import data_read_at
+from shoal.study.parts.backends import at_holders
 from shoal.study.setup import data_of
 from shoal.train.data.columns import DataError
 from shoal.train.data.make.deals import Deal
+from shoal.train.data.placed.catalogue import catalogue_of
 from shoal.train.recipe.bring import bring
 from shoal.train.recipe.unit import Unit
 from shoal.train.slot.setup import StationSetup
@@ -157,34 +169,83 @@ def test_samples_are_dealt_between_nodes_at_a_barrier(
     )
 
 
+class Stepping(Visiting):
+    """Each step is a line of a file beside the record: its process, the one above it, its node."""
+
+    metric, mode, max_epochs = "accuracy", "max", 2
+    search_space = {"width": shoal.grid([4, 5])}
+
+    def training_step(self, model, batch):
+        node = ray_cluster.node_here().host if ray.is_initialized() else "none"
+        with self.record.with_name("steps").open("a") as steps:
+            steps.write(f"{os.getpid()} {os.getppid()} {node}\n")
+        return super().training_step(model, batch)
+
+
+class Ending(Stepping):
+    """The first step ends the process."""
+
+    def training_step(self, model, batch):
+        os._exit(1)
+
+
+class Waiting(Stepping):
+    """The first step does not end."""
+
+    def training_step(self, model, batch):
+        super().training_step(model, batch)
+        time.sleep(600)
+
+
+def script_of(folder: Path, kind: type[Visiting]) -> str:
+    """A file with that recipe, to be named on the command line. n1 holds most of its data."""
+    tables = divided(folder)
+    shutil.copy(tables["train"]["s1"]["n1"], folder / "n1" / "s2.npz")
+    tables["train"]["s2"] = {"n1": str(folder / "n1" / "s2.npz")}
+    file = written(folder / "c.toml", tables)
+    given = f"Path({str(file)!r}), Path({str(folder / 'record')!r})"
+    (folder / "visiting.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"from pathlib import Path\nfrom test_ray_in_place import {kind.__name__}\n\n\n"
+        f"class Here({kind.__name__}):\n"
+        "    def __init__(self):\n"
+        f"        super().__init__({given})\n"
+    )
+    return f"{folder / 'visiting.py'}:Here"
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def steps_in(folder: Path) -> list[tuple[int, int, str]]:
+    """The steps on record since the last call."""
+    file = folder / "steps"
+    lines = [line.split() for line in file.read_text().splitlines()]
+    file.unlink()
+    return [(int(own), int(above), node) for own, above, node in lines]
+
+
 def test_tools_work_where_no_node_holds_all(
     tmp_path: Path,
     head: Cluster,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`check`, `plan`, `profile` and `replay` read shards at their holders (`--address`)."""
+    """With `--address`, `check`, `plan`, `profile` and `replay` train at the node that holds most,
+    read there what it holds, and have the other holder read the rest.
+    """
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
-    file = written(tmp_path / "c.toml", divided(tmp_path))
-    record = tmp_path / "record"
-    kit = Path(__file__).parent
-    script = tmp_path / "visiting.py"
-    script.write_text(
-        f"import sys\nsys.path.insert(0, {str(kit)!r})\n"
-        "import shoal\nfrom pathlib import Path\n"
-        "from test_ray_in_place import Visiting\n\n\n"
-        "class Here(Visiting):\n"
-        "    metric, mode, max_epochs = 'accuracy', 'max', 2\n"
-        "    search_space = {'width': shoal.grid([4, 5])}\n\n"
-        "    def __init__(self):\n"
-        f"        super().__init__(Path({str(file)!r}), Path({str(record)!r}))\n"
-    )
+    here = script_of(tmp_path, Stepping)
     monkeypatch.chdir(tmp_path)
     at = ["--address", head.address]
     for command in (
-        ["check", "visiting.py:Here"],
-        ["plan", "visiting.py:Here", "--policy", "hop"],
-        ["profile", "visiting.py:Here", "--slots", "1", "--feeders", "1"],
+        ["check", here],
+        ["plan", here, "--policy", "hop"],
+        ["profile", here, "--slots", "1", "--feeders", "1"],
     ):
         refused = CliRunner().invoke(app, command)
         assert refused.exit_code == 2, refused.output
@@ -192,25 +253,108 @@ def test_tools_work_where_no_node_holds_all(
         done = CliRunner().invoke(app, [*command, *at])
         assert done.exit_code == 0, (command, done.output)
         assert not ray.is_initialized(), "the cluster is left again"
+        assert "Working at n1" in done.stderr
+        steps = steps_in(tmp_path)
+        assert steps
+        for own, above, node in steps:
+            assert os.getpid() not in (own, above)
+            assert node == "n1" or command[0] == "profile", "whose slots are children"
+        if command[0] == "check":
+            assert "a step at width" in done.stdout, (
+                "what the recipe prints is seen here"
+            )
+    assert (tmp_path / "profile.toml").is_file()
 
-    study = shoal.create_study(
-        Visiting(file, record),
-        storage=tmp_path / "study",
-        seed=SEED,
-        search_space={"width": shoal.grid([4, 5])},
-        metric="accuracy",
-        mode="max",
-    )
-    study.optimize(policy="hop", max_epochs=2, backend="ray", address=head.address)
+    recipe = Stepping(tmp_path / "c.toml", tmp_path / "record")
+    study = shoal.create_study(recipe, storage=tmp_path / "study", seed=SEED)
+    study.optimize(policy="hop", backend="ray", address=head.address)
+    stored = shoal.load_study(tmp_path / "study")
     with pytest.raises(StudyError, match="address="):
-        shoal.load_study(tmp_path / "study").replay()
-    replayed = shoal.load_study(tmp_path / "study").replay(address=head.address)
+        stored.replay()
+    steps_in(tmp_path)
+    replayed = stored.replay(address=head.address)
     assert [row["verdict"] for row in replayed] == ["equal", "equal"]
+    assert {node for _, _, node in steps_in(tmp_path)} == {"n1"}
 
-    visiting = Visiting(file, record)
-    assert visiting.openings
-    for opening in visiting.openings:
-        assert Path(opening["path"]).parent.name == opening["node"]
+    # Where the nodes do not see the checkpoints, the process where this is typed trains.
+    monkeypatch.setattr(results, "_there", lambda *_: frozenset({"a name"}))
+    with pytest.warns(UserWarning, match="does not see the checkpoints"):
+        replayed = stored.replay(address=head.address)
+    assert [row["verdict"] for row in replayed] == ["equal", "equal"]
+    assert {own for own, _, _ in steps_in(tmp_path)} == {os.getpid()}
+
+    assert recipe.openings
+    for opening in recipe.openings:
+        # what lies at n1 is also read by slots of `profile`, which know no node
+        assert Path(opening["path"]).parent.name in (opening["node"], "n1")
+        assert opening["pid"] != os.getpid()
+
+
+def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder of most parts; where a GPU is wanted, of those with one. It takes what it needs,
+    and no more than the node has.
+    """
+    cpus, gpus = {"a": 8, "b": 4, "c": 2, "d": 64}, {"a": 0, "b": 2, "c": 1, "d": 8}
+
+    def nodes(share: Share) -> dict[str, Node]:
+        rooms = gpus if share.gpus else cpus
+        return {name: Node(name, name, room, (name,)) for name, room in rooms.items()}
+
+    monkeypatch.setattr(ray_cluster, "nodes", nodes)
+    held = {"s0": "abc", "s1": "ab", "s2": "a", "s3": "bc"}
+    catalogue = catalogue_of(
+        {s: dict.fromkeys(at, "/x.npz") for s, at in held.items()}, None
+    )
+    for wanted, place in (
+        (("cpu", 1, 0), ("a", 0, 0)),
+        (("auto", 1, 0), ("b", 0, 1)),
+        (("cuda", 1, 4), ("b", 4, 1)),
+        (("auto", None, 2), ("b", 4, 2)),
+        (("cpu", 3, 2), ("a", 6, 0)),
+        (("cpu", None, 1), ("a", 8, 0)),
+        (("cpu", 99, 1), ("a", 8, 0)),
+    ):
+        node, room = workplace(catalogue, *wanted)
+        assert (node.id, room.cpus, room.gpus) == place, wanted
+    monkeypatch.setattr(ray_cluster, "nodes", lambda share: {})
+    with pytest.raises(DataError, match="none of the nodes that hold shards"):
+        workplace(catalogue, "cpu", 1, 0)
+
+
+def test_the_end_of_a_tools_process_is_one_error(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+) -> None:
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    done = CliRunner().invoke(
+        app, ["check", script_of(tmp_path, Ending), "--address", head.address]
+    )
+    assert done.exit_code == 2, done.output
+    assert "error: the process at n1 that did this ended" in done.stderr
+    assert not ray.is_initialized()
+
+
+def test_an_interrupt_ends_what_a_tool_does_at_a_node(
+    tmp_path: Path,
+    head: Cluster,  # noqa: F811
+) -> None:
+    for name in NODES:
+        head.add_node(num_cpus=1, node_name=name)
+    here = script_of(tmp_path, Waiting)
+    command = [*python_module("shoal.cli"), "check", here, "--address", head.address]
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = Popen(command, stderr=PIPE, text=True, env=found)
+    try:
+        wait_until((tmp_path / "steps").exists)
+        ((worker, _, _),) = steps_in(tmp_path)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert "interrupted" in said and "Traceback" not in said
+    wait_until(lambda: lives(worker) is False)
 
 
 class EndsLater(Placed):
@@ -230,7 +374,7 @@ def test_a_holder_that_ends_while_it_reads_is_not_said_to_be_away(
     for name in NODES:
         head.add_node(num_cpus=1, node_name=name)
     file = written(tmp_path / "c.toml", divided(tmp_path))
-    with data_read_at(head.address):
+    with at_holders(head.address):
         data = data_of(EndsLater(file, tmp_path / "record"))
         with pytest.raises(DataError) as raised:
             data.read(ShardId("s0"))
@@ -246,5 +390,5 @@ def test_an_address_for_data_that_is_here_is_refused(
     study = shoal.create_study(
         Tiny(columns=6), storage=tmp_path, search_space={"width": shoal.grid([4])}
     )
-    with data_read_at(head.address), pytest.raises(StudyError, match="leave it out"):
+    with at_holders(head.address), pytest.raises(StudyError, match="leave it out"):
         data_of(study.recipe)

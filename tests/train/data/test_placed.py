@@ -20,6 +20,8 @@ from shoal.study.parts.auto import check_place_of_data, policy_of
 from shoal.train.data.columns import DataError, ShardError
 from shoal.train.data.placed.cache import UrlCache
 from shoal.train.data.placed.catalogue import Catalogue
+from shoal.train.data.placed.constructor import Survey, surveying
+from shoal.train.data.placed.survey import Asked, Finding, look, tasks_of
 from shoal.train.recipe.bring import bring
 
 
@@ -134,6 +136,46 @@ def test_a_file_that_changes_is_noticed_before_it_is_read(
     assert list(data.damaged()) == ["b"]
     file.write_bytes(good)
     assert data.rows(data.shards[1], np.arange(3))["y"].tolist() == [0, 1, 2]
+
+
+class Remembering:
+    """Stands for holders: remembers what they read."""
+
+    def __init__(self) -> None:
+        self.read_parts: list[str] = []
+
+    def read(self, source: Any, part: ShardId, index: Any = None) -> Any:
+        self.read_parts.append(part)
+        whole = source.at(("local", "away")).read(part)
+        return whole if index is None else {n: c[index] for n, c in whole.items()}
+
+
+def test_a_node_reads_what_it_holds_and_holders_the_rest(tmp_path: Path) -> None:
+    places = written(tmp_path, "a", "b")
+    places["b"] = {"away": places["b"]["local"]}
+    places["c"] = {"*": places["a"]["local"]}
+    holders = Remembering()
+
+    def found(asked: Asked) -> list[Finding]:
+        tasks = tasks_of(asked.catalogue, asked.catalogue.nodes, "local")
+        return [each for task in tasks for each in look(task, asked.cache, None)]
+
+    with surveying(Survey(surveyor=found, names=(), holders=holders)):
+        data = shoal.Data.shards(places)
+    a, b, c = data.shards
+    data.read(a)
+    data.read(c)
+    data.rows(b, np.array([1]))
+    assert holders.read_parts == ["a", "c", "b"], "this process is at no node"
+    near = data.at(("local",), alone=False)
+    assert near.is_here(a) and near.is_here(b)
+    near.read(a)
+    near.read(c)
+    near.rows(a, np.array([1]))
+    assert holders.read_parts == ["a", "c", "b"]
+    assert near.rows(b, np.array([3, 1]))["y"].tolist() == [3, 1]
+    assert holders.read_parts == ["a", "c", "b", "b"]
+    assert not data.at(("local",)).is_here(b), "alone, a slot reads its own shards only"
 
 
 def test_only_holders_read(tmp_path: Path) -> None:

@@ -24,11 +24,14 @@ class AtNodes:
         source = self._source
         return source.catalogue if isinstance(source, PlacedFiles) else None
 
-    def at(self, names: tuple[str, ...]) -> Self:
-        """The data as processes read it at the node with these names."""
+    def at(self, names: tuple[str, ...], alone: bool = True) -> Self:
+        """The data as processes read it at the node with these names.
+
+        `alone`: as of `PlacedFiles.at`.
+        """
         other = copy(self)
         if isinstance(self._source, PlacedFiles):
-            other._source = self._source.at(names)
+            other._source = self._source.at(names, alone)
         return other
 
     def is_here(self, part: ShardId) -> bool:

@@ -32,7 +32,7 @@ class Survey:
     """Who looks at the shards when data is made.
 
     `recipe`: whose own reader reads them; None: the usual readers. `names`: of the node that this
-    process is on; none: it holds no shards. `holders`: read the shards for this process.
+    process is on; none: it holds no shards. `holders`: read for this process what it does not hold.
     """
 
     recipe: Any = None

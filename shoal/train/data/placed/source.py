@@ -45,7 +45,7 @@ class PlacedFiles:
 
     `contents`: what each part must hold. `stamps`: of the files that held just that, by part and
     node. `names`: of the node that this process is on; none: it holds nothing. `own`: the user's
-    reader. `holders`: read all parts for this process; None: it reads those of its own node.
+    reader. `holders`: read what lies elsewhere for this process; None: nobody does.
 
     Before a file is read, its size, its time of writing and its time of change are looked at. If
     they changed, its checksum is computed again.
@@ -69,9 +69,12 @@ class PlacedFiles:
         given = [getattr(self, each.name) for each in fields(self) if each.init]
         return type(self), tuple(given)
 
-    def at(self, names: tuple[str, ...]) -> Self:
-        """The same for a process at the node with these names, which reads what lies there."""
-        return replace(self, names=names, holders=None)
+    def at(self, names: tuple[str, ...], alone: bool = True) -> Self:
+        """The same for a process at the node with these names, which reads what lies there.
+
+        Unless it is `alone`, holders go on reading the rest for it.
+        """
+        return replace(self, names=names, holders=None if alone else self.holders)
 
     @property
     def places(self) -> Mapping[ShardId, Place]:
@@ -79,6 +82,10 @@ class PlacedFiles:
         if self._places is None:
             self._places = self.catalogue.at(self.names)
         return self._places
+
+    def _has(self, part: ShardId) -> bool:
+        """Whether this process is at a node, and the node holds the part."""
+        return bool(self.names) and part in self.places
 
     def is_here(self, part: ShardId) -> bool:
         """Whether this process may read the part: it lies at its node, or holders read for it."""
@@ -91,7 +98,7 @@ class PlacedFiles:
             ShardError: it lies elsewhere only, or its file is not what it was.
             DataError: its holders are gone, or cannot read it.
         """
-        if self.holders is not None:
+        if self.holders is not None and not self._has(part):
             return self.holders.read(self, part)
         file = self.file(part)
         with self._reading(part):
@@ -183,7 +190,7 @@ class PlacedRows(PlacedFiles):
 
     def rows(self, part: ShardId, index: Index) -> Columns:
         """These samples of the part. Raises as `read` does."""
-        if self.holders is not None:
+        if self.holders is not None and not self._has(part):
             return self.holders.read(self, part, index)
         file = self.file(part)
         with self._reading(part):
