@@ -55,6 +55,10 @@ OF_OPTIMIZERS = frozenset({"state", "param_groups", "step", *private.OF_STEPS})
 STEPPED = (Optimizer, LRScheduler)
 # the attribute of modules whose attributes an adapter keeps: see `adapt.module.kept`
 SEAT = "shoal_seat"
+# where LightningModules have what `save_hyperparameters` found
+HYPER_PARAMETERS = "_hparams"
+# functions of torchmetrics' objects that each has of its own
+OF_METRICS = frozenset({"update", "compute"})
 BUILD = "build it in configure_model or configure_optimizers, as it is to be in the whole training"
 # classes of models of which a warning said that their validation changes them
 _warned: set[type] = set()
@@ -90,9 +94,9 @@ class ModelChanges:
         # what is in a shard recipe's model is its own affair, and so is its state
         own_modules = () if isinstance(model, ShardModel) else model.named_modules()
         for name, module in own_modules:
-            if adapted and _is_metric(module):
-                continue  # the adapter keeps its state
-            kept = adapted and module is model and SEAT in vars(module)
+            seated = module is model and SEAT in vars(module)
+            # the adapter keeps what a metric counts
+            kept = adapted and (seated or _is_metric(module))
             self._modules.append(_Module(name, module, own, kept))
         self._parameters = dict(model.named_parameters())
         self._of_parameters = {}
@@ -290,7 +294,7 @@ class _Attributes:
         self._kept = kept
         self._digest = partial(digest, own=own)
         kind: Any = type(of)
-        self._theirs = _names_of_libraries(kind)
+        self._theirs = _names_of_libraries(kind) - {HYPER_PARAMETERS}
         now = vars(of)
         self._first = list(now.values())
         self._plain: dict[str, Any] = {}
@@ -311,8 +315,8 @@ class _Attributes:
                 if not _stays(value):
                     self._deep.append(name)
             elif name not in self._theirs:
-                self._objects[name] = self._digest(value)
-                self._whole[name] = self._digest(value, whole=True)
+                self._objects[name] = self._digest(self._unkept(name, value))
+                self._whole[name] = self._digest(self._unkept(name, value), whole=True)
                 if not isinstance(value, FIXED):
                     self._deep.append(name)
         self._originals = {name: now[name] for name in self._plain}
@@ -344,7 +348,8 @@ class _Attributes:
         }
         for name, value in objects.items():
             before = (self._whole if whole else self._objects).get(name, self)
-            if before is self or self._digest(value, whole=whole) != before:
+            now = self._digest(self._unkept(name, value), whole=whole)
+            if before is self or now != before:
                 what = f"the attribute {name!r} of {self._what} (now a {type(value).__name__})"
                 if isinstance(value, STEPPED):
                     raise ChangeError(what, "return it from configure_optimizers, too")
@@ -427,6 +432,12 @@ class _Attributes:
         """Whether an adapter keeps this one."""
         return self._kept and name != "training"
 
+    def _unkept(self, name: str, value: Any) -> Any:
+        """The value without the hyper-parameters that an adapter keeps."""
+        if name != HYPER_PARAMETERS or not self._kept:
+            return value
+        return {k: each for k, each in value.items() if not self._is_plain(each)}
+
     def _keeps_state(self, value: Any) -> bool:
         """Whether the value is an object whose own state can be part of a trial's."""
         if isinstance(value, (nn.Module, *STEPPED)) or not is_stateful(value):
@@ -485,8 +496,8 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
         if own is not None and value in own.modules:
             return id(value)
         tensors = [*value.parameters(), *value.buffers()]
-        plain = () if own is not None else _plain_in(value)
-        return id(value), tuple(map(deeper, tensors)), plain
+        more = _plain_in(value) if own is None else _counted(value)
+        return id(value), tuple(map(deeper, tensors)), more
     state = _random_state(value)
     if state is not None:
         return state
@@ -522,6 +533,16 @@ def digest(  # noqa: PLR0911, PLR0912 - one for each kind
     if not is_users(type(value)):
         return id(value)
     return type(value), deeper(parts_of(value))
+
+
+def _counted(module: nn.Module) -> tuple[Any, ...]:
+    """What metrics in a module that is no part of the model have counted, by its values."""
+    states = [each.metric_state for each in module.modules() if _is_metric(each)]
+    found: list[Any] = []
+    for state in states:
+        for value in state.values() if isinstance(state, dict) else ():
+            found.append([_sum_of(each) for each in _tensors_in(value)])
+    return tuple(map(tuple, found))
 
 
 def _plain_in(module: nn.Module) -> tuple[Any, ...]:
@@ -660,6 +681,8 @@ class _Module:
         self.what = f"the model's {name}" if name else "the model"
         inner = frozenset(vars(nn.Module())) - {"training"}
         skip = inner | {SEAT, "shoal_read", "outside_graph"}
+        if _is_metric(module):
+            skip |= OF_METRICS
         self._attributes = _Attributes(module, self.what, own, skip, kept)
         self._class = type(module)
         self._parts = private.parts_of_module(module)

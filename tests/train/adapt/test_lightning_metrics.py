@@ -3,6 +3,7 @@
 Each module is trained at once, and epoch by epoch by the same command given anew.
 """
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,78 @@ def test_scores_and_weights_are_the_trainers(kind: Any, tmp_path: Path) -> None:
         for ours, theirs in zip(scores, rows.rows, strict=True):
             for name in names & theirs.keys():
                 assert ours[name] == pytest.approx(theirs[name], abs=2e-6), name
+
+
+class Deque(torchmetrics.MeanMetric):
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: deque[float] = deque()
+
+    def update(self, value: Any, *more: Any) -> None:
+        super().update(value)
+        self.newest.append(float(value))
+
+
+class Scaled(L.LightningModule):  # type: ignore[misc,name-defined]
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+class Holder:
+    factor = 1.0
+
+
+class Losing(kit.Net):
+    """Changes, in training, what no state of a trial holds; `held` says what."""
+
+    held = "list"
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(lr=lr)
+        self.listed = [torchmetrics.MeanMetric()]
+        self.recent = Deque()
+        self.inner = Scaled()
+        self.hparams["object"] = Holder()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.held == "list":
+            self.listed[0].update(float(batch_idx + 1))
+        elif self.held == "metric's object":
+            self.recent.update(float(batch_idx))
+        elif self.held == "inner":
+            self.inner.hparams.factor += 0.1
+        elif self.held == "object":
+            self.hparams.object.factor += 0.1
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.listed[0].update(1.0)  # and is reset: that does no harm
+        super().validation_step(batch, batch_idx)
+        self.listed[0].reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ("list", "attribute 'listed' of the model"),
+        ("metric's object", "attribute 'newest' of the model's recent"),
+        ("inner", "attribute '_hparams' of the model's inner"),
+        ("object", "attribute '_hparams' of the model"),
+        ("nothing", ""),
+    ],
+)
+def test_what_no_state_holds_is_refused(held: str, says: str, tmp_path: Path) -> None:
+    kind = type("Losing", (Losing,), {"held": held})
+    recipe = shoal.lightning(kind, train=kit.dots(72, 0), valid=kit.dots(40, 1))
+    grid = {"lr": shoal.grid([0.1])}
+    if not says:
+        study = kit.searched(recipe, tmp_path, grid, max_epochs=2)
+        assert study.replay()[0]["verdict"] == "equal"
+        return
+    with pytest.raises(StudyError, match=says):
+        kit.searched(recipe, tmp_path, grid, max_epochs=2)
 
 
 class Two(kit.Net):

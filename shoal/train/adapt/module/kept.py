@@ -9,13 +9,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from shoal.train.adapt.kinds import is_metric
-from shoal.train.lane.model_changes import copied, same
+from shoal.train.lane.model_changes import HYPER_PARAMETERS, copied, same
 
 PLAIN = (bool, int, float, str, bytes, type(None))
 # attributes that torch, Lightning and Shoal set
 THEIRS = set(vars(nn.Module())) | {"shoal_seat", "shoal_read"}
-# where LightningModules have what `save_hyperparameters` found
-HYPER_PARAMETERS = "_hparams"
 NOTHING: Mapping[str, Any] = {"attributes": {}, "gone": []}  # has changed
 
 
