@@ -2,7 +2,7 @@
 
 import platform
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -385,22 +385,28 @@ class TrialsAgain:
         if holds != made:
             why = f"its checkpoint holds {plural(holds, 'visit')}, the record {made}"
             return Verdict("differs", inf, why)
+        start = self._state.known[trial].start
+        earlier = self._earlier(trial, start[1] if start else 0)
         scores: dict[int, float] = {}
-        again = self._trained(trial, kept.visits, scores)
+        apart = _Apart(earlier)
+        again = self._trained(trial, kept.visits, scores, apart if earlier else None)
         check_one_model(saved, again)
-        equal, difference = compare(*in_one_form(saved, again))
-        if equal and any(self.company(trial)):
-            return Verdict("equal", 0.0)
-        if equal:
-            return self._scores_compared(trial, scores)
-        if not any(self.company(trial)):
-            path, gap = next(differences(*in_one_form(saved, again)))
-            return Verdict(
-                "differs", difference, f"{path} by {gap:.3g}" if gap < inf else path
-            )
+        apart.compare(kept.visits, saved, again)
+        if any(self.company(trial)):
+            if not apart.found:
+                return Verdict("equal", 0.0)
+            return self._by_stretches(trial, [*earlier, (kept.visits, saved)])
+        if apart.found:
+            return apart.verdict(kept.visits)
+        return self._scores_compared(trial, scores)
+
+    def _by_stretches(
+        self, trial: TrialId, states: Sequence[tuple[int, Tree]]
+    ) -> Verdict:
+        """Compare each of these durable states with the trial trained again from the one before."""
         found = []
         begun = self._start(trial)
-        for visits, state in [*self._between(trial, begun), (kept.visits, saved)]:
+        for visits, state in states:
             found.append(self._stretch(trial, begun, visits, state))
             begun = (visits, state)
         return max(found, key=lambda each: WORST.index(each.verdict))
@@ -455,15 +461,15 @@ class TrialsAgain:
         own = own_recipe(self._setup.recipe, self._state.known[trial].config)
         return self._setup.metric or own.metric or ""
 
-    def _between(
-        self, trial: TrialId, begun: tuple[int, Tree] | None
-    ) -> list[tuple[int, Tree]]:
-        """The durable states before the newest one that can still be read, by their visits."""
+    def _earlier(self, trial: TrialId, least: int) -> list[tuple[int, Tree]]:
+        """The durable states before the newest one that can still be read, by their visits.
+
+        Only those of more than `least` visits: with so many it started.
+        """
         newest = self._state.kept[trial]
         names = {self._best.best[trial][1]} if trial in self._best.best else set()
         if trial in self._state.former:
             names.add(self._state.former[trial].name)
-        least = begun[0] if begun else 0
         found = {}
         for name in names - {newest.name}:
             visits = self._names.get((trial, name), 0)
@@ -507,12 +513,17 @@ class TrialsAgain:
         return visits, self._trained(*start)
 
     def _trained(
-        self, trial: TrialId, visits: int, scores: dict[int, float] | None = None
+        self,
+        trial: TrialId,
+        visits: int,
+        scores: dict[int, float] | None = None,
+        after: Callable[[Tree], None] | None = None,
     ) -> Tree:
         """The trial's state after so many visits, from the beginning.
 
         If the trial starts from another trial's state, the other one is trained first. `scores`:
-        takes its metric after so many visits of its own.
+        takes its metric after so many visits of its own. `after`: is called with the state after
+        each of them.
         """
         start = self._state.known[trial].start
         begun = None
@@ -527,7 +538,7 @@ class TrialsAgain:
             if scores is not None and metric in values:
                 scores[made] = values[metric]
 
-        return self._retrained(trial, visits, begun, scored=scored)
+        return self._retrained(trial, visits, begun, scored=scored, after=after)
 
     def _retrained(
         self,
@@ -547,6 +558,38 @@ class TrialsAgain:
             begun=begun,
             **how,
         )
+
+
+class _Apart:
+    """Where durable states are not those of the trial trained again, to the last bit.
+
+    Called with the state trained again after each visit, it compares the `earlier` ones.
+    """
+
+    def __init__(self, earlier: Sequence[tuple[int, Tree]]) -> None:
+        self._earlier = dict(earlier)
+        # by visits, the first place that differs, and the largest difference of all places
+        self.found: dict[int, tuple[str, float]] = {}
+
+    def __call__(self, again: Tree) -> None:
+        visits = len(again["visits"])
+        if visits in self._earlier:
+            self.compare(visits, self._earlier[visits], again)
+
+    def compare(self, visits: int, saved: Tree, again: Tree) -> None:
+        """Compare the durable state after so many visits."""
+        gaps = list(differences(*in_one_form(saved, again)))
+        if gaps:
+            path, gap = gaps[0]
+            where = f"{path} by {gap:.3g}" if gap < inf else path
+            self.found[visits] = (where, max(gap for _, gap in gaps))
+
+    def verdict(self, newest: int) -> Verdict:
+        """What it says of a trial trained alone; `newest`: the visits of its newest state."""
+        visits, (where, gap) = min(self.found.items())
+        if visits < newest:
+            where = f"its checkpoint after {plural(visits, 'visit')}: {where}"
+        return Verdict("differs", gap, where)
 
 
 class _Path:

@@ -6,7 +6,7 @@ Wrong checkpoints are made by training a trial again, alone, with a fault put in
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli import app
+from shoal.core.event import Kept
 from shoal.study import results
 from shoal.study.folder import StudyError
 from shoal.train.fuse import gauge
@@ -107,20 +108,32 @@ def as_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(
-    folder: Path, recipe: Net, company: str = "fused", epochs: int = EPOCHS
+    folder: Path,
+    recipe: Net,
+    company: str = "fused",
+    epochs: int = EPOCHS,
+    **options: Any,
 ) -> shoal.Study:
     """Three trials."""
+    options = {**COMPANIES[company], **options}
     study = shoal.create_study(
         recipe,
         storage=folder / "s",
         search_space={"lr": shoal.grid([0.001, 0.003, 0.01])},
     )
-    study.optimize(max_epochs=epochs, progress=False, workers=0, **COMPANIES[company])
-    for trial in study.state.kept:  # in files of their own, to be exchanged
-        put(study, kept(study, trial), trial)
+    study.optimize(max_epochs=epochs, progress=False, workers=0, **options)
+    for name in names_kept(study):  # in files of their own, to be exchanged
+        with suppress(FileNotFoundError):
+            vault(study).save(name, vault(study).load(name))
     for pack in Path(study.folder.checkpoints).glob("*.zip"):
         pack.unlink()
     return study
+
+
+def names_kept(study: shoal.Study, trial: str = "") -> dict[str, int]:
+    """The durable states that there were, and how many visits each holds."""
+    found = [line.entry for line in study.lines() if isinstance(line.entry, Kept)]
+    return {each.name: each.visits for each in found if trial in ("", each.trial)}
 
 
 def kept(study: shoal.Study, trial: str = "t001") -> dict[str, Any]:
@@ -294,6 +307,38 @@ def test_each_fault_is_found(tmp_path: Path, company: str) -> None:
             others = {row["verdict"] for trial, row in rows.items() if trial != "t001"}
             assert others <= {"equal", "agrees"}
             put(study, sound)
+
+
+class Unlearning(Plain):
+    """Its best score is an early one."""
+
+    metric, mode = "loss", "max"
+
+    def validation_step(self, model: nn.Module, batch: Any) -> Any:
+        x, y = batch
+        loss = nn.functional.cross_entropy(model(x), y, reduction="none")
+        return {"loss": loss}
+
+
+def test_an_earlier_state_that_is_another_one_is_found(
+    tmp_path: Path, company: str
+) -> None:
+    """The best state, from which `best_model` comes."""
+    study = trained(tmp_path, Unlearning(), company, checkpoint_every=0)
+    assert {row["verdict"] for row in study.replay()} <= {"equal", "agrees"}
+    best, visits = next(iter(names_kept(study, "t001").items()))
+    assert visits < study.state.kept["t001"].visits
+    state = dict(vault(study).load(best))
+    state["model"] = {**state["model"]}
+    name = next(iter(state["model"]))
+    state["model"][name] = state["model"][name] * 1.1
+    vault(study).save(best, state)
+    rows = {row["trial"]: row for row in study.replay()}
+    assert rows["t001"]["verdict"] == "differs"
+    assert f"model.{name}" in rows["t001"]["why"]
+    if company in ("alone", "interleaved"):
+        assert "its checkpoint after 1 visit: " in rows["t001"]["why"]
+    assert {rows[each]["verdict"] for each in ("t000", "t002")} <= {"equal", "agrees"}
 
 
 # -- faults in the code of fused packs ---------------------------------------------------------

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from inspect import isasyncgen, isgenerator
 from math import isfinite, nan
 from pathlib import Path
 from threading import Semaphore, Thread
@@ -61,7 +60,11 @@ class End:
 
 def _check_ran(result: Any) -> None:
     """Raise TypeError if calling the function only made what would run its code."""
-    if inspect.isawaitable(result) or isasyncgen(result) or isgenerator(result):
+    if (
+        inspect.isawaitable(result)
+        or inspect.isasyncgen(result)
+        or inspect.isgenerator(result)
+    ):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns that nobody awaited it
         raise TypeError(f"the function returned a {type(result).__name__}: {RUN_IT}")
