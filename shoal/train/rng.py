@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -134,15 +135,29 @@ def _write(state: _Others, device: torch.device) -> None:
         torch.mps.set_rng_state(state.device)
 
 
+def _filter(filters: list[Any]) -> None:
+    """Make these the filters of warnings."""
+    present: Any = warnings.filters
+    present[:] = filters
+
+
 class Rng:
     """A trial's random states.
 
     Within `with rng:` the global generators are the trial's. Afterwards they are what they were.
-    The same holds for torch's default dtype and whether it records gradients, for a recipe's code
-    may set these, too.
+    The same holds for torch's default dtype, whether it records gradients, and Python's filters of
+    warnings, for a recipe's code may set these, too.
     """
 
-    __slots__ = ("_around", "_device", "_numpy", "_others", "_outer")
+    __slots__ = (
+        "_around",
+        "_device",
+        "_filters",
+        "_numpy",
+        "_others",
+        "_outer",
+        "_outer_filters",
+    )
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -159,8 +174,14 @@ class Rng:
         np.random.RandomState(bits).seed(seed % 2**32)  # as np.random.seed would
         self._numpy = _Generator(bits)
         self._around = self._numpy
+        self._outer_filters = list(warnings.filters)
+        # of warnings, once the trial's code has set others than there were
+        self._filters: list[Any] | None = None
 
     def __enter__(self) -> None:
+        self._outer_filters = list(warnings.filters)
+        if self._filters is not None:
+            _filter(self._filters)
         self._outer = _read(self._device)
         self._around = _outside()
         _write(self._others, self._device)
@@ -171,6 +192,10 @@ class Rng:
         self._numpy.note()
         _write(self._outer, self._device)
         self._around.put()
+        own = list(warnings.filters)
+        if own != self._outer_filters:
+            self._filters = own
+            _filter(self._outer_filters)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
@@ -184,12 +209,13 @@ class Rng:
 
     def mark(self) -> tuple[Any, ...]:
         """The trial's states as they are now. Call it, and `back`, outside `with rng:` only."""
-        return self._others, self._numpy, self._numpy.memory(), self._numpy.waiting
+        numpy = (self._numpy.memory(), self._numpy.waiting)
+        return self._others, self._filters, self._numpy, *numpy
 
     def back(self, mark: tuple[Any, ...]) -> None:
         """Go back to the states that `mark` gave."""
-        self._others, self._numpy = mark[:2]
-        self._numpy.restore(*mark[2:])
+        self._others, self._filters, self._numpy, *numpy = mark
+        self._numpy.restore(*numpy)
 
     def state(self) -> dict[str, Any]:
         """The trial's states as arrays and plain values."""

@@ -1,6 +1,7 @@
 """The random generators: each trial has its own, and who is outside never notices."""
 
 import random
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -100,6 +101,22 @@ def test_torchs_global_modes_are_each_trials_own() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
+
+
+def test_filters_of_warnings_are_each_trials_own() -> None:
+    """A trial that makes errors of warnings makes none of its neighbours', or of Shoal's own."""
+    rng, other = Rng(7, HERE), Rng(8, HERE)
+    outer = list(warnings.filters)
+    with rng:
+        warnings.simplefilter("error")
+    for _ in range(2):
+        with other, pytest.warns(UserWarning, match="the neighbour's"):
+            warnings.warn("the neighbour's", stacklevel=1)
+        with rng, pytest.raises(UserWarning):
+            warnings.warn("its own", stacklevel=1)
+        with rng.untouched():
+            warnings.simplefilter("ignore")
+        assert list(warnings.filters) == outer
 
 
 def test_untouched_draws_the_same_and_leaves_the_state() -> None:
