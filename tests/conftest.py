@@ -16,6 +16,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     # The key that marks the tests' studies as their own is no file of the user's.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shoal-state-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], True)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in a script's background job: what the tests start would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from collections.abc import Iterator, Mapping
 from time import monotonic
