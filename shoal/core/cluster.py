@@ -29,7 +29,7 @@ def is_name(text: str) -> bool:
     )
 
 
-def is_written(text: str) -> bool:
+def fits_utf8(text: str) -> bool:
     """Whether UTF-8 can hold the text, so that a file can, and C can, which ends texts at a NUL."""
     return "\0" not in text and text == text.encode(errors="ignore").decode()
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from shoal.core.cluster import is_name, is_written
+from shoal.core.cluster import fits_utf8, is_name
 from shoal.core.event import Opened
 from shoal.core.state import State
 from shoal.core.trial import shown
@@ -244,7 +244,7 @@ def studies_in(path: Path) -> dict[str, Path]:
 def _check_place(name: str, place: Any) -> None:
     """Raise StudyError unless this argument can be a path, or an address of one."""
     text = os.fspath(place) if isinstance(place, str | os.PathLike) else None
-    if not isinstance(text, str) or not is_written(text):
+    if not isinstance(text, str) or not fits_utf8(text):
         raise StudyError(
             f"{name}= takes a path, as a text that UTF-8 can hold or a Path; got {shown(place)}: "
             "choose another"

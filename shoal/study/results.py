@@ -25,7 +25,7 @@ from shoal.study.parts.again import (
     given_back,
     slot_setup,
 )
-from shoal.study.parts.backends import Perform, here
+from shoal.study.parts.backends import Perform, perform_here
 from shoal.study.parts.places import unlike_here
 from shoal.study.setup import Setup, data_of, from_where
 from shoal.study.watch.retention import Retention
@@ -192,7 +192,7 @@ def replayed(
     setup: Setup,
     state: State,
     trials: Sequence[TrialId] | None = None,
-    perform: Perform = here,
+    perform: Perform = perform_here,
 ) -> list[dict[str, Any]]:
     """Train trials again over the visits that their durable states hold, and compare; a row each.
 
@@ -220,33 +220,37 @@ def replayed(
     if not isinstance(setup.recipe, FunctionRecipe):
         data = data_as_trained(setup)
     former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
-    needed = frozenset() if perform is here else _there(setup, state, chosen)
+    needed = (
+        frozenset() if perform is perform_here else _names_there(setup, state, chosen)
+    )
     arguments = state, lines, chosen, former
     device = last_head(lines)["options"]["device"]
     try:
         rows: list[dict[str, Any]] = perform(
-            _rows, setup, data, *arguments, needed, device=device
+            _replay_rows, setup, data, *arguments, needed, device=device
         )
-    except _Unseen as error:
+    except _CheckpointsUnseen as error:
         warnings.warn(
             f"{error}, so trials are trained again in this process, and the nodes read for it",
             stacklevel=2,
         )
-        rows = _rows(setup, data, *arguments)
+        rows = _replay_rows(setup, data, *arguments)
     return rows
 
 
-class _Unseen(Exception):  # noqa: N818
+class _CheckpointsUnseen(Exception):  # noqa: N818
     """A node does not see checkpoints that are there."""
 
 
-def _there(setup: Setup, state: State, trials: Iterable[TrialId]) -> frozenset[str]:
+def _names_there(
+    setup: Setup, state: State, trials: Iterable[TrialId]
+) -> frozenset[str]:
     """The names of the trials' newest durable states, as far as this process sees them."""
     names = Checkpoints(setup.folder.checkpoints, state.run).names()
     return frozenset(state.kept[trial].name for trial in trials) & frozenset(names)
 
 
-def _rows(
+def _replay_rows(
     setup: Setup,
     data: Data | None,
     state: State,
@@ -259,10 +263,10 @@ def _rows(
 
     Raises:
         StudyError: as `replayed`.
-        _Unseen: one that is needed is not there.
+        _CheckpointsUnseen: one that is needed is not there.
     """
-    if not needed <= _there(setup, state, trials):
-        raise _Unseen(
+    if not needed <= _names_there(setup, state, trials):
+        raise _CheckpointsUnseen(
             f"{platform.node()} does not see the checkpoints in {setup.folder.checkpoints}"
         )
     options = Options.of(**last_head(lines)["options"])
@@ -388,16 +392,18 @@ class TrialsAgain:
         start = self._state.known[trial].start
         earlier = self._earlier(trial, start[1] if start else 0)
         scores: dict[int, float] = {}
-        apart = _Apart(earlier)
-        again = self._trained(trial, kept.visits, scores, apart if earlier else None)
+        comparison = _StateComparison(earlier)
+        again = self._trained(
+            trial, kept.visits, scores, comparison if earlier else None
+        )
         check_one_model(saved, again)
-        apart.compare(kept.visits, saved, again)
+        comparison.compare(kept.visits, saved, again)
         if any(self.company(trial)):
-            if not apart.found:
+            if not comparison.found:
                 return Verdict("equal", 0.0)
             return self._by_stretches(trial, [*earlier, (kept.visits, saved)])
-        if apart.found:
-            return apart.verdict(kept.visits)
+        if comparison.found:
+            return comparison.verdict(kept.visits)
         return self._scores_compared(trial, scores)
 
     def _by_stretches(
@@ -560,7 +566,7 @@ class TrialsAgain:
         )
 
 
-class _Apart:
+class _StateComparison:
     """Where durable states are not those of the trial trained again, to the last bit.
 
     Called with the state trained again after each visit, it compares the `earlier` ones.

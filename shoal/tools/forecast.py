@@ -34,7 +34,7 @@ from shoal.study.parts.asked import (
     searcher_of,
 )
 from shoal.study.parts.auto import NAME, USUAL, WIDE, is_auto, needs_hops, policy_of
-from shoal.study.parts.backends import Perform, here
+from shoal.study.parts.backends import Perform, perform_here
 from shoal.study.setup import Setup, data_of, epochs_of, with_own
 from shoal.tools.probe import all_trials, probed, slot
 
@@ -59,7 +59,7 @@ def forecast(
     options: Mapping[str, Any],
     out: Path | None = None,
     widths: tuple[int, int] | None = None,
-    perform: Perform = here,
+    perform: Perform = perform_here,
 ) -> Found:
     """Predicted seconds of the study under each policy.
 

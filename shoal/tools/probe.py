@@ -24,7 +24,7 @@ from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
 from shoal.study.parts.asked import check_metric
-from shoal.study.parts.backends import Perform, here
+from shoal.study.parts.backends import Perform, perform_here
 from shoal.study.parts.planned import plan_to_measure
 from shoal.study.parts.rehearsed import check_by_rehearsal
 from shoal.study.setup import check_recipe as check_configured
@@ -146,7 +146,9 @@ def _most(step: Seconds) -> int:
     return max(2, min(MOST_TOGETHER, in_time))
 
 
-def checked(study: "Study", device: str, perform: Perform = here) -> dict[str, Any]:
+def checked(
+    study: "Study", device: str, perform: Perform = perform_here
+) -> dict[str, Any]:
     """What `shoal check` finds; of recipes by name, each is checked by itself.
 
     Returns {"ok": …, "steps": …, "checks": [(name, passed, text), …], "tried": [text, …]}.

@@ -19,7 +19,7 @@ from shoal.search.space import grid
 from shoal.study.folder import StudyError
 from shoal.study.options import slots_here
 from shoal.study.parts.asked import Wishes, default_searcher
-from shoal.study.parts.backends import Perform, here
+from shoal.study.parts.backends import Perform, perform_here
 from shoal.study.setup import Setup, first_config
 from shoal.tools.probe import all_trials
 from shoal.tools.profile_slots import ProfileSlots, slots_of
@@ -74,7 +74,7 @@ def profiled(
     trials: Sequence[Trial],
     request: ProfileRequest,
     say: Callable[[str], None] = lambda _: None,
-    perform: Perform = here,
+    perform: Perform = perform_here,
 ) -> dict[str, Any]:
     """Figures of each signature among the trials, as JSON can hold them.
 

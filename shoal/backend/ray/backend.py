@@ -236,9 +236,8 @@ class Ray:
         self._pulse.close()
         lost = ray.is_initialized() and self._pulse.lost()
         cluster.leave(self._own, self._joined, lost)
-        self._own = self._joined = (
-            False  # what this process joins later is not ours to leave
-        )
+        # What this process joins later is not ours to leave.
+        self._own = self._joined = False
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.cluster import is_written
+from shoal.core.cluster import fits_utf8
 from shoal.core.trial import shown
 from shoal.search.batch import is_whole
 from shoal.study.folder import StudyError
@@ -107,7 +107,7 @@ def _command_recipe(recipe: Any, command: str) -> Recipe:
 
 def metric_of(metric: Any) -> str | None:
     """The name of the value to rank by."""
-    if metric is None or (isinstance(metric, str) and is_written(metric)):
+    if metric is None or (isinstance(metric, str) and fits_utf8(metric)):
         return metric
     raise StudyError(f"metric must be the name of one value; got {shown(metric)}")
 
@@ -116,7 +116,7 @@ def name_in(study_name: Any) -> str | None:
     """The study's name that a user gave, which names its folder."""
     if study_name is None:
         return None
-    if isinstance(study_name, str) and is_written(study_name):
+    if isinstance(study_name, str) and fits_utf8(study_name):
         place = Path(study_name)
         if not place.is_absolute() and ".." not in place.parts:
             return study_name

@@ -255,7 +255,7 @@ class Perform(Protocol):
         ...
 
 
-def here(
+def perform_here(
     work: Callable[..., Any], setup: Setup, data: Any, *arguments: Any, **_: Any
 ) -> Any:
     """Has it done in this process. See `Perform`."""
@@ -276,7 +276,7 @@ def at_holders(
         ConnectionError: no cluster is at the address.
     """
     if address is None:
-        yield here
+        yield perform_here
         return
     check_ray()
     holders = import_module("shoal.backend.ray.placed.holders")
@@ -294,7 +294,7 @@ def at_holders(
         threads: int = 0,
     ) -> Any:
         loaded = replace(setup, source=setup.recipe)
-        node, room = holders.workplace(data.catalogue, device, slots, threads)
+        node, room = holders.best_holder(data.catalogue, device, slots, threads)
         call = partial(work, loaded)
         return holders.work_at(node, room, call, data, arguments, setup.recipe, tell)
 

@@ -9,7 +9,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.core.cluster import is_written
+from shoal.core.cluster import fits_utf8
 from shoal.core.trial import Trial, shown
 from shoal.engine.process import in_forks
 
@@ -150,7 +150,7 @@ def numbers_in(values: Mapping[Any, Any], metric: str) -> dict[str, float | None
     """
     by_name = {str(name): value for name, value in values.items()}
     for name, value in by_name.items():
-        if not is_written(name):
+        if not fits_utf8(name):
             raise ValueError(
                 f"names of values are texts that UTF-8 can hold; got {shown(name)}: give another"
             )

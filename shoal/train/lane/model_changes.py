@@ -547,13 +547,13 @@ def _counted(module: nn.Module) -> tuple[Any, ...]:
 
 def _plain_in(module: nn.Module) -> tuple[Any, ...]:
     """The plain attributes of a module's modules of users' classes, but for flags of training."""
-    return tuple(
-        Entries(type(each), tuple(plain), tuple(plain.values()))
-        for each in module.modules()
-        if is_users(type(each))
-        for plain in [{n: v for n, v in vars(each).items() if type(v) in PLAIN}]
-        if plain.pop("training", None) is not None
-    )
+    found = []
+    for each in module.modules():
+        if is_users(type(each)):
+            plain = {n: v for n, v in vars(each).items() if type(v) in PLAIN}
+            plain.pop("training", None)
+            found.append(Entries(type(each), tuple(plain), tuple(plain.values())))
+    return tuple(found)
 
 
 def _stride(count: int, most: int) -> int:

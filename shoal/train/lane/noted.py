@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoal.core.cluster import is_written
+from shoal.core.cluster import fits_utf8
 from shoal.core.event import Sum
 from shoal.core.trial import shown
 from shoal.train.recipe.unit import Diverged
@@ -157,7 +157,7 @@ def named(outcome: Any) -> Mapping[str, Any]:
 def check_names(values: Mapping[Any, Any]) -> None:
     """Raise TypeError if one of the values has no name that can be written down."""
     for name in values:
-        if not isinstance(name, str) or not is_written(name):
+        if not isinstance(name, str) or not fits_utf8(name):
             raise TypeError(
                 f"names of values are texts that UTF-8 can hold; got {shown(name)}: give another"
             )

@@ -365,13 +365,7 @@ def _of_another(before: list[dis.Instruction], following: str) -> bool:
 
 def variables_in(code: CodeType) -> set[str]:
     """Names of variables from outside of the function that the code reads."""
-    found = set()
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME"):
-            found.add(str(step.argval))
-        elif isinstance(step.argval, CodeType):
-            found |= variables_in(step.argval)
-    return found
+    return globals_in(code).union(code.co_freevars)
 
 
 def subscripts(code: CodeType) -> set[str]:

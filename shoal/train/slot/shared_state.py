@@ -9,6 +9,7 @@ before a study, and each slot at the ends of its units.
 from __future__ import annotations
 
 import random
+import sys
 from collections import UserDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
@@ -83,12 +84,10 @@ class SharedValues:
     """
 
     def __init__(
-        self, named: Callable[[], Iterable[tuple[str, Any]]], most: int | None = None
+        self, named: Callable[[], Iterable[tuple[str, Any]]], most: int = sys.maxsize
     ) -> None:
         self._named = named
-        self._digest = partial(digest, whole=True)
-        if most is not None:
-            self._digest = partial(digest, whole=True, most=most)
+        self._digest = partial(digest, whole=True, most=most)
         self._before = self._digests()
         again = self._digests()
         # iterators: nobody can see what was taken from them

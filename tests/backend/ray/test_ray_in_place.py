@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.cluster import Node, Share
-from shoal.backend.ray.placed.holders import workplace
+from shoal.backend.ray.placed.holders import best_holder
 from shoal.backend.ray.placed.survey import survey_of
 from shoal.cli import app
 from shoal.core.cluster import ShardId
@@ -314,11 +314,11 @@ def test_which_node_does_a_tools_work(monkeypatch: pytest.MonkeyPatch) -> None:
         (("cpu", None, 1), ("a", 8, 0)),
         (("cpu", 99, 1), ("a", 8, 0)),
     ):
-        node, room = workplace(catalogue, *wanted)
+        node, room = best_holder(catalogue, *wanted)
         assert (node.id, room.cpus, room.gpus) == place, wanted
     monkeypatch.setattr(ray_cluster, "nodes", lambda share: {})
     with pytest.raises(DataError, match="none of the nodes that hold shards"):
-        workplace(catalogue, "cpu", 1, 0)
+        best_holder(catalogue, "cpu", 1, 0)
 
 
 def test_the_end_of_a_tools_process_is_one_error(

@@ -155,7 +155,7 @@ def reached(address: str) -> Iterator[Survey]:
 # -- a tool's work at a holder --------------------------------------------------------------------
 
 
-def workplace(
+def best_holder(
     catalogue: Catalogue, device: str, slots: int | None, threads: int
 ) -> tuple[cluster.Node, Share]:
     """The node that is to do a tool's work, and what it takes of it. Arguments as of `Perform`.
@@ -253,22 +253,22 @@ def _work(pickled: bytes) -> Iterator[tuple[str, Any]]:
     data = data.at((*cluster.node_here().names, LOCAL), alone=False)
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     news.put(("begun", None))
-    Thread(target=_tell_all, args=(news, partial(work, data, *arguments))).start()
+    Thread(target=_relayed, args=(news, partial(work, data, *arguments))).start()
     kind = ""
     while kind not in ("returned", "raised"):
         kind, content = news.get()
         yield kind, content
 
 
-def _tell_all(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> None:
+def _relayed(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> None:
     """Do the work. What it prints, warns of, and returns or raises is told."""
 
     def warn(message: Warning | str, *_: Any, **__: Any) -> None:
         news.put(("warned", str(message)))
 
     with (
-        redirect_stdout(_Told("stdout", news)),
-        redirect_stderr(_Told("stderr", news)),
+        redirect_stdout(_RelayedText("stdout", news)),
+        redirect_stderr(_RelayedText("stderr", news)),
         warnings.catch_warnings(),
     ):
         warnings.showwarning = warn
@@ -280,7 +280,7 @@ def _tell_all(news: SimpleQueue[tuple[str, Any]], work: Callable[[], Any]) -> No
     news.put(came)
 
 
-class _Told(io.TextIOBase):
+class _RelayedText(io.TextIOBase):
     """A text file whose text is news of this kind."""
 
     def __init__(self, kind: str, news: SimpleQueue[tuple[str, Any]]) -> None:

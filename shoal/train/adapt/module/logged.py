@@ -88,9 +88,8 @@ class StepLog:
             ValueError: it is to be reduced otherwise than by a mean over samples.
         """
         if is_metric(value):
-            newest = getattr(
-                value, "_forward_cache", None
-            )  # the batch's; None: only updated
+            # the batch's value; None: the step only updated the metric
+            newest = getattr(value, "_forward_cache", None)
             self.metrics[name] = value, whole or newest is None
             if newest is not None and not whole:
                 self.values.log(name, one_number(name, newest))

@@ -18,6 +18,8 @@ from shoal.train.adapt.module.logged import one_number
 from shoal.train.adapt.module.seat import own_class, seat_of
 
 Terms = Any
+# classes of which was looked at what they log as their loss
+_compared: set[type] = set()
 
 
 _overrides: Any = cache(kinds.overrides)
@@ -100,10 +102,6 @@ def _compare_loss(module: Any, logged: Any, outcome: Any) -> None:
             "value by a name of its own",
             stacklevel=2,
         )
-
-
-# classes of which was looked at what they log as their loss
-_compared: set[type] = set()
 
 
 def end_batch(module: Any) -> None:
