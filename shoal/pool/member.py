@@ -64,7 +64,8 @@ class PoolMember:
     signs of life from the beginning of its `with` block to the end.
 
     `most`: the most slots that the user wants for the study; None: all that it can use.
-    `threads`: of each slot.
+    `threads`: of each slot. `priority`, `widths`: of the trials that its searcher makes. The study
+    claims by them while no trial has work left: before its first one, and from rung to rung.
 
     Raises:
         PoolError: the pool is not open, or its slots have another number of threads.
@@ -77,12 +78,16 @@ class PoolMember:
         most: int | None,
         threads: int,
         state: State,
+        priority: float = 1.0,
+        widths: tuple[int, int] = (1, 1),
     ) -> None:
         self._pool = pool
         self.joined = self._fitting(threads)
         self._study = study
         self._name = name_of(study)
         self._limit = most
+        self._priority = priority
+        self._widths = widths
         self._since = time()
         self._state = state
         self._count = 0
@@ -199,14 +204,14 @@ class PoolMember:
         """What the study can use, as it stands."""
         state = self._state
         trials = list(state.trials.values())
-        least = min((trial.widths[0] for trial in trials), default=1)
-        most = sum(trial.widths[1] for trial in trials)
+        least = min((each.widths[0] for each in trials), default=self._widths[0])
+        most = sum(each.widths[1] for each in trials) or self._widths[1]
         if self._grows:
             most += 1  # a searcher may have more trials as there are more slots
         if self._limit is not None:
             most = min(most, self._limit)
         priorities = [state.ranked.get(trial.id, 1.0) for trial in trials]
-        priority = max(priorities, default=1.0)
+        priority = max(priorities, default=self._priority)
         return SlotClaim(self._name, priority, least, max(least, most), self._since)
 
     def _look_for_idle_slots(self) -> None:

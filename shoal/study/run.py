@@ -47,6 +47,8 @@ from shoal.study.parts.asked import (
     check_validate_every,
     most_slots,
     per_slot,
+    usual_priority,
+    widths_of,
 )
 from shoal.study.parts.auto import (
     check_place_of_data,
@@ -219,6 +221,8 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         not hops(rule),
         place=place,
         keep_evaluated=models,
+        priority=usual_priority(deciders.searcher),
+        widths=widths_of(deciders.searcher),
     )
     return _Ready(
         deciders,

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
 from shoal.pool.member import PoolMember
 from shoal.study.folder import Folder
 from shoal.study.options import Options
+from shoal.tools.parse import recipe_of
 
 pytest.importorskip("ray", reason="a pool needs Ray")
 from shoal.pool.pool import SILENT, Attendance
@@ -250,6 +252,70 @@ def test_a_study_whose_trials_need_more_slots_than_the_pool_has_ends_with_one_er
             member(1.0, tuple(over), fold(state, over))
         with pytest.raises(PoolError, match="has 2: give smaller widths="):
             PoolMember(pool, tmp_path, None, 1, fold(state, over)).wait()
+
+
+def test_without_trials_a_study_claims_by_what_its_searcher_makes(
+    tmp_path: Path,
+) -> None:
+    pool = PoolFolder(tmp_path)
+    pool.make()
+    pool.open(OpenPool("a", 1, platform.node(), os.getpid(), slots=8))
+
+    def claim() -> SlotClaim:
+        (sign,) = pool.signs()
+        return sign.claim
+
+    trial = Trial(TrialId("t"), 10.0, {}, (1, 1), priority=7.0)
+    said: list[Submitted] = [Submitted(trial)]
+    state = fold(State(), said)
+    with PoolMember(pool, tmp_path, None, 1, State(), 2.0, (3, 4)) as member:
+        first = claim()
+        assert (first.priority, first.least, first.most) == (2.0, 3, 5)
+        member(0.0, tuple(said), state)
+        until(lambda: claim().priority == 7.0)
+        assert claim().least == 1
+        over = [Finished(trial.id)]
+        member(1.0, tuple(over), fold(state, over))
+        until(lambda: claim().priority == 2.0)
+        assert claim().least == 3
+
+
+@pytest.mark.parametrize("asked", [{"priority": 3.0}, {"searcher": "asha"}])
+def test_the_first_sign_of_a_new_study_has_its_own_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    pool = PoolFolder(tmp_path / "shared")
+    pool.make()
+    pool.open(OpenPool("a", 1, platform.node(), os.getpid(), slots=4))
+    seen: list[SlotClaim] = []
+    say = PoolFolder.say
+
+    def noted(self: PoolFolder, sign: StudySign) -> None:
+        say(self, sign)
+        seen.append(sign.claim)
+        self.open(OpenPool("a", 1, platform.node(), os.getpid(), closing=True))
+
+    monkeypatch.setattr(PoolFolder, "say", noted)
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    mine = shoal.create_study(
+        recipe_of(str(tmp_path / "recipe.py")),
+        storage=tmp_path / "mine",
+        search_space={"lr": shoal.loguniform(0.01, 0.1)},
+        metric="loss",
+        mode="min",
+    )
+    with pytest.raises(shoal.StudyError, match="closes: run again later"):
+        mine.optimize(
+            num_samples=2,
+            max_epochs=1,
+            widths=(2, 4),
+            backend="ray",
+            address=f"pool:{pool.path}",
+            progress=False,
+            **asked,
+        )
+    assert seen[0].priority == asked.get("priority", 1.0)
+    assert (seen[0].least, seen[0].most) == (2, 5)
 
 
 def test_who_is_there() -> None:

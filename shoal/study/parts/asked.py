@@ -274,6 +274,12 @@ def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:
     return next((widths for widths in found if widths is not None), (1, 1))
 
 
+def usual_priority(searcher: Searcher[Any]) -> float:
+    """The priority of the trials that the searcher makes."""
+    found = [getattr(each, "priority", None) for each in nested(searcher)]
+    return next((float(each) for each in found if is_number(each)), 1.0)
+
+
 def most_slots(searcher: Searcher[Any], known: Iterable[Trial]) -> int:
     """The most slots that a trial of the searcher, or one that is known, may have."""
     widths = [widths_of(searcher), *(trial.widths for trial in known)]

@@ -57,6 +57,8 @@ class Start:
     tell: Callable[[Seconds, str], None] = lambda now, text: None
     place: RunPlace = RunPlace()  # the allocation that the run is in, if any
     keep_evaluated: bool = False  # callbacks take the models of evaluated epochs
+    priority: float = 1.0  # of the trials that the searcher makes
+    widths: tuple[int, int] = (1, 1)  # the fewest and most slots of these trials
 
 
 class WiredBackend:
@@ -378,7 +380,13 @@ def _pooled(
         start.tell(start.since, f"Waiting for a slot of the pool in {pool.path} …")
         try:
             member = PoolMember(
-                pool, place, options.slots, options.threads, start.state
+                pool,
+                place,
+                options.slots,
+                options.threads,
+                start.state,
+                start.priority,
+                start.widths,
             )
             open_.enter_context(member)
             share = member.wait()
