@@ -5,7 +5,8 @@ the baselines of papers. `SHORT` are names for one setting of a policy.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from inspect import signature
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from shoal.core.trial import parsed
 from shoal.policy.combine import Admit, Every, Fallback
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.elastic.milp import NodeMilp
+from shoal.policy.elastic.objective import FileObjective
 from shoal.policy.elastic.spatial import Spatial, rack_of
 from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
@@ -74,6 +76,7 @@ NAMES: Mapping[str, str] = {
     "every": "every(seconds=600, policy=doubling): changes at intervals only",
 }
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a policy's description
+FILE = r"""[^\s,()"'=]+\.py:\w+"""  # FILE.py:NAME without quotes
 OF_POLICIES = ("policy", "other")  # arguments that are policies
 SHORT: Mapping[str, Mapping[str, Any]] = {
     "hop-lrw": {"name": "hop", "rule": "lrw"},
@@ -117,11 +120,28 @@ def _plain(value: Any, name: str) -> Any:
             )
         said = {"chance": value.chance, "reach": value.reach, "table": value.table}
         return {"name": SPATIAL, **said}
+    if isinstance(value, FileObjective):
+        return value.place
     if callable(value):
         raise ValueError(
             f"{name} is a function: to resume the study, give the policy again"
         )
     return value
+
+
+def objectives_of(policy: Any) -> Iterator[Callable[..., Any]]:
+    """The functions that are objectives of the policy, and of those within it."""
+    objective = getattr(policy, "objective", None)
+    if callable(objective):
+        yield objective
+    for name in OF_POLICIES:
+        inner = getattr(policy, name, None)
+        if hasattr(inner, "decide"):
+            yield from objectives_of(inner)
+    candidates = getattr(policy, "candidates", None)
+    if isinstance(candidates, Mapping):
+        for each in candidates.values():
+            yield from objectives_of(each)
 
 
 def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
@@ -177,10 +197,8 @@ def parse(
         ValueError: no such name, or arguments that do not fit it.
     """
     given = text[:200]
-    for name in sorted([*KNOWN, *SHORT], key=len, reverse=True):
-        text = text.replace(name, name.replace("-", "_"))
     try:
-        tree = parsed(text.strip())
+        tree = parsed(_as_python(text.strip()))
     except SyntaxError as error:
         raise ValueError(
             f'a policy is named as "equi" or "explore(seconds=60, most=4)"; got {given!r}'
@@ -189,6 +207,22 @@ def parse(
         return rebuild(_Reader(usual, seed, fill).policy(tree))
     except RecursionError:
         raise ValueError(f"a policy is not so deep; got {given!r}") from None
+
+
+def _as_python(text: str) -> str:
+    """The text as an expression of Python: names without hyphens, FILE.py:NAME in quotes."""
+    names = sorted([*KNOWN, *SHORT], key=len, reverse=True)
+    known = "|".join(re.escape(name) for name in names if "-" in name)
+
+    def written(found: re.Match[str]) -> str:
+        if found["quoted"] is not None:
+            return found["quoted"]
+        if found["file"] is not None:
+            return repr(found["file"])
+        return found["name"].replace("-", "_")
+
+    pieces = rf"""(?P<quoted>"[^"]*"|'[^']*')|(?P<file>{FILE})|(?P<name>{known})"""
+    return re.sub(pieces, written, text)
 
 
 @dataclass(frozen=True, slots=True)

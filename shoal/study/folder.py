@@ -217,7 +217,7 @@ def not_own_places(folder: Folder, head: Mapping[str, Any], *names: str) -> str:
         "as your own choice (no mark of your key, or the folder was moved): if it is right, give "
         f"it again once: shoal resume {folder.path} --checkpoints PLACE or "
         f"shoal.load_study({str(folder.path)!r}, checkpoints=PLACE) for checkpoints, else "
-        f"shoal run FILE.py --storage {folder.path} with --address, --logger or --profile"
+        f"shoal run FILE.py --storage {folder.path} with --address, --logger, --profile or --policy"
     )
 
 

@@ -17,6 +17,7 @@ from shoal.engine.files import current_folder
 from shoal.engine.journal import WRONG, Line, plain
 from shoal.reporting.facts.format import plural
 from shoal.search.space import describe_space, rebuild_space
+from shoal.simulate.objective_file import with_objective
 from shoal.study.code.files import describe_recipe
 from shoal.study.folder import StudyError, not_ours, timestamp, versions
 from shoal.study.options import Options
@@ -149,10 +150,27 @@ def _rebuilt(head: Head) -> Deciders:
     if rule["name"] == auto.NAME:
         chosen = auto.said(rule)
     else:
-        chosen = policies.rebuild(rule)
+        chosen = policies.rebuild(_with_objective(rule))
     return Deciders(
         search.rebuild(head["searcher"]), chosen, Options.of(**head["options"])
     )
+
+
+def _with_objective(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The policy's description, with the function that the user named as its objective.
+
+    `Folder.check_places` has seen that the user named it.
+
+    Raises:
+        StudyError: it is not there any more.
+    """
+    try:
+        return with_objective(rule)
+    except ValueError as error:
+        raise StudyError(
+            f"{error}. The study's last run had it in its policy: put it back, or give another "
+            "policy with shoal run"
+        ) from error
 
 
 @contextmanager

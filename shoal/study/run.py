@@ -47,6 +47,7 @@ from shoal.study.parts.asked import (
     check_validate_every,
     most_slots,
     per_slot,
+    try_objectives,
     usual_priority,
     widths_of,
 )
@@ -171,6 +172,8 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     with reading(before):
         longest = plan(setup, asked.deciders.searcher, before, state)
     space = _space_of(asked.deciders.searcher)
+    widths = widths_of(asked.deciders.searcher)
+    try_objectives(setup, rule, space, state.trials.values(), widths)
     most = most_slots(asked.deciders.searcher, state.trials.values())
     for own, its, inner in each_recipe(setup, data, space):
         check_metric(own, its or data, inner)
@@ -222,7 +225,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         place=place,
         keep_evaluated=models,
         priority=usual_priority(deciders.searcher),
-        widths=widths_of(deciders.searcher),
+        widths=widths,
     )
     return _Ready(
         deciders,

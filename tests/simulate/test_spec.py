@@ -53,6 +53,23 @@ def test_a_policy_by_its_name_alone(tmp_path):
         simulate([write(tmp_path, SLOTS)], ["best"])
 
 
+def test_an_objective_in_a_file_is_typed_and_tried(tmp_path):
+    aims = tmp_path / "aims.py"
+    aims.write_text(
+        "def wide(trial, rates):\n    return [rate**2 for rate in rates]\n"
+        "def cost(trial, rates):\n    return [1 / rate for rate in rates]\n"
+    )
+    spec = write(tmp_path, SLOTS)
+    name = f"elastic(objective={aims}:wide)"
+    data, _ = simulate([spec], [name])
+    assert data["specs"][0]["policies"][name]["finished"] == 2
+    with pytest.raises(SpecError, match="falls with each slot more"):
+        simulate([spec], [f"elastic(objective={aims}:cost)"])
+    named = f'horizon = 60\nobjective = "{aims}:wide"'
+    with pytest.raises(SpecError, match="objective is one of"):
+        load_spec(write(tmp_path, SLOTS.replace("horizon = 60", named)))
+
+
 def test_reports_are_written_where_asked(tmp_path):
     data, _ = simulate([write(tmp_path, SLOTS)], ["wide"], out=tmp_path / "out")
     report = data["specs"][0]["policies"]["wide"]["report"]

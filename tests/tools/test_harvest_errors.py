@@ -114,6 +114,36 @@ def test_a_log_is_refused_beside_a_policy_or_for_a_function(tmp_path: Path) -> N
     assert "leave out --log" in only_line(str(study.folder.path), *given)
 
 
+def test_an_objective_in_a_file_is_tried_before_any_pilot(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aims = tmp_path / "aims.py"
+    aims.write_text(
+        "def good(trial, rates):\n    return rates\n"
+        "def cost(trial, rates):\n    return [1 / rate for rate in rates]\n"
+    )
+    pilots: list[str] = []
+
+    def harvesting(*_: Any) -> Any:
+        pilots.append("started")
+        return nullcontext("127.0.0.10:1")
+
+    monkeypatch.setattr(command, "harvesting", harvesting)
+    monkeypatch.setattr(command, "concluded", lambda *_: nullcontext())
+    monkeypatch.setattr(shoal.Study, "optimize", lambda *_, **__: None)
+    monkeypatch.setattr(command, "train", lambda *_: None)
+    for target in ([RECIPE, "--storage", str(tmp_path / "new")], [begun]):
+        bad = ["--policy", f"elastic(objective={aims}:cost)"]
+        assert "falls with each slot more" in only_line(*target, *SLURM, *bad)
+        assert "no function nothing" in only_line(
+            *target, *SLURM, "--policy", f"elastic(objective={aims}:nothing)"
+        )
+        assert not pilots
+        good = ["--policy", f"elastic(objective={aims}:good)"]
+        refused(*target, *SLURM, *good, code=0)
+        assert pilots.pop() == "started"
+
+
 def test_trust_is_for_a_folder_and_said_once(
     begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,19 +5,41 @@ second. T_fwd, the forward time, is to be estimated from a log: here it is the m
 departure of slots to the next.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal, get_args
 
 from shoal.core.cluster import SlotId
 from shoal.core.state import View
-from shoal.core.trial import Seconds, Trial, TrialId, priority_of
+from shoal.core.trial import Seconds, Trial, TrialId, priority_of, shown
 
 Named = Literal["throughput", "efficiency", "priority"]
 # From a trial and its samples/s at widths 1, 2, … to what it is worth per second at these widths.
 Own = Callable[[Trial, Sequence[float]], Sequence[float]]
 Objective = Named | Own
+IN_FILE = re.compile(r".*\.py:[^\W\d]\w*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class FileObjective:
+    """An objective that the user has written into a file. `place`: FILE.py:NAME, as it is named."""
+
+    place: str
+    function: Own
+
+    def __call__(self, trial: Trial, rates: Sequence[float]) -> Sequence[float]:
+        return self.function(trial, rates)
+
+    def __repr__(self) -> str:
+        return self.place
+
+
+def is_in_file(value: object) -> bool:
+    """Whether the value names a function in a file: FILE.py:NAME."""
+    return isinstance(value, str) and IN_FILE.fullmatch(value) is not None
 
 
 def check_objective(policy: str, objective: Objective) -> None:
@@ -25,7 +47,7 @@ def check_objective(policy: str, objective: Objective) -> None:
     known = get_args(Named)
     if not callable(objective) and objective not in known:
         raise ValueError(
-            f"{policy}'s objective is one of {', '.join(known)} or a function; "
+            f"{policy}'s objective is one of {', '.join(known)}, FILE.py:NAME or a function; "
             f"got {objective!r}"
         )
 
@@ -44,25 +66,88 @@ def worth(
     """O_j(n): what the trial is worth per second at widths 1, 2, …
 
     Raises:
-        ValueError: a function of the user's gives other than one number for each width.
+        ValueError: a function of the user's raises, or gives other than one number for each width.
     """
     if objective == "throughput":
         return rates
     if callable(objective):
-        return _checked(objective(trial, rates), trial, len(rates))
+        return asked(objective, trial, rates, f"trial {trial.id}")
     weight = priority_of(trial) if objective == "priority" else 1.0
     return [weight * rate / rates[0] for rate in rates]
 
 
-def _checked(values: Sequence[float], trial: Trial, widths: int) -> Sequence[float]:
-    """The values of the user's function, if there is a finite one for each width."""
-    listed = [float(value) for value in values]
-    if len(listed) == widths and all(map(isfinite, listed)):
+def asked(
+    objective: Callable[[Any, Sequence[float]], Sequence[float]],
+    subject: object,
+    rates: Sequence[float],
+    name: str,
+) -> list[float]:
+    """What the user's function says of the subject, if that is a finite number for each rate.
+
+    Raises:
+        ValueError: it is something else, or the function raises. `name`: of the subject.
+    """
+    said = _name_of(objective)
+    try:
+        answer = objective(subject, rates)
+    except Exception as error:
+        raise ValueError(
+            f"the objective {said} raised {type(error).__name__}: {shown(str(error))} for {name} "
+            f"and its {len(rates)} rates: it is to give what each of them is worth per second"
+        ) from error
+    try:
+        listed = [float(each) for each in answer]
+    except (TypeError, ValueError):
+        listed = []
+    if len(listed) == len(rates) and all(map(isfinite, listed)):
         return listed
     raise ValueError(
-        f"an objective gives one finite number for each of the {widths} rates; "
-        f"for trial {trial.id} it gave {listed!r}"
+        f"the objective {said} must give one finite number for each of the {len(rates)} rates, "
+        f"what that is worth per second; for {name} it gave {shown(answer)}"
     )
+
+
+# Samples/s at 1, 2, … slots with which an objective is tried: they rise, ever less.
+MADE_UP = tuple(100.0 * width**0.9 for width in range(1, 9))
+
+
+def try_objective(
+    objective: Callable[[Any, Sequence[float]], Sequence[float]],
+    subject: object,
+    name: str,
+    rates: Sequence[float] = MADE_UP,
+) -> None:
+    """Ask the user's function about made-up rates, before anything starts.
+
+    Raises:
+        ValueError: it raises, does not give a number for each, gives others when it is asked again,
+            falls from each width to the next, or gives nothing that is worth a slot.
+    """
+    said = _name_of(objective)
+    values = asked(objective, subject, rates, name)
+    tried = f"of made-up rates from {rates[0]:g} to {rates[-1]:g} samples/s for {name}"
+    if asked(objective, subject, rates, name) != values:
+        raise ValueError(
+            f"the objective {said} gives other numbers each time it is asked, {tried}: it must "
+            "depend on its arguments alone, so that decisions can be repeated"
+        )
+    if not max(values) > 0:
+        raise ValueError(
+            f"the objective {said} gives {values[0]:g} to {values[-1]:g}, nothing above 0, {tried}:"
+            " nothing would be given a slot. It is to say what is to be made more of"
+        )
+    if len(values) > 1 and all(after < before for before, after in pairwise(values)):
+        raise ValueError(
+            f"the objective {said} falls with each slot more, from {values[0]:g} to "
+            f"{values[-1]:g}, {tried}: it is to say what is to be made more of, not what it costs"
+        )
+
+
+def _name_of(objective: object) -> str:
+    """What the user calls the function."""
+    if isinstance(objective, FileObjective):
+        return objective.place
+    return str(getattr(objective, "__name__", type(objective).__name__))
 
 
 # -- the forward time

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.engine.own import make_folder
+from shoal.policy.elastic.objective import is_in_file
 
 KEY = "recipe.key"
 BYTES = 32
@@ -133,8 +134,20 @@ def places_outside(head: Mapping[str, Any]) -> dict[str, Any]:
         "address": options.get("address"),
         "loggers": loggers,
         "profile": head.get("profile"),
+        "objective": _objectives(head.get("policy")),
     }
     return {name: place for name, place in named.items() if place}
+
+
+def _objectives(described: Any) -> list[str]:
+    """The objectives that are functions in files, FILE.py:NAME, of a policy and those within it."""
+    found: list[str] = []
+    if isinstance(described, Mapping):
+        for name, value in described.items():
+            if name == "objective" and is_in_file(value):
+                found.append(value)
+            found += _objectives(value)
+    return found
 
 
 def places_mark(head: Mapping[str, Any], folder: Path) -> dict[str, str]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from shoal.core.ports import Policy, Searcher
-from shoal.core.trial import Trial, shown
+from shoal.core.trial import Trial, TrialId, shown
 from shoal.core.visits import LEAST, ValidateEvery
 from shoal.policy import Auto, Mixed, Pack, PacksAsTrials
+from shoal.policy.elastic.objective import MADE_UP, try_objective
+from shoal.policy.named import objectives_of
 from shoal.search import (
     PBT,
     Grid,
@@ -23,7 +26,7 @@ from shoal.search.space import dimensions, validated
 from shoal.study.folder import StudyError
 from shoal.study.options import Options, check_for_width, check_whole_visits
 from shoal.study.parts.auto import check_methods
-from shoal.study.setup import Setup, first_config
+from shoal.study.setup import Setup, Space, each_recipe, first_config
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.recipe.adapted import Adapted
@@ -33,6 +36,7 @@ from shoal.train.recipe.several.recipes import Recipes, aims
 from shoal.train.recipe.shard import ShardRecipe, is_scored
 from shoal.train.tools.check import trained_names
 
+MADE_UP_SAMPLES = 10_000.0  # of the trials with which an objective is tried
 # Trials under way for each slot, of searchers that learn from earlier trials.
 PACKED = 8
 # What `Wishes` may ask for that not every searcher can do: why not, and which ones can.
@@ -266,6 +270,37 @@ def about_every(setup: Setup, options: Options, data: Data) -> ValidateEvery:
         return every
     samples = every.steps * size * setup.recipe.accumulate_grad_batches
     return ValidateEvery(max(LEAST, samples / data.samples))
+
+
+def try_objectives(
+    setup: Setup,
+    policy: Policy[Any],
+    space: Space | None,
+    known: Iterable[Trial],
+    widths: tuple[int, int],
+) -> None:
+    """Try objectives of the user's own with made-up rates: for some known trials, else for new ones.
+
+    `space`: where configurations come from. `widths`: of new trials.
+
+    Raises:
+        StudyError: one is no objective; see `try_objective`.
+    """
+    objectives = list(objectives_of(policy))
+    if not objectives:
+        return
+    trials = list(islice(known, 3)) or [
+        Trial(TrialId("of-your-space"), MADE_UP_SAMPLES, first_config(inner), widths)
+        for _, _, inner in each_recipe(setup, None, space)
+    ]
+    for objective in objectives:
+        for trial in trials:
+            name = f"a trial with {shown(dict(trial.config))}"
+            try:
+                try_objective(objective, trial, name)
+                try_objective(objective, trial, name, MADE_UP[:1])
+            except ValueError as error:
+                raise StudyError(str(error)) from error
 
 
 def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:

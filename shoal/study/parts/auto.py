@@ -1,6 +1,7 @@
 """Policies by what a user says: a name, or "auto", which chooses among several."""
 
 import ast
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -13,9 +14,10 @@ from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import KNOWN, NAMES, SHORT, parse
+from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, parse
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
+from shoal.simulate.objective_file import with_objective
 from shoal.simulate.site.learnt import with_log
 from shoal.study.folder import StudyError
 from shoal.train.data.placed.catalogue import Catalogue
@@ -61,7 +63,12 @@ def policy_of(
         return auto(policy, lambda name: policy_of(name, fuse, seed), every, hopping)
     if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
-    return parse(policy, {"fuse": fuse}, seed, with_log)
+    return parse(policy, {"fuse": fuse}, seed, with_files)
+
+
+def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy is described by, with what the files say that it names."""
+    return with_objective(with_log(described))
 
 
 def known_names() -> str:
@@ -144,6 +151,11 @@ def auto(
     if not names or NAME in names:
         raise StudyError(
             f'say what to choose among, as in "auto:fifo,hop-lrw"; got {policy!r}'
+        )
+    if any(re.search(FILE, name) for name in names):
+        raise ValueError(
+            "auto compares policies by its own objective, so that none of its candidates takes one "
+            f"from a file: give elastic(objective=FILE.py:NAME) alone; got {policy!r}"
         )
     foresee = Ahead(every=every, objective=objective)
     candidates = {name: make(name) for name in names}

@@ -30,6 +30,8 @@ from shoal.simulate.site.learnt import elastic_for
 from shoal.study.code.files import function_in
 from shoal.study.folder import Folder, StudyError
 from shoal.study.head import rebuild
+from shoal.study.parts.asked import try_objectives, widths_of
+from shoal.study.parts.auto import policy_of
 from shoal.study.run import Request, train
 from shoal.study.watch.holder import HARVEST
 from shoal.tools.outcome import Terminated, concluded, errors
@@ -180,6 +182,22 @@ def _check_kind(study: "Study", policy: "Policy[Any] | str | None") -> None:
         raise StudyError("a function has one slot for itself: leave out --log")
 
 
+def _try_policy(
+    study: "Study", policy: "Policy[Any] | str", widths: tuple[int, int]
+) -> None:
+    """See that the policy can be, and its objective is one, before any pilot starts.
+
+    `widths`: of new trials.
+
+    Raises:
+        StudyError: no policy has that name, or its objective is none.
+        ValueError: the arguments in the name do not fit the policy.
+    """
+    rule = policy_of(policy, fuse=True, seed=0)
+    known = study.state.trials.values()
+    try_objectives(study.setup, rule, study.setup.space, known, widths)
+
+
 def _begun(
     target: str | None, given: dict[str, Any], quiet: bool
 ) -> "tuple[Study, int, Train]":
@@ -193,6 +211,7 @@ def _begun(
     _check_kind(study, policy)
     if policy is None:
         policy = "auto" if function_in(study.recipe) is not None else POLICY
+    _try_policy(study, policy, options["widths"] or (1, 1))
 
     def begin(address: str) -> None:
         study.optimize(
@@ -236,6 +255,7 @@ def _gone_on(
     deciders = rebuild(former)
     threads = given["threads"] or deciders.options.threads
     policy = given["policy"] or deciders.policy
+    _try_policy(study, policy, widths_of(deciders.searcher))
 
     def go_on(address: str) -> None:
         options = replace(
