@@ -18,10 +18,10 @@ from shoal.policy.named import objectives_of
 from shoal.reporting import compare
 from shoal.reporting.html import write
 from shoal.simulate.fields import SpecError
+from shoal.simulate.objective_file import with_objective
 from shoal.simulate.read import read_log
 from shoal.simulate.run import Simulated, run_spec
 from shoal.simulate.site import slurm
-from shoal.simulate.objective_file import with_objective
 from shoal.simulate.site.learnt import horizon, together, with_log
 from shoal.simulate.site.watch import record
 from shoal.simulate.site.written import write_log

@@ -171,13 +171,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     state = replay(lines)
     with reading(before):
         longest = plan(setup, asked.deciders.searcher, before, state)
-    space = _space_of(asked.deciders.searcher)
-    widths = widths_of(asked.deciders.searcher)
-    try_objectives(setup, rule, space, state.trials.values(), widths)
-    most = most_slots(asked.deciders.searcher, state.trials.values())
-    for own, its, inner in each_recipe(setup, data, space):
-        check_metric(own, its or data, inner)
-        check_validate_every(own, asked.deciders.options, its or data, most)
+    _check_asked(setup, asked.deciders, rule, data, state)
     check_scored(setup.metric, state)
     models = check_models(callbacks, setup, asked.deciders.options, len(data.shards))
     with reading(before):
@@ -225,7 +219,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         place=place,
         keep_evaluated=models,
         priority=usual_priority(deciders.searcher),
-        widths=widths,
+        widths=widths_of(deciders.searcher),
     )
     return _Ready(
         deciders,
@@ -238,6 +232,19 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         callbacks,
         trained_by_other_code(lines, now["recipe"]),
     )
+
+
+def _check_asked(
+    setup: Setup, asked: Deciders, rule: Policy[Any], data: Data, state: State
+) -> None:
+    """Raise StudyError if scores, evaluations or an objective cannot be as they are asked for."""
+    space = _space_of(asked.searcher)
+    widths = widths_of(asked.searcher)
+    try_objectives(setup, rule, space, state.trials.values(), widths)
+    most = most_slots(asked.searcher, state.trials.values())
+    for own, its, inner in each_recipe(setup, data, space):
+        check_metric(own, its or data, inner)
+        check_validate_every(own, asked.options, its or data, most)
 
 
 def _check_fits(setup: Setup, state: State, data: Data) -> None:

@@ -1,6 +1,5 @@
-"""An objective of the user's own, as `elastic(objective=FILE.py:NAME)`: tried before work starts."""
+"""An objective of one's own, as `elastic(objective=FILE.py:NAME)`: tried before work starts."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +176,8 @@ def test_resume_takes_it_from_the_journal_only_under_the_users_mark(
     strange = tmp_path / "strange.py"
     strange.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(t, r): return r\n")
     forge(folder, ("head", "policy", "objective"), f"{strange}:f")
-    act: Callable[[], None] = lambda: shoal.load_study(folder).resume(progress=False)
     with pytest.raises(shoal.StudyError, match="not known as your own choice"):
-        act()
+        shoal.load_study(folder).resume(progress=False)
     done = CliRunner().invoke(app, ["resume", str(folder)])
     assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "ran").exists(), "its code was run"

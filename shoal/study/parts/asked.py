@@ -279,7 +279,7 @@ def try_objectives(
     known: Iterable[Trial],
     widths: tuple[int, int],
 ) -> None:
-    """Try objectives of the user's own with made-up rates: for some known trials, else for new ones.
+    """Try the user's own objectives with made-up rates: for some known trials, else for new ones.
 
     `space`: where configurations come from. `widths`: of new trials.
 
@@ -311,7 +311,7 @@ def widths_of(searcher: Searcher[Any]) -> tuple[int, int]:
 
 def usual_priority(searcher: Searcher[Any]) -> float:
     """The priority of the trials that the searcher makes."""
-    found = [getattr(each, "priority", None) for each in nested(searcher)]
+    found: list[Any] = [getattr(each, "priority", None) for each in nested(searcher)]
     return next((float(each) for each in found if is_number(each)), 1.0)
 
 
