@@ -57,6 +57,12 @@ class GangRun:
         if self.quota is not None:
             self.quota -= passed
 
+    def turn_into(self, gang: Gang) -> None:
+        """The gang goes on as this one; one that measured may have no quota any more."""
+        self.gang = gang
+        if gang.quota is None:
+            self.quota = None
+
     def shrink(self, trials: frozenset[TrialId]) -> None:
         """The gang goes on without these trials, or is over if none is left."""
         rest = prune(self.gang, trials)

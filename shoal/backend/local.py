@@ -122,7 +122,7 @@ class Local:
         run = self._run
         if before is not None and run is not None and run.gang == before:
             if after is not None and goes_on(before, after):
-                run.gang = after
+                run.turn_into(after)
                 return
             self._leave(run)
         if after is not None:

@@ -20,7 +20,7 @@ class PlanError(ValueError):
 def check(plan: Plan, view: View) -> None:
     """Check that the plan can run. The same five rules hold for every policy.
 
-    1. A gang with a quota is not cut short.
+    1. A gang with a quota is not cut short, unless it only measures.
     2. A slot is in at most one gang.
     3. A trial is in at most one gang.
     4. The lanes that meet on a slot fit its memory.
@@ -46,7 +46,7 @@ def check(plan: Plan, view: View) -> None:
 
 
 def _check_stop(gang: Gang, starts: Gangs) -> None:
-    if gang.quota is None:
+    if gang.quota is None or gang.measures:
         return
     if not any(goes_on(gang, new) for new in starts):
         raise PlanError(

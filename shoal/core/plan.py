@@ -32,6 +32,8 @@ class Gang:
     `shard_order`.
     `quota`: the samples of the stream after which the gang ends by itself. A policy never cuts it
     short. A unit that a stop, a lost slot or lack of memory cuts counts as not visited.
+    With a quota over the whole data set a gang only `measures`: a policy may cut it short, or lift
+    the quota, and then it goes on as any other.
     `fused`: whether the lanes train in one fused step.
     `since`: the turn that made the gang. Turn and trials together identify a gang.
 
@@ -66,6 +68,11 @@ class Gang:
         if len(lanes) == 1:
             return (lanes[0].trial,)
         return tuple([lane.trial for lane in lanes])
+
+    @property
+    def measures(self) -> bool:
+        """Whether it is there for its rate: once that is known a policy may stop it at once."""
+        return self.quota is not None and not self.shards
 
     @property
     def slots(self) -> frozenset[SlotId]:
@@ -118,11 +125,20 @@ def prune(
 
 def goes_on(before: Gang, after: Gang) -> bool:
     """Whether `after` is the same gang at the same unit, with fewer or more lanes or slots."""
-    if before.since != after.since:
-        return False
-    if before.shards != after.shards or before.quota != after.quota:
+    if before.since != after.since or not same_stream(before, after):
         return False
     return not set(before.trials).isdisjoint(after.trials)
+
+
+def same_stream(before: Gang, after: Gang) -> bool:
+    """Whether both read the same, so that a unit under way may go on in the other gang.
+
+    A gang that measured goes on without its quota.
+    """
+    if before.shards != after.shards:
+        return False
+    lifted = before.measures and after.quota is None
+    return lifted or before.quota == after.quota
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class OneSlotGangs:
         if process is None or process.run is None:
             return False
 
-        process.run.gang = after
+        process.run.turn_into(after)
         for trial in set(before.trials) - set(after.trials):
             self._drop(process, trial)
             self._work.active.discard(trial)

@@ -178,9 +178,14 @@ class SimulatedGangs:
         return events
 
     def _finish(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """A unit is at its end."""
+        """A unit is at its end, or where its costs are told."""
         position = unit.position
         trial = position.trial
+        if unit.telling is not None:
+            self.time.advance(unit)
+            unit.telling = None
+            self.time.schedule(run, unit)
+            return [self.units.measured(position)]
         unit.version = 0
         del run.units[trial.id]
         why = self.fault(trial, len(position.visits))

@@ -93,6 +93,8 @@ class SimulatedUnits:
             due = max(0.0, self.checkpoint_every - position.age)
         unit = self._unit(run, position, size, scored, due, now)
         unit.visit = visit._replace(samples=size)
+        if run.gang.measures and run.room(trial.id) < size and not position.measured:
+            unit.telling = size - run.room(trial.id)
         return unit
 
     def _stretch(
@@ -166,8 +168,7 @@ class SimulatedUnits:
         spent = {trial.id: unit.spent()}
         events: list[Event] = [Advanced({trial.id: made}, values, visits, spent)]
         if not position.measured:
-            position.measured = True
-            events.append(self._measured(trial, position.at))
+            events.append(self.measured(position))
         if unit.evaluate is not None:
             events.append(Evaluated(trial.id, epoch, metrics))
         if unit.saves:
@@ -190,8 +191,10 @@ class SimulatedUnits:
         shards = position.trial.shards or self.shards
         return len(position.visits) / len(shards)
 
-    def _measured(self, trial: Trial, at: tuple[SlotId, ...]) -> Measured:
+    def measured(self, position: SimulatedTrial) -> Measured:
         """What a real backend would have measured. Equal configurations have equal signatures."""
+        position.measured = True
+        trial = position.trial
         text = repr(sorted(trial.config.items()))
         signature = f"{crc32(text.encode()):08x}"
         if signature in self.signatures:
@@ -199,7 +202,7 @@ class SimulatedUnits:
         self.signatures.add(signature)
         cost = self.truth.cost(trial.id)
         figures = {
-            "rate": self._rate(trial.id, at),
+            "rate": self._rate(trial.id, position.at),
             "memory": cost.memory,
             "build": cost.build,
             "save": cost.save,

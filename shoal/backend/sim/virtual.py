@@ -10,7 +10,7 @@ from zlib import crc32
 
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Fell, Kept
-from shoal.core.plan import Gang, Lane, prune
+from shoal.core.plan import Gang, Lane, prune, same_stream
 from shoal.core.profile import Cost
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import EPS
@@ -106,6 +106,8 @@ class UnitAtWork:
     end: Seconds = inf
     # The number of the latest `end`; 0: the unit is not at work.
     version: int = 0
+    # The samples that are left when the unit's costs are told; None: they are told at its end.
+    telling: Samples | None = None
 
     def advance(self, now: Seconds) -> Samples:
         """Train up to `now`; returns the samples made."""
@@ -134,6 +136,8 @@ class UnitAtWork:
         self.waited += wait
         self.trains_until = self.ready + self.left / rate
         self.end = self.trains_until + (self.evaluate or 0.0) + self._saving()
+        if self.telling is not None:
+            self.end = self.ready + (self.left - self.telling) / rate
 
     @property
     def saves(self) -> bool:
@@ -242,9 +246,7 @@ class SimulatedGang:
 
     def is_same_stream(self, other: "SimulatedGang") -> bool:
         """Whether both gangs read the same, so that a unit may go on in the other one."""
-        if self.gang.shards != other.gang.shards:
-            return False
-        return self.gang.quota == other.gang.quota
+        return same_stream(self.gang, other.gang)
 
 
 class SlotEnds:

@@ -93,7 +93,7 @@ def left_of(view: View, trial: TrialId) -> Samples:
 
 def ends_by_itself(gang: Gang | None) -> bool:
     """Whether the gang trains a fixed number of samples, so that its slots come free anyway."""
-    return gang is not None and gang.quota is not None
+    return gang is not None and gang.quota is not None and not gang.measures
 
 
 def room(view: View) -> int:

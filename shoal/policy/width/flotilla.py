@@ -7,7 +7,7 @@ Each trial has as many slots as even out the paces. Guan et al., "FLEET", MLSys 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,14 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.policy.choice import check_one_of
-from shoal.policy.width.ask import Ask, Widths, all_widths, asks, room
+from shoal.policy.width.ask import (
+    Ask,
+    Widths,
+    all_widths,
+    asks,
+    ends_by_itself,
+    room,
+)
 from shoal.policy.width.place import (
     Seats,
     alone,
@@ -33,7 +40,18 @@ from shoal.policy.width.profiling import (
     extended,
     missing,
     noted,
+    until_measured,
     widths_to_try,
+)
+from shoal.policy.width.regroup import (
+    GAIN,
+    Told,
+    dearest_change,
+    noted_rates,
+    smoothed,
+    spread_of,
+    until_through,
+    widths_of,
 )
 
 Scope = Literal["global", "local"]
@@ -140,8 +158,8 @@ class Flotilla:
 
     `scope` "global": a new flotilla of all that is left whenever fewer than `alpha` of the slots
     are busy (algorithm 1), and when a pace turns out to be another than the flotillas were formed
-    by. "local": slots that come free get a flotilla of the trials that wait, and nothing is
-    stopped.
+    by and all are through sooner with new ones (see `regroup`). "local": slots that come free get a
+    flotilla of the trials that wait, and nothing is stopped.
 
     `delta`, `guard`: as in `create_flotilla`. Slots that the guard, or the trials' widths, leave
     over go to further flotillas. `profile`: what is measured of each kind of trial before the first
@@ -151,7 +169,7 @@ class Flotilla:
     slowest, over one stream; else each keeps its own pace, as in the paper.
 
     Its memory are the paces that the flotillas were formed by (None: none was formed since trials
-    were measured), and what `profiling` tried.
+    were measured), what `profiling` tried, and the rates that were told.
 
     Raises:
         ValueError: no such scope or profile, alpha not in 0..1, or delta below 0.
@@ -176,17 +194,20 @@ class Flotilla:
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         wanting = [extended(view, ask) for ask in asks(view, all_widths)]
+        told = noted_rates(view, wanting, memory.get("told") or {})
+        wanting = [smoothed(ask, told) for ask in wanting]
         tried = _tried(view, memory)
         needs = missing(view, wanting, tried, self.profile)
         if needs:
             widths = widths_to_try(needs, wanting, room(view))
             tried = noted(view, needs, widths, tried)
-            return place(view, widths), {"paces": None, "tried": tried}
-        plan, paces = self._formed(view, wanting, memory.get("paces"))
-        return plan, {"paces": paces, "tried": tried}
+            plan = until_measured(view, place(view, widths))
+            return plan, {"paces": None, "tried": tried, "told": told}
+        plan, paces = self._formed(view, wanting, memory.get("paces"), told)
+        return plan, {"paces": paces, "tried": tried, "told": told}
 
     def _formed(
-        self, view: View, wanting: Sequence[Ask], before: Paces | None
+        self, view: View, wanting: Sequence[Ask], before: Paces | None, told: Told
     ) -> tuple[Plan, Paces]:
         """The flotillas, and the paces that they were formed by; `before`: those of before."""
         free = _free(view)
@@ -196,22 +217,68 @@ class Flotilla:
 
         mine = to_share(view)
         enough = len(mine) - len(free) >= self.alpha * len(mine)
-        if enough and before is not None and not self._apart(view, before):
+        if enough and before is not None and not self._apart(wanting, before, told):
             return view.plan, before
 
-        locked = [gang for gang in view.plan.gangs if gang.quota is not None]
         formed = self._form(view, wanting, mine)
-        return Plan(frozenset([*locked, *formed])), _paces(view, formed)
+        if before is not None and not self._repays(view, wanting, formed, enough):
+            return view.plan, _paces(wanting, widths_of(view.plan.gangs))
+        locked = [gang for gang in view.plan.gangs if ends_by_itself(gang)]
+        return Plan(frozenset([*locked, *formed])), _paces(wanting, widths_of(formed))
 
-    def _apart(self, view: View, before: Paces) -> bool:
+    def _apart(self, wanting: Sequence[Ask], before: Paces, told: Told) -> bool:
         """Whether a pace is off what the flotillas were formed by, by more than paces may differ.
 
-        So they are formed again once trials are measured that seemed alike before.
+        So they are formed again once trials are measured that seemed alike before. What is within
+        the spread of the rates that were told is noise.
         """
-        now = _paces(view, [gang for gang in view.plan.gangs if gang.quota is None])
+        held = [{ask.trial: ask.held for ask in wanting if ask.held}]
+        now = _paces(wanting, held)
         near = self._near(now)
-        common = now.keys() & before.keys()
-        return any(abs(now[trial] - before[trial]) > near for trial in common)
+        return any(
+            abs(now[ask.trial] - before[ask.trial]) > max(near, spread_of(ask, told))
+            for ask in wanting
+            if ask.trial in now and ask.trial in before
+        )
+
+    def _repays(
+        self, view: View, wanting: Sequence[Ask], formed: Sequence[Gang], enough: bool
+    ) -> bool:
+        """Whether these flotillas, instead of what runs, are worth what the change costs.
+
+        If not `enough` slots are busy they are, unless one more trial ends before the change is
+        made. Else all must be through sooner by them.
+        """
+        going = [ask for ask in wanting if ask.held]
+        if not all(ask.held in ask.widths for ask in going):
+            return True  # it lost slots, and has fewer than its fewest
+        costs = dearest_change(view, formed)
+        if not enough:
+            ends = [ask.seconds_at(ask.held) for ask in going]
+            return min(ends, default=inf) > costs
+        running = [gang for gang in view.plan.gangs if not ends_by_itself(gang)]
+        capacity = room(view)
+        busy = ceil(self.alpha * capacity)
+        stay, new = (
+            until_through(widths_of(gangs), wanting, capacity, busy, self._groups)
+            for gangs in (running, formed)
+        )
+        return new + costs < stay * (1.0 - GAIN)
+
+    def _groups(self, waiting: Sequence[Ask], free: int) -> list[Widths]:
+        """As `_form`, without saying which slots."""
+        groups: list[Widths] = []
+        while waiting and free > 0:
+            widths = create_flotilla(waiting, free, self.delta, self.guard)
+            if not widths:
+                break
+            if self.together:
+                groups.append(widths)
+            else:
+                groups += [{trial: width} for trial, width in widths.items()]
+            free -= sum(widths.values())
+            waiting = [ask for ask in waiting if ask.trial not in widths]
+        return groups
 
     def _near(self, paces: Paces) -> float:
         """By how much the paces of one flotilla may differ."""
@@ -252,7 +319,7 @@ class Rounds:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        if any(gang.quota is None for gang in view.plan.gangs):
+        if any(not ends_by_itself(gang) for gang in view.plan.gangs):
             return view.plan, memory
         wanting = asks(view, lambda fewest, most: (fewest,))
         free = _free(view)
@@ -281,18 +348,14 @@ def _tried(view: View, memory: Memory) -> Tried:
     return {trial: stamps for trial, stamps in tried.items() if trial in view.trials}
 
 
-def _paces(view: View, gangs: Iterable[Gang]) -> dict[TrialId, float]:
-    """Samples/s of each lane at its width, if it were alone."""
-    paces = {}
-    for gang in gangs:
-        for lane in gang.lanes:
-            paces[lane.trial] = _pace(view, lane)
-    return paces
-
-
-def _pace(view: View, lane: Lane) -> float:
-    """Samples/s of the lane at its width, if it were alone."""
-    return view.profile.curve(lane.trial, len(lane.slots))[-1]
+def _paces(wanting: Iterable[Ask], groups: Iterable[Widths]) -> dict[TrialId, float]:
+    """Samples/s of each trial that has slots there, if it were alone on so many."""
+    widths = {trial: width for group in groups for trial, width in group.items()}
+    return {
+        ask.trial: ask.rates[ask.widths.index(widths[ask.trial])]
+        for ask in wanting
+        if widths.get(ask.trial) in ask.widths
+    }
 
 
 def _free(view: View) -> list[SlotId]:

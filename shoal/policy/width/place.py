@@ -7,6 +7,7 @@ first.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, permutations
 from math import inf
 
@@ -124,11 +125,14 @@ def place(view: View, wanted: Widths) -> Plan:
 
 
 def alone(view: View, trial: TrialId, slots: tuple[SlotId, ...]) -> Gang:
-    """The trial alone on these slots: the gang that runs now, if it is that."""
+    """The trial alone on these slots: the gang that runs now, if it is that.
+
+    It has no quota: a gang that measured goes on without.
+    """
     lanes = (Lane(trial, slots),)
     now = view.running.get(trial)
     if now is not None and now.lanes == lanes and not now.shards:
-        return now
+        return replace(now, quota=None)
     return Gang(lanes, since=view.turn)
 
 

@@ -1,10 +1,11 @@
 """Rates measured before flotillas are formed, of each kind of trial, as it trains.
 
-Guan et al., "FLEET", MLSys 2020, appendix B.3. Its batches are not thrown away here: they are
-training as any other. Before M_t widths of all are measured (as printed), much of the training may
-be over; it is usually enough to know each kind alone. How many batches tell a rate is the slot's
-to say (at most 48, of which the last 20 count); this says what is measured where. Widths beyond
-those measured follow by eq. 5.
+Guan et al., "FLEET", MLSys 2020, appendix B.3. Before M_t widths of all are measured (as printed),
+much of the training may be over; it is usually enough to know each kind alone. This says what is
+measured where. A gang that measures has a quota of 48 batches, however large the data set is. A
+slot tells a rate by then, or sooner. Then a trial that stays where it is goes on with its visit.
+One that makes room leaves at once, and its batches are void, as in the paper. Widths beyond those
+measured follow by eq. 5.
 """
 
 from collections import Counter
@@ -12,8 +13,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from shoal.core.plan import Plan
 from shoal.core.state import View
-from shoal.core.trial import TrialId
+from shoal.core.trial import Trial, TrialId
 from shoal.policy.width.ask import Ask
 from shoal.profile.fleet import extrapolate, widths_to_profile
 from shoal.profile.known import kind_of, known_widths
@@ -24,6 +26,8 @@ Measures = Literal["alone", "printed", "never"]
 Tried = Mapping[TrialId, Sequence[Sequence[int]]]
 # Visits after which a width that gave no rate is given up: one of them was whole at that width.
 VISITS = 2
+# Batches that a gang trains to be measured, and the samples of one whose trial does not say.
+BATCHES, BATCH = 48, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,25 @@ def widths_to_try(
             widths[ask.trial] = width
             free -= width
     return widths
+
+
+def until_measured(view: View, plan: Plan) -> Plan:
+    """The plan, whose gangs that begin now have a quota: they are there until rates are known."""
+    gangs = set()
+    for gang in plan.gangs:
+        now = view.running.get(gang.trials[0])
+        if now is not None and now.lanes == gang.lanes:
+            gang = now
+        elif gang.quota is None:
+            gang = replace(gang, quota=BATCHES * _batch(view.trials[gang.trials[0]]))
+        gangs.add(gang)
+    return replace(plan, gangs=frozenset(gangs))
+
+
+def _batch(trial: Trial) -> int:
+    """The samples of its batches, as far as its configuration says."""
+    said = trial.config.get("batch_size")
+    return said if isinstance(said, int) and said > 0 else BATCH
 
 
 def noted(

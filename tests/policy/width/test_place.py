@@ -2,7 +2,7 @@
 
 from small_studies import follow, nodes, seen, state, table, trial
 
-from shoal.core.cluster import Slot, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Left
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.trial import TrialId
@@ -49,7 +49,7 @@ def test_a_narrow_lane_takes_the_fullest_node_that_has_room() -> None:
 
 def test_who_is_not_wanted_stops_and_units_with_a_quota_go_on() -> None:
     known = state([trial(0, 10), trial(1, 10), trial(2, 10)], nodes(4))
-    unit = Gang((Lane(A, (SlotId("g00"),)),), quota=5)
+    unit = Gang((Lane(A, (SlotId("g00"),)),), (ShardId("a"),), quota=5)
     other = Gang((Lane(B, (SlotId("g01"),)),))
     known = follow(known, Plan(frozenset([unit, other])))
     plan = place(seen(known, FLAT), {C: 3})

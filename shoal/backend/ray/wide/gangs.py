@@ -26,7 +26,7 @@ from shoal.backend.ray.wide.losses import WideLosses
 from shoal.backend.ray.wide.seating import GangAtWork, LaneAtWork, Seating, idle, usable
 from shoal.backend.ray.work import Work
 from shoal.core.check import PlanError
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, same_stream
 from shoal.core.trial import TrialId
 from shoal.train.recipe.unit import Made, OutOfMemory, StateLost, TrialError
 
@@ -65,7 +65,11 @@ class WideGangs:
             return True
 
         _, widest = self._work.at(gang.trials[0]).trial.widths
-        return widest > 1 and len(gang.lanes) == 1 and gang.quota is None
+        return (
+            widest > 1
+            and len(gang.lanes) == 1
+            and (gang.quota is None or gang.measures)
+        )
 
     def wait(self, gang: Gang) -> None:
         """Have the gang begin; each lane as soon as its slots are free."""
@@ -105,7 +109,7 @@ class WideGangs:
         about it (its turn is the same) are over at once.
         """
         joint = self._lanes.at(before)
-        if joint is None or not _same_stream(before, after) or _overlap(after):
+        if joint is None or not same_stream(before, after) or _overlap(after):
             return False
         if not any(joint.has_begun(trial) for trial in after.trials):
             return False
@@ -114,7 +118,7 @@ class WideGangs:
             at_once = before.since == after.since
             self._lanes.part_with(joint.lanes[trial], at_once)
 
-        joint.run.gang = after
+        joint.run.turn_into(after)
         self._lanes.place(joint)
         self._work.fleet.post(self.advance)  # the others may be through
         return True
@@ -278,11 +282,6 @@ class WideGangs:
 
         lane.error = error
         return self._rounds.through(lane)
-
-
-def _same_stream(before: Gang, after: Gang) -> bool:
-    """Whether both gangs read the same shards, as far."""
-    return (before.shards, before.quota) == (after.shards, after.quota)
 
 
 def _overlap(gang: Gang) -> bool:
