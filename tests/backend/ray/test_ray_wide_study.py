@@ -9,7 +9,7 @@ import pytest
 from ray_wide_kit import Exact, check_replay, gangs_of
 
 import shoal
-from shoal.core.event import Advanced, Remembered
+from shoal.core.event import Advanced, Fell, Planned, Remembered
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.engine.journal import read, replay
@@ -58,6 +58,36 @@ def test_wide_trials_finish_and_learn_as_on_one_slot(
     assert max(len(gang.slots) for gang in gangs) > 1
     check_replay(study, trials=3)
     assert study.report().exists()
+
+
+@pytest.mark.slow
+def test_flotillas_measure_in_fewer_batches_than_a_visit_has(tmp_path: Path) -> None:
+    """Four kinds on two slots: those measured first make room at once, with nothing kept of it."""
+    recipe = Exact(tmp_path / "traces", samples=3003, shards=1, slow=0.005)
+    study = studied(recipe, [4, 8, 16, 32])
+    study.optimize(
+        "grid",
+        policy="flotilla",
+        max_epochs=1,
+        widths=(1, 2),
+        backend="ray",
+        slots=2,
+        progress=False,
+    )
+    assert set(study.state.ended.values()) == {"finished"}
+    lines = study.lines()
+    begun: set[str] = set()
+    visited: set[str] = set()
+    for _, entry in lines:
+        if isinstance(entry, Planned):
+            begun |= {trial for gang in entry.start for trial in gang.trials}
+        if isinstance(entry, Advanced):
+            visited |= entry.visits.keys()
+        if visited:
+            break
+    assert len(begun) == 4, "all kinds were begun before any made a visit"
+    assert any(isinstance(entry, Fell) for _, entry in lines)
+    check_replay(study, trials=4)
 
 
 @pytest.mark.slow
