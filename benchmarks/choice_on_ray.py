@@ -19,8 +19,8 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from choice import OFF, followed
 from emulated import SAMPLES, Emulated, Found, own_process, rate, times
+from workloads import OFF, followed
 
 import shoal
 from shoal.profile.table import Row, Table

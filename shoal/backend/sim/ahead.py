@@ -61,6 +61,7 @@ def ahead(
         checkpoint_every=checkpoint_every,
         recipe=SimulatedRecipe(validate_every=every),
         former=(state, 0.0),
+        measuring=None,
     )
     ends: dict[TrialId, Seconds] = {}
 

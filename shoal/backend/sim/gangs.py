@@ -53,6 +53,14 @@ class SimulatedGangs:
         """The gangs that run as planned, and those that complete their last visits."""
         return [*self.runs.values(), *self.leaving.runs]
 
+    def go_by(self, truth: Profile) -> None:
+        """Another profile is true from now on."""
+        self.truth = self.units.truth = self.units.meter.truth = truth
+        for run in self.at_work():
+            run.rates = truth.rates(run.gang)
+            for unit in run.units.values():
+                self._schedule(run, unit, 0.0)
+
     def change(self, before: Gang | None, after: Gang | None) -> None:
         """Start a gang, stop one, or turn one into another: see `Backend.change`."""
         self.leaving.withdraw(before)
@@ -78,7 +86,9 @@ class SimulatedGangs:
             carried = self._carry(old, run)
         wait = max(0.0, self.leaving.free_at(after, self.time.now) - self.time.now)
         if carried:
-            self._start(run, carried, self.truth.switch(before, after) + wait)
+            switch = self.truth.switch(before, after)
+            self.units.meter.changed(before, after, switch)
+            self._start(run, carried, switch + wait)
         elif wait > 0:
             self.leaving.waiting.append(after)
         else:
@@ -96,7 +106,7 @@ class SimulatedGangs:
         """Each lane begins a unit, or goes on with the one that it brings along."""
         for lane in run.gang.lanes:
             if lane.trial in carried:
-                self.time.schedule(run, carried[lane.trial], wait)
+                self._schedule(run, carried[lane.trial], wait)
             elif not self.positions[lane.trial].over:
                 self._begin(run, lane, wait)
         if run.units:
@@ -110,6 +120,8 @@ class SimulatedGangs:
             for slot in lane.slots:
                 seconds = self._built.build(lane.trial, slot, cost)
                 times[slot] = times.get(slot, 0.0) + seconds
+                if seconds:
+                    self.units.meter.built(lane.trial, cost.build, seconds - cost.build)
         return max(times.values())
 
     def _loading(self, gang: Gang) -> Seconds:
@@ -118,6 +130,7 @@ class SimulatedGangs:
         far = [lane for lane in gang.lanes if at[lane.trial].is_far(lane.slots)]
         if not far:
             return 0.0
+        self.units.meter.hopped(far)
         return self.truth.switch(None, replace(gang, lanes=tuple(far)))
 
     def _leave(self, run: SimulatedGang, units: UnitsOfTrials) -> None:
@@ -167,7 +180,12 @@ class SimulatedGangs:
             return
         position.at = lane.slots
         run.units[lane.trial] = unit
+        self._schedule(run, unit, wait)
+
+    def _schedule(self, run: SimulatedGang, unit: UnitAtWork, wait: Seconds) -> None:
+        """The unit goes on in this gang, after this wait."""
         self.time.schedule(run, unit, wait)
+        self.units.meter.begun(run, unit)
 
     def finished(self) -> list[Event]:
         """What the units report that end now."""
@@ -184,8 +202,8 @@ class SimulatedGangs:
         if unit.telling is not None:
             self.time.advance(unit)
             unit.telling = None
-            self.time.schedule(run, unit)
-            return [self.units.measured(position)]
+            self._schedule(run, unit, 0.0)
+            return self.units.meter.amid(run, unit)
         unit.version = 0
         del run.units[trial.id]
         why = self.fault(trial, len(position.visits))
@@ -193,7 +211,7 @@ class SimulatedGangs:
             position.over = True
             return [Failed(trial.id, why), *self.shrink(run, _only(trial.id))]
         made = self.time.complete(unit)
-        events = self.units.reported(unit, made)
+        events = self.units.reported(run, unit, made)
         run.take(trial.id, unit.size)
         position.over = is_met(trial, position.samples)
         return events + self._go_on(run, position)
@@ -255,7 +273,7 @@ class SimulatedGangs:
         else:
             self.runs[rest] = run
         for unit in run.units.values():
-            self.time.schedule(run, unit, wait)
+            self._schedule(run, unit, wait)
         return []
 
     def _drop(self, run: SimulatedGang) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from shoal.backend.sim.gangs import SimulatedGangs, kept_at, part, parting
+from shoal.backend.sim.meter import EXACT, Measuring, SimulatedMeter
 from shoal.backend.sim.units import SimulatedRecipe, SimulatedUnits
 from shoal.backend.sim.virtual import (
     TICK,
@@ -39,6 +40,8 @@ class Sim:
     there are no visits, and a gang that is stopped stops at once.
     `recipe`: what trials score, when they are validated and when they fail.
     `former`: the state and the time of the study, if it is resumed.
+    `measuring`: how well slots measure what trials cost, which they report as the real backends do
+    (see `SimulatedMeter`); None: they do not.
 
     As on the real backends, a gang that is stopped completes its visits under way, and occupies its
     slots until then. A unit of a gang with a quota is void if it is cut, and so is a unit that a
@@ -60,6 +63,7 @@ class Sim:
         checkpoint_every: Seconds = 30.0,
         recipe: SimulatedRecipe = SimulatedRecipe(),
         former: tuple[State, Seconds] = (State(), 0.0),
+        measuring: Measuring | None = EXACT,
     ) -> None:
         self.known: dict[TrialId, Trial] = {}
         if callable(truth):
@@ -72,7 +76,7 @@ class Sim:
             seed=seed,
             checkpoint_every=checkpoint_every,
             recipe=recipe,
-            signatures=set(state.figures),
+            meter=SimulatedMeter(truth, measuring, state),
         )
         self._gangs = SimulatedGangs(truth, units, recipe.fault, since)
         self._state = state
@@ -92,12 +96,12 @@ class Sim:
 
     @property
     def truth(self) -> Profile:
-        """What trials cost. Another one counts from the next change of a gang."""
+        """What trials cost. Another one counts at once, also for units under way."""
         return self._gangs.truth
 
     @truth.setter
     def truth(self, truth: Profile) -> None:
-        self._gangs.truth = truth
+        self._gangs.go_by(truth)
 
     # -- what the engine asks --------------------------------------------------------------------
 
@@ -126,8 +130,8 @@ class Sim:
         visits = self._state.visits.get(trial.id, ())[: kept[0]]
         if stored is None and trial.start is not None:
             visits, kept = self._begun(*trial.start)
-        measured = trial.id in self._state.signature
-        return SimulatedTrial(trial, visits, kept[1], kept, measured=measured)
+        signature = self._state.signature.get(trial.id, "")
+        return SimulatedTrial(trial, visits, kept[1], kept, signature=signature)
 
     def _begun(
         self, parent: TrialId, visits: int
@@ -170,7 +174,7 @@ class Sim:
 
     def _next(self) -> Seconds:
         """When something happens next, if nobody intervenes; infinity: never."""
-        times = [self._gangs.time.next_end()]
+        times = [self._gangs.time.next_end(), self._gangs.units.meter.next()]
         if self._script:
             times.append(self._script[0][0])
         if self._wake_at is not None:
@@ -198,6 +202,7 @@ class Sim:
         """What happens now."""
         gangs = self._gangs
         events = gangs.finished()
+        events += gangs.units.meter.known(self.now)
         if not self.shards:
             events += gangs.time.progress(gangs.runs.values())
         events += self._scripted()

@@ -1,19 +1,18 @@
 """What a simulated unit is, and what it reports when it is done."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from zlib import crc32
 
+from shoal.backend.sim.meter import SimulatedMeter
 from shoal.backend.sim.virtual import (
     SimulatedGang,
     SimulatedTrial,
     UnitAtWork,
     learning_curve,
 )
-from shoal.core.cluster import ShardId, SlotId
-from shoal.core.event import Advanced, Evaluated, Event, Measured, Sum
-from shoal.core.plan import solo
+from shoal.core.cluster import ShardId
+from shoal.core.event import Advanced, Evaluated, Event, Sum
 from shoal.core.profile import Profile
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import ValidateEvery, is_met, next_visit
@@ -46,7 +45,7 @@ class SimulatedRecipe:
 class SimulatedUnits:
     """Makes the units of a study. The fields mean what the arguments of `Sim` mean.
 
-    `signatures`: those whose costs were reported; more are added.
+    `meter`: what was measured so far.
     """
 
     truth: Profile
@@ -54,7 +53,7 @@ class SimulatedUnits:
     seed: int
     checkpoint_every: Seconds
     recipe: SimulatedRecipe
-    signatures: set[str] = field(default_factory=set)
+    meter: SimulatedMeter
 
     # -- before --------------------------------------------------------------------------------
 
@@ -93,7 +92,7 @@ class SimulatedUnits:
             due = max(0.0, self.checkpoint_every - position.age)
         unit = self._unit(run, position, size, scored, due, now)
         unit.visit = visit._replace(samples=size)
-        if run.gang.measures and run.room(trial.id) < size and not position.measured:
+        if run.gang.measures and run.room(trial.id) < size and not position.signature:
             unit.telling = size - run.room(trial.id)
         return unit
 
@@ -153,8 +152,12 @@ class SimulatedUnits:
 
     # -- after ---------------------------------------------------------------------------------
 
-    def reported(self, unit: UnitAtWork, made: Samples) -> list[Event]:
-        """Complete a unit; returns what it reports: Advanced, Measured, Evaluated, Kept.
+    def reported(
+        self, run: SimulatedGang, unit: UnitAtWork, made: Samples
+    ) -> list[Event]:
+        """Complete a unit of this gang; returns what it reports.
+
+        That is Advanced, Measured, Evaluated, Kept, in this order.
 
         `made`: the samples that were not yet reported.
         """
@@ -167,8 +170,7 @@ class SimulatedUnits:
         values = _loss_of(trial, metrics, unit.size)
         spent = {trial.id: unit.spent()}
         events: list[Event] = [Advanced({trial.id: made}, values, visits, spent)]
-        if not position.measured:
-            events.append(self.measured(position))
+        events += self.meter.at_end(run, unit)
         if unit.evaluate is not None:
             events.append(Evaluated(trial.id, epoch, metrics))
         if unit.saves:
@@ -190,31 +192,6 @@ class SimulatedUnits:
             return position.samples
         shards = position.trial.shards or self.shards
         return len(position.visits) / len(shards)
-
-    def measured(self, position: SimulatedTrial) -> Measured:
-        """What a real backend would have measured. Equal configurations have equal signatures."""
-        position.measured = True
-        trial = position.trial
-        text = repr(sorted(trial.config.items()))
-        signature = f"{crc32(text.encode()):08x}"
-        if signature in self.signatures:
-            return Measured(trial.id, signature, {})
-        self.signatures.add(signature)
-        cost = self.truth.cost(trial.id)
-        figures = {
-            "rate": self._rate(trial.id, position.at),
-            "memory": cost.memory,
-            "build": cost.build,
-            "save": cost.save,
-            "evaluate": cost.evaluate,
-        }
-        return Measured(trial.id, signature, figures)
-
-    def _rate(self, trial: TrialId, at: tuple[SlotId, ...]) -> float:
-        """Samples/s of the trial alone where it is: at the first of its slots."""
-        if not at:
-            return self.truth.curve(trial, 1)[0]
-        return self.truth.rates(solo(trial, at[0], 0))[trial]
 
 
 def _loss_of(

@@ -48,8 +48,8 @@ class SimulatedTrial:
     at: tuple[SlotId, ...] = ()
     # Nothing is left to do, or the trial failed.
     over: bool = False
-    # Its costs were reported.
-    measured: bool = False
+    # What it was measured as; empty: it was not yet.
+    signature: str = ""
 
     def is_ahead(self) -> bool:
         """Whether the trial has done more than is durable."""

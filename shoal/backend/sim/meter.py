@@ -1,0 +1,275 @@
+"""What slots learn of trials' costs in a simulation, named and reported as the real backends do.
+
+A slot reports a figure of a kind of trials once. What it learns of a unit comes with the unit's
+end: the rate and the memory on one slot, fused steps, what building, hopping, evaluating and saving
+took. Where a trial may have several slots, the rate at its present width and what a change of width
+took come as soon as a few steps are alike, amid the unit. This imitates `train.lane.measure`,
+`train.slot.crew` and `train.slot.step_times`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+from zlib import crc32
+
+from shoal.backend.sim.virtual import TICK, SimulatedGang, SimulatedTrial, UnitAtWork
+from shoal.core.cluster import SlotId
+from shoal.core.event import Advanced, Event, Measured
+from shoal.core.plan import Gang, Lane, solo
+from shoal.core.profile import Profile
+from shoal.core.state import State
+from shoal.core.trial import Seconds, Trial, TrialId, Value
+from shoal.profile.pace import FORM, FUSED, repacked, rescaled
+from shoal.profile.signatures import FORMLESS, TUNING
+
+SAVES = (
+    1e-6  # lanes that save less in one step than by turns are taken not to be fusable
+)
+ALIKE = (
+    6  # steps after which the rate at a width is known, as in `train.slot.step_times`
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How well slots measure: each figure but memory is up to `off` of itself wrong.
+
+    A rate keeps its error, and so does what a kind gains by more slots, or by company. `seed`: of
+    the errors.
+
+    Raises:
+        ValueError: off is not in [0, 1).
+    """
+
+    off: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.off < 1:
+            raise ValueError(f"figures are off by a part in [0, 1); got {self.off!r}")
+
+    def error(self, signature: str, name: str) -> float:
+        """What the figure of this kind is multiplied by."""
+        if not self.off:
+            return 1.0
+        drawn = Random(f"{self.seed} {signature} {name}")
+        return 1.0 + drawn.uniform(-self.off, self.off)
+
+    def gain(self, signature: str, name: str, more: float) -> float:
+        """What is believed of a gain that is `more` times in truth."""
+        return float(more ** self.error(signature, name))
+
+
+EXACT = Measuring()
+
+
+class SimulatedMeter:
+    """What was measured so far, on all slots.
+
+    `measuring`: how well; None: nothing is measured. `state`: what an earlier run measured, which
+    is not reported again.
+    """
+
+    def __init__(
+        self, truth: Profile, measuring: Measuring | None, state: State
+    ) -> None:
+        self.truth = truth
+        self._measuring = measuring
+        self._known = state.figures
+        self._told: set[tuple[SlotId, str, str]] = set()
+        # What is to be reported with the end of the trial's unit.
+        self._notes: dict[TrialId, dict[str, float]] = {}
+        # When the rates of units under way become known, the soonest first.
+        self._due: list[tuple[Seconds, int, UnitAtWork, SimulatedGang]] = []
+        self._count = 0
+
+    # -- what changes of gangs took ----------------------------------------------------------------
+
+    def built(self, trial: TrialId, seconds: Seconds, first: Seconds) -> None:
+        """The trial's model was built; `first`: what it took longer as the slot's first one."""
+        self._note(trial, build=seconds)
+        if first:
+            self._note(trial, first=first)
+
+    def hopped(self, lanes: Iterable[Lane]) -> None:
+        """The states of these lanes came from other slots."""
+        if self._measuring is None:
+            return
+        for lane in lanes:
+            seconds = self.truth.switch(None, Gang((lane,)))
+            self._note(lane.trial, switch=seconds)
+
+    def changed(self, before: Gang | None, after: Gang, seconds: Seconds) -> None:
+        """A gang at work became another one, in so many seconds."""
+        if before is None:
+            return
+        way = rescaled(before, after)
+        if way is not None:
+            self._note(after.trials[0], **{way: seconds})
+        elif repacked(before, after):
+            for trial in after.trials:
+                self._note(trial, repack=seconds)
+
+    def _note(self, trial: TrialId, **figures: float) -> None:
+        if self._measuring is not None:
+            self._notes.setdefault(trial, {}).update(figures)
+
+    # -- amid a unit -------------------------------------------------------------------------------
+
+    def begun(self, run: SimulatedGang, unit: UnitAtWork) -> None:
+        """The unit goes on in this gang from now on, at another width perhaps."""
+        trial = unit.position.trial
+        if self._measuring is None or not _is_watched(run.gang, trial):
+            return
+        at = unit.ready + ALIKE * _batch(trial.config) / unit.rate
+        if at >= unit.trains_until:
+            return
+        self._count += 1
+        heappush(self._due, (at, self._count, unit, run))
+
+    def next(self) -> Seconds:
+        """When a rate becomes known amid a unit; infinity: never."""
+        while self._due:
+            at, _, unit, run = self._due[0]
+            if run.units.get(unit.position.trial.id) is unit and unit.version:
+                return at
+            heappop(self._due)
+        return inf
+
+    def known(self, now: Seconds) -> list[Event]:
+        """What becomes known now, amid units."""
+        events: list[Event] = []
+        while self.next() <= now + TICK:
+            _, _, unit, run = heappop(self._due)
+            events += self.amid(run, unit)
+        return events
+
+    def amid(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
+        """What the steps so far tell of a unit under way; its samples are counted at its end."""
+        if self._measuring is None:
+            return []
+        lane = _lane_of(run.gang, unit.position.trial.id)
+        figures = self._rates(run.gang, lane)
+        noted = self._notes.get(lane.trial, {})
+        figures |= {name: noted.pop(name) for name in ("up", "down") if name in noted}
+        news = self._news(unit.position, lane, figures)
+        if not news:
+            return []
+        return [Advanced({lane.trial: 0.0}), *news]
+
+    # -- at a unit's end ---------------------------------------------------------------------------
+
+    def at_end(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
+        """What is reported with the unit's end."""
+        if self._measuring is None:
+            return []
+        trial = unit.position.trial.id
+        lane = _lane_of(run.gang, trial)
+        figures = self._notes.pop(trial, {}) | self._rates(run.gang, lane)
+        cost = self.truth.cost(trial)
+        figures["memory"] = cost.memory
+        if unit.evaluate is not None:
+            figures["evaluate"] = cost.evaluate
+        if unit.saves:
+            figures["save"] = cost.save
+        return self._news(unit.position, lane, figures)
+
+    def _rates(self, gang: Gang, lane: Lane) -> dict[str, float]:
+        """Samples/s of the lane at its width; on one slot also the seconds of its steps."""
+        width = len(lane.slots)
+        if width > 1:
+            alone = Gang((lane,))
+            return {f"rate@{width}": self.truth.rates(alone)[lane.trial]}
+        rate = self._alone(lane.trial, lane.slots[0])
+        step = 1.0 / rate
+        figures = {"rate": rate, "step": step}
+        mates = [each.trial for each in gang.lanes if each.slots == lane.slots]
+        if gang.fused and len(mates) > 1:
+            here = Gang(tuple(Lane(mate, lane.slots) for mate in mates), fused=True)
+            together = 1.0 / self.truth.rates(here)[lane.trial]
+            if together < len(mates) * step * (1 - SAVES):
+                figures[f"{FUSED}{len(mates)}"] = together
+            else:
+                figures["unfusable"] = 1.0
+        return figures
+
+    def _alone(self, trial: TrialId, slot: SlotId) -> float:
+        """Samples/s of the trial alone on the slot."""
+        return self.truth.rates(solo(trial, slot, 0))[trial]
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _news(
+        self, position: SimulatedTrial, lane: Lane, figures: Mapping[str, float]
+    ) -> list[Event]:
+        """The figures that the lane's leading slot has not reported yet, as they were measured."""
+        signature = signature_of(position.trial)
+        known = self._known.get(signature, {})
+        slot = lane.slots[0]
+        news: dict[str, float] = {}
+        for name in figures:
+            key = (slot, signature, name)
+            if name not in known and key not in self._told:
+                self._told.add(key)
+                news[name] = self._off(lane.trial, signature, name, figures)
+        if not news and position.signature == signature:
+            return []
+        position.signature = signature
+        return [Measured(position.trial.id, signature, news)]
+
+    def _off(
+        self, trial: TrialId, signature: str, name: str, figures: Mapping[str, float]
+    ) -> float:
+        """The figure as it was measured."""
+        measuring = self._measuring or EXACT
+        true = figures[name]
+        if name in ("memory", "unfusable"):
+            return true
+        alone = measuring.error(signature, "rate")
+        if name == "rate":
+            return true * alone
+        if name == "step":
+            return true / alone
+        if name.startswith("rate@"):
+            first = self.truth.curve(trial, 1)[0]
+            return first * alone * measuring.gain(signature, "wide", true / first)
+        if name.startswith(FUSED):
+            step = figures["step"]
+            return step / alone * measuring.gain(signature, "fused", true / step)
+        return true * measuring.error(signature, name)
+
+
+def signature_of(trial: Trial) -> str:
+    """Equal for trials that cost the same, as on the real backends; its beginning is the form.
+
+    Neither has in it what only changes what is learnt, such as the learning rate.
+    """
+    form = _digest(trial.config, FORMLESS)
+    return f"{form:0>{FORM}}{_digest(trial.config, TUNING)}"
+
+
+def _digest(config: Mapping[str, Value], without: Iterable[str]) -> str:
+    names = sorted(config.keys() - set(without))
+    text = repr([(name, config[name]) for name in names])
+    return f"{crc32(text.encode()):08x}"
+
+
+def _is_watched(gang: Gang, trial: Trial) -> bool:
+    """Whether rates are told amid units: of wide lanes, or one trial that may have more slots."""
+    if len(gang.slots) > 1:
+        return True
+    return trial.widths[1] > 1 and len(gang.lanes) == 1 and gang.quota is None
+
+
+def _lane_of(gang: Gang, trial: TrialId) -> Lane:
+    return next(lane for lane in gang.lanes if lane.trial == trial)
+
+
+def _batch(config: Mapping[str, Value]) -> float:
+    """Samples in a step of the trial; 1 if its configuration does not say."""
+    size = config.get("batch_size", 1)
+    if isinstance(size, (int, float)) and size >= 1:
+        return float(size)
+    return 1.0
