@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from small_studies import Arrivals, follow, nodes, state, table, trial
 
+from shoal.backend.sim.meter import EXACT
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId
 from shoal.core.event import Event, Fell, Finished, Measured, Opened, Planned
@@ -32,14 +33,15 @@ def simulated(
     shards: Mapping[ShardId, int] | None = None,
     script: Sequence[tuple[Seconds, Event]] = (),
 ) -> list[Line]:
-    """A study that begins unmeasured, as a user's."""
+    """A study that begins unmeasured, as a user's. With a script, that alone tells figures."""
     journal = Journal()
     before = State()
     if shards:
         opened = Opened(1, shards)
         journal.append(0.0, opened)
         before = fold(before, [opened])
-    sim = Sim(profile.of, nodes(slots), script, shards=shards)
+    measuring = None if script else EXACT
+    sim = Sim(profile.of, nodes(slots), script, shards=shards, measuring=measuring)
     arrivals = Arrivals(*((0.0, each) for each in trials))
     run(arrivals, policy, sim, Believer(), journal, before)
     return journal.lines
