@@ -32,8 +32,7 @@ def check(plan: Plan, view: View) -> None:
     Raises:
         PlanError: the plan breaks a rule, or names a slot or a trial that is not there.
     """
-    stops = view.plan.gangs - plan.gangs
-    starts = plan.gangs - view.plan.gangs
+    stops, starts = plan.since(view.plan)
     for gang in stops:
         _check_stop(gang, starts)
     slot_use: dict[SlotId, Gang] = {}
@@ -138,13 +137,14 @@ def diff(old: Plan, new: Plan) -> list[Change]:
     trial's state from one to the other. Each gang is in one change. If a gang is split, or gangs
     are joined, some trials therefore appear in a stop and in a start. Their state waits in between.
     """
+    stopped, started = new.since(old)
     gone: dict[TrialId, Gang] = {}
-    for gang in old.gangs - new.gangs:
+    for gang in stopped:
         gone.update(dict.fromkeys(gang.trials, gang))
     moves: list[Change] = []
     starts: list[Change] = []
     moved: set[Gang] = set()
-    for gang in sorted(new.gangs - old.gangs, key=in_order):
+    for gang in sorted(started, key=in_order):
         before = _former(gang, gone, moved)
         if before is None:
             starts.append((None, gang))

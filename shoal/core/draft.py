@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
-from shoal.core.cluster import ShardId, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.overlay import writable
-from shoal.core.plan import Gang, prune
+from shoal.core.plan import Gang, Plan, prune
+from shoal.core.standing import Line, Standing
 from shoal.core.state import State, epoch_of
-from shoal.core.trial import TrialId, Visit
+from shoal.core.trial import Trial, TrialId, Visit
 
 Table = Mapping[Any, Any]
 WritableTable = MutableMapping[Any, Any]
 Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 NONE: frozenset[Any] = frozenset()
+Lines = tuple[Line[SlotId], Line[TrialId]]
+# Tables that are empty when a run begins.
+OF_ONE_RUN = ("slots", "gangs", "busy", "running", "gone", "unread", "held_back")
+# Tables by which it is known who waits.
+OF_STANDING = frozenset(("slots", "busy", "trials", "running"))
 
 _STATE_FIELDS = tuple(f.name for f in fields(State) if f.init)
 _values_of: Callable[[State], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
@@ -29,7 +35,7 @@ class Draft:
     A table is named like its field of `State`. It is copied when it is first written to.
     """
 
-    __slots__ = ("base", "fresh", "scalars")
+    __slots__ = ("_lines", "_started", "_stopped", "base", "fresh", "scalars")
 
     def __init__(self, base: State) -> None:
         self.base = base
@@ -37,6 +43,11 @@ class Draft:
         self.fresh: dict[str, WritableTable] = {}
         # New values of the fields that are no tables, by name.
         self.scalars: dict[str, Any] = {}
+        # The gangs that run now and did not in the base, and the other way round; in order.
+        self._started: dict[Gang, None] = {}
+        self._stopped: dict[Gang, None] = {}
+        # The lines of idle slots and of waiting trials, once they change.
+        self._lines: Lines | None = None
 
     def read(self, name: str) -> Table:
         """The table as it is now, only to be read."""
@@ -60,32 +71,91 @@ class Draft:
             return self.base
         values: list[Any] = list(map(changes.get, _STATE_FIELDS, _values_of(self.base)))
         state = State(*values)
-        if "gangs" not in changes:
-            state.take_plan(self.base)
+        plan, standing = self.base.answered
+        if plan is not None and "gangs" in changes:
+            plan = Plan.running(state.gangs, plan, self._started, self._stopped)
+        if standing is not None and not OF_STANDING.isdisjoint(changes):
+            idle, waiting = self._lines or (standing.idle, standing.waiting)
+            standing = Standing(
+                state.slots, state.busy, state.trials, state.running, idle, waiting
+            )
+        state.take(plan, standing)
         return state
+
+    def begin_run(self) -> None:
+        """Nothing runs, and no slot is here; whoever asked about the run before asks anew."""
+        for name in OF_ONE_RUN:
+            self.fresh[name] = {}
+        self.base = replace(self.base)
+
+    # -- slots and trials come and go ------------------------------------------------------------
+
+    def _who_waits(self) -> Lines | None:
+        """The lines of idle slots and waiting trials, to be written to; None: nobody asked."""
+        standing = self.base.answered[1]
+        if self._lines is None and standing is not None:
+            self._lines = standing.idle.copy(), standing.waiting.copy()
+        return self._lines
+
+    def join(self, slot: Slot) -> None:
+        """The slot is here, or has changed."""
+        self.write("slots")[slot.id] = slot
+        lines = self._who_waits()
+        if lines is not None and slot.id not in self.read("busy"):
+            lines[0].add(slot.id)
+
+    def leave(self, name: SlotId) -> Slot | None:
+        """The slot is here no more. Returns it, if it was here."""
+        lines = self._who_waits()
+        if lines is not None:
+            lines[0].remove(name)
+        slot: Slot | None = self.write("slots").pop(name, None)
+        return slot
+
+    def submit(self, trial: Trial) -> None:
+        """The trial has work left."""
+        self.write("known")[trial.id] = trial
+        self.write("trials")[trial.id] = trial
+        lines = self._who_waits()
+        if lines is not None and trial.id not in self.read("running"):
+            lines[1].add(trial.id)
 
     # -- gangs: the tables `gangs`, `busy` and `running` change together -------------------------
 
     def start(self, gang: Gang) -> None:
         """The gang runs from now on."""
         self.write("gangs")[gang] = None
+        if self._stopped.pop(gang, gang) is gang:  # else an equal one runs on
+            self._started[gang] = None
         busy = self.write("busy")
         running = self.write("running")
+        lines = self._who_waits()
         for lane in gang.lanes:
             running[lane.trial] = gang
             busy.update(dict.fromkeys(lane.slots, gang))
+            if lines is not None:
+                lines[1].leave(lane.trial)
+                for slot in lane.slots:
+                    lines[0].leave(slot)
 
     def stop(self, gang: Gang) -> None:
         """The gang runs no more. Nothing changes if it does not run."""
         if gang not in self.read("gangs"):
             return
         del self.write("gangs")[gang]
+        if self._started.pop(gang, gang) is gang:
+            self._stopped[gang] = None
         busy = self.write("busy")
         running = self.write("running")
+        lines = self._who_waits()
         for lane in gang.lanes:
             running.pop(lane.trial, None)
             for slot in lane.slots:
                 busy.pop(slot, None)
+            if lines is not None:
+                lines[1].come(lane.trial)
+                for slot in lane.slots:
+                    lines[0].come(slot)
 
     def shrink(self, gang: Gang, trials: Trials = NONE, slots: Slots = NONE) -> None:
         """The gang goes on without these trials and slots, or stops if no lane is left."""
@@ -101,6 +171,9 @@ class Draft:
         if trial not in self.read("trials"):
             return
         del self.write("trials")[trial]
+        lines = self._who_waits()
+        if lines is not None:
+            lines[1].remove(trial)
         self.forget("ranked", trial)
         self.forget("held_back", trial)
         self.write("ended")[trial] = how

@@ -42,8 +42,6 @@ from shoal.core.trial import Samples, Seconds, Trial, TrialId, priority_of
 Scores = tuple[Score, ...]
 # After so many strikes a trial runs alone. Company never gives it more.
 STRIKES_OF_COMPANY = 2
-# Tables that are empty when a run begins.
-OF_ONE_RUN = ("slots", "gangs", "busy", "running", "gone", "unread", "held_back")
 
 
 def step(state: State, entry: Entry) -> State:
@@ -75,8 +73,7 @@ def _opened(draft: Draft, entry: Opened) -> None:
     draft.scalars["run"] = entry.run
     draft.scalars["shards"] = entry.shards
     draft.scalars["stopped"] = None
-    for name in OF_ONE_RUN:
-        draft.fresh[name] = {}
+    draft.begin_run()
 
 
 def _submitted(draft: Draft, entry: Submitted) -> None:
@@ -85,8 +82,7 @@ def _submitted(draft: Draft, entry: Submitted) -> None:
     how = draft.read("ended").get(trial.id)
     if former is not None and how == "finished" and trial.samples <= former.samples:
         return  # it has trained that far already
-    draft.write("known")[trial.id] = trial
-    draft.write("trials")[trial.id] = trial
+    draft.submit(trial)
     draft.set_priority(trial.id, priority_of(trial))
     draft.forget("ended", trial.id)
     if how is not None and how.startswith("failed"):  # it is tried again
@@ -229,18 +225,16 @@ def _name(draft: Draft, before: Place, after: Place) -> None:
 
 
 def _joined(draft: Draft, entry: Joined) -> None:
-    slots = draft.write("slots")
     for slot in entry.slots:
-        slots[slot.id] = slot
+        draft.join(slot)
 
 
 def _left(draft: Draft, entry: Left) -> None:
     """Gangs go on with the slots that they still have."""
-    slots = draft.write("slots")
     busy = draft.read("busy")
     hit = {busy[slot] for slot in entry.slots if slot in busy}
     for slot in entry.slots:
-        _note_gone(draft, slots.pop(slot, None))
+        _note_gone(draft, draft.leave(slot))
     for gang in hit:
         if entry.died:
             _strike_lanes(draft, gang, entry.slots)

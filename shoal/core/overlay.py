@@ -50,6 +50,13 @@ def leading(table: Mapping[K, V]) -> Iterator[K]:
     return iter(table)
 
 
+def as_dict(table: Mapping[K, V]) -> dict[K, V]:
+    """The table as a dict, which must only be read."""
+    if isinstance(table, Overlay):
+        return table.whole()
+    return table if type(table) is dict else dict(table)
+
+
 class Overlay(MutableMapping[K, V]):
     """A table that is kept as changes over a shared dict, which is never written to.
 

@@ -1,9 +1,17 @@
 """WHO runs with whom: lanes in gangs, gangs in a plan. Also what a searcher asks for."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shoal.core.cluster import ShardId, SlotId
+from shoal.core.overlay import as_dict
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
+
+# Plans of successive states, of which the last one knows what changed since each.
+LONGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +149,121 @@ def same_stream(before: Gang, after: Gang) -> bool:
     return lifted or before.quota == after.quota
 
 
-@dataclass(frozen=True, slots=True)
+NO_GANGS: frozenset[Gang] = frozenset()
+
+
 class Plan:
     """The gangs that SHOULD run from now on: a desired state, not orders.
 
     `wake_at`: the time of the study at which the policy wants to be asked again at the latest.
+
+    A plan that is made of another one (`but`) knows what changed. Its set `gangs` is made when
+    somebody asks for it; who asks what changed pays for that only, however many gangs there are.
     """
 
-    gangs: frozenset[Gang] = frozenset()
-    wake_at: Seconds | None = None
+    __slots__ = ("_former", "_gangs", "_length", "_start", "_stop", "_table", "wake_at")
+
+    def __init__(
+        self, gangs: frozenset[Gang] = NO_GANGS, wake_at: Seconds | None = None
+    ) -> None:
+        self.wake_at = wake_at
+        self._gangs: frozenset[Gang] | None = gangs
+        # The plan that this one was made of, without `_stop` and with `_start`; of how many plans.
+        self._former: Plan | None = None
+        self._stop = self._start = NO_GANGS
+        self._length = 0
+        # The gangs as a state has them.
+        self._table: Mapping[Gang, None] | None = None
+
+    def but(
+        self,
+        start: Iterable[Gang] = (),
+        stop: Iterable[Gang] = (),
+        wake_at: Seconds | None = None,
+    ) -> Plan:
+        """What is in this plan without some gangs, and with others."""
+        new = Plan(wake_at=wake_at)
+        new._gangs = None
+        new._former = self
+        wanted = frozenset(start)
+        new._start = frozenset([gang for gang in wanted if gang not in self])
+        new._stop = frozenset([gang for gang in stop if gang in self]) - wanted
+        return new
+
+    @classmethod
+    def running(
+        cls,
+        table: Mapping[Gang, None],
+        former: Plan | None = None,
+        start: Iterable[Gang] = (),
+        stop: Iterable[Gang] = (),
+    ) -> Plan:
+        """The gangs of this table, which is never written to again.
+
+        `former`: the plan before, to which these started and then these stopped.
+        """
+        new = cls()
+        new._gangs = None
+        new._table = table
+        if former is not None and former._length < LONGEST:
+            new._former, new._length = former, former._length + 1
+            new._start, new._stop = frozenset(start), frozenset(stop)
+        return new
+
+    @property
+    def gangs(self) -> frozenset[Gang]:
+        """The gangs, all of them."""
+        gangs = self._gangs
+        if gangs is None:
+            if self._table is not None:
+                # From a dict itself, not from its keys: so no hash is computed again.
+                gangs = frozenset(as_dict(self._table))
+            else:
+                assert self._former is not None, "made by `but`"
+                gangs = (self._former.gangs - self._stop) | self._start
+            self._gangs = gangs
+        return gangs
+
+    def __contains__(self, gang: Gang) -> bool:
+        if self._gangs is not None:
+            return gang in self._gangs
+        if self._table is not None:
+            return gang in self._table
+        assert self._former is not None, "made by `but`"
+        return gang in self._start or (gang not in self._stop and gang in self._former)
+
+    def since(self, before: Plan) -> tuple[frozenset[Gang], frozenset[Gang]]:
+        """The gangs that stop, and those that start, where this plan follows that one."""
+        steps: list[Plan] = []
+        plan: Plan | None = self
+        while plan is not None and plan is not before:
+            steps.append(plan)
+            plan = plan._former
+        if plan is None:
+            return before.gangs - self.gangs, self.gangs - before.gangs
+        if len(steps) == 1:
+            return self._stop, self._start
+        stop, start = NO_GANGS, NO_GANGS
+        for step in reversed(steps):
+            stop, start = (
+                (stop | (step._stop - start)) - step._start,
+                (start - step._stop) | (step._start - stop),
+            )
+        return stop, start
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return self.wake_at == other.wake_at and self.gangs == other.gangs
+
+    def __hash__(self) -> int:
+        return hash((self.gangs, self.wake_at))
+
+    def __repr__(self) -> str:
+        return f"Plan(gangs={self.gangs!r}, wake_at={self.wake_at!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.gangs, self.wake_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Kept
 from shoal.core.plan import Gang, Plan
 from shoal.core.profile import Place, Profile, Work
+from shoal.core.standing import Standing
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
 Figures = Mapping[str, float]
@@ -135,21 +136,38 @@ class State:
     stopped: str | None = None
     # Which trials had new entries.
     news: News = field(default_factory=News, repr=False, compare=False)
-    # What `plan` answered, once it was asked.
+    # What `plan` and `standing` answered, once they were asked; `fold` keeps them by change then.
     _plan: Plan | None = field(default=None, init=False, repr=False, compare=False)
+    _standing: Standing | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def plan(self) -> Plan:
         """What runs now."""
-        plan = self._plan
-        if plan is None:
-            plan = Plan(frozenset(self.gangs.keys()))
-            object.__setattr__(self, "_plan", plan)
-        return plan
+        if self._plan is None:
+            self.take(Plan.running(self.gangs), self._standing)
+            assert self._plan is not None
+        return self._plan
 
-    def take_plan(self, other: State) -> None:
-        """Take over what `plan` of this other state answered; the same gangs run in both."""
-        object.__setattr__(self, "_plan", other._plan)
+    @property
+    def standing(self) -> Standing:
+        """Which slots and trials wait."""
+        if self._standing is None:
+            standing = Standing.of(self.slots, self.busy, self.trials, self.running)
+            self.take(self._plan, standing)
+            assert self._standing is not None
+        return self._standing
+
+    @property
+    def answered(self) -> tuple[Plan | None, Standing | None]:
+        """What `plan` and `standing` answered; None: they were not asked."""
+        return self._plan, self._standing
+
+    def take(self, plan: Plan | None, standing: Standing | None) -> None:
+        """Note what `plan` and `standing` answer."""
+        object.__setattr__(self, "_plan", plan)
+        object.__setattr__(self, "_standing", standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +196,8 @@ class View:
     plan: Plan
     busy: Mapping[SlotId, Gang]
     running: Mapping[TrialId, Gang]
+    # Which slots and trials wait; of these very tables only: see `policy.idle`.
+    standing: Standing
     # Ask it which trials changed since an earlier view.
     news: News
     # How fast trials train and what they cost, as far as is known.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from shoal.core.check import check, diff, in_order
+from shoal.core.check import Change, check, diff, in_order
 from shoal.core.cluster import ShardId, SlotId
 from shoal.core.event import (
     Commanded,
@@ -102,9 +102,9 @@ def run(
         wake_at = deciders.ask(at)
 
         state = at.state
-        changed = state.plan.gangs != before.gangs
-        _write(journal, at, _is_urgent(at, events), changed)
-        _carry_out(backend, at, before)
+        changes = diff(before, state.plan)
+        _write(journal, at, _is_urgent(at, events), bool(changes))
+        _carry_out(backend, at, changes)
         _set_alarm(backend, wake_at, deadline, state)
         for see in watchers:
             see(now, tuple(at.noted), state)
@@ -130,13 +130,12 @@ class _AtMoment:
             self.noted += entries
             self.state = fold(self.state, entries)
 
-    def note_plan(self, gangs: frozenset[Gang]) -> None:
-        """These gangs run from now on."""
-        running = self.state.plan.gangs
-        stop = sorted(running - gangs, key=in_order)
-        start = sorted(gangs - running, key=in_order)
+    def note_plan(self, plan: Plan) -> None:
+        """The gangs of this plan run from now on."""
+        stop, start = plan.since(self.state.plan)
         if stop or start:
-            self.note([Planned(tuple(stop), tuple(start))])
+            stopped, started = sorted(stop, key=in_order), sorted(start, key=in_order)
+            self.note([Planned(tuple(stopped), tuple(started))])
 
 
 def _happened(
@@ -199,7 +198,7 @@ class _Deciders:
         Returns when to ask again; None: there is no need.
         """
         if at.state.stopped is not None:
-            at.note_plan(_last_gangs(at.state))
+            at.note_plan(_last_plan(at.state))
             return None
         searcher_wakes = self._propose(at)
         policy_wakes = self._decide(at)
@@ -227,7 +226,7 @@ class _Deciders:
             proposal, remembered = self.searcher.propose(seen, self.searcher_memory)
         answers: list[Entry] = [Submitted(trial) for trial in proposal.submit]
         answers += [Retired(trial) for trial in sorted(proposal.retire)]
-        if remembered != self.searcher_memory:
+        if _is_news(remembered, self.searcher_memory):
             self.searcher_memory = remembered
             answers.append(Remembered("searcher", remembered))
         at.note(answers)
@@ -239,10 +238,10 @@ class _Deciders:
         with self._going_on("policy", self.policy_memory):
             plan, remembered = self.policy.decide(seen, self.policy_memory)
         check(plan, seen)
-        if remembered != self.policy_memory:
+        if _is_news(remembered, self.policy_memory):
             self.policy_memory = remembered
             at.note([Remembered("policy", remembered)])
-        at.note_plan(plan.gangs)
+        at.note_plan(plan)
         return plan.wake_at
 
     @contextmanager
@@ -265,6 +264,11 @@ class _Deciders:
             ) from error
 
 
+def _is_news(memory: Any, before: Any) -> bool:
+    """Whether a decider remembers something else; what is large is mostly the same object."""
+    return memory is not before and bool(memory != before)
+
+
 def _without_held_back(seen: View, state: State) -> View:
     """What a policy sees: without the trials that wait for data which cannot be read."""
     held_back = state.held_back
@@ -275,9 +279,9 @@ def _without_held_back(seen: View, state: State) -> View:
     return replace(seen, trials=trials, ranked=ranked)
 
 
-def _last_gangs(state: State) -> frozenset[Gang]:
+def _last_plan(state: State) -> Plan:
     """What still runs in a study that was stopped: gangs with a quota end by themselves."""
-    return frozenset(gang for gang in state.gangs if gang.quota is not None)
+    return Plan(frozenset(gang for gang in state.gangs if gang.quota is not None))
 
 
 def _write(journal: Journal, at: _AtMoment, urgent: bool, changed: bool) -> None:
@@ -309,12 +313,12 @@ def _is_urgent(at: _AtMoment, events: Sequence[Event]) -> bool:
     return asked or not at.state.gangs
 
 
-def _carry_out(backend: Backend, at: _AtMoment, before: Plan) -> None:
+def _carry_out(backend: Backend, at: _AtMoment, changes: Sequence[Change]) -> None:
     """Tell the backend of new and extended trials, then of gangs that change."""
     for entry in at.noted:
         if isinstance(entry, Submitted):
             backend.submit(entry.trial)
-    for old, new in diff(before, at.state.plan):
+    for old, new in changes:
         backend.change(old, new)
 
 

@@ -13,8 +13,9 @@ from shoal.core.trial import TrialId, priority_of
 
 def idle_slots(view: View) -> list[Slot]:
     """The slots in no gang, in the order in which they joined."""
-    if len(view.busy) == len(view.slots):
-        return []
+    known = view.standing
+    if known.slots is view.slots and known.busy is view.busy:
+        return [view.slots[name] for name in known.idle]
     busy = view.busy.keys()
     return [slot for name, slot in view.slots.items() if name not in busy]
 
@@ -29,8 +30,10 @@ def idle_trials(view: View, most: int | None = None) -> list[TrialId]:
 
 def waiting(view: View) -> Iterator[TrialId]:
     """As `idle_trials`, one by one: whoever stops after a few does not pay for the others."""
-    running = view.running
-    return (name for name in queue(view) if name not in running)
+    known, running = view.standing, view.running
+    if known.trials is not view.trials or known.running is not running:
+        return (name for name in queue(view) if name not in running)
+    return iter(known.waiting) if not view.ranked else _by_rank(view, known.waiting)
 
 
 def queue(view: View) -> Iterator[TrialId]:
@@ -40,8 +43,13 @@ def queue(view: View) -> Iterator[TrialId]:
     """
     if not view.ranked:
         return leading(view.trials)
-    trials = view.trials
-    return iter(sorted(trials, key=lambda name: -priority_of(trials[name])))
+    return _by_rank(view, view.trials)
+
+
+def _by_rank(view: View, trials: Iterable[TrialId]) -> Iterator[TrialId]:
+    """These trials, of higher priority first, of equal ones in the order given."""
+    known = view.trials
+    return iter(sorted(trials, key=lambda name: -priority_of(known[name])))
 
 
 def fits(view: View, trial: TrialId, slot: Slot) -> bool:
@@ -57,4 +65,4 @@ def has_room(view: View, trial: TrialId, slot: Slot) -> bool:
 def with_more(view: View, gangs: Iterable[Gang]) -> Plan:
     """What runs now, and these gangs as well; the plan of now itself when there are none."""
     more = frozenset(gangs)
-    return Plan(view.plan.gangs | more) if more else view.plan
+    return view.plan.but(start=more) if more else view.plan

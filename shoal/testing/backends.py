@@ -333,7 +333,7 @@ class _Interrupts:
         noted = -1
         if view.running:
             noted = made
-        return replace(plan, wake_at=view.now + 1e-3), [0, noted]
+        return Plan(plan.gangs, view.now + 1e-3), [0, noted]
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,8 +295,8 @@ def _kinds(curve: Table) -> list[int]:
 
 def plan_of(view: View, moved: Moved) -> Plan:
     """What runs now, with these trials on these slots (none: stopped)."""
-    before = map(view.running.get, moved)
-    return Plan(view.plan.gangs.difference(before).union(_begun(view, moved)))
+    before = [view.running[trial] for trial in moved if trial in view.running]
+    return view.plan.but(stop=before, start=_begun(view, moved))
 
 
 def _begun(view: View, moved: Moved) -> Iterator[Gang]:
