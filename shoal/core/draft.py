@@ -10,7 +10,7 @@ from typing import Any
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.overlay import writable
 from shoal.core.plan import Gang, Plan, prune
-from shoal.core.standing import Line, Standing
+from shoal.core.queues import Queue, Queues
 from shoal.core.state import State, epoch_of
 from shoal.core.trial import Trial, TrialId, Visit
 
@@ -19,11 +19,11 @@ WritableTable = MutableMapping[Any, Any]
 Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 NONE: frozenset[Any] = frozenset()
-Lines = tuple[Line[SlotId], Line[TrialId]]
+Lines = tuple[Queue[SlotId], Queue[TrialId]]
 # Tables that are empty when a run begins.
 OF_ONE_RUN = ("slots", "gangs", "busy", "running", "gone", "unread", "held_back")
 # Tables by which it is known who waits.
-OF_STANDING = frozenset(("slots", "busy", "trials", "running"))
+OF_QUEUES = frozenset(("slots", "busy", "trials", "running"))
 
 _STATE_FIELDS = tuple(f.name for f in fields(State) if f.init)
 _values_of: Callable[[State], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS)
@@ -71,15 +71,15 @@ class Draft:
             return self.base
         values: list[Any] = list(map(changes.get, _STATE_FIELDS, _values_of(self.base)))
         state = State(*values)
-        plan, standing = self.base.answered
+        plan, queues = self.base.answered
         if plan is not None and "gangs" in changes:
             plan = Plan.running(state.gangs, plan, self._started, self._stopped)
-        if standing is not None and not OF_STANDING.isdisjoint(changes):
-            idle, waiting = self._lines or (standing.idle, standing.waiting)
-            standing = Standing(
+        if queues is not None and not OF_QUEUES.isdisjoint(changes):
+            idle, waiting = self._lines or (queues.idle, queues.waiting)
+            queues = Queues(
                 state.slots, state.busy, state.trials, state.running, idle, waiting
             )
-        state.take(plan, standing)
+        state.take(plan, queues)
         return state
 
     def begin_run(self) -> None:
@@ -92,9 +92,9 @@ class Draft:
 
     def _who_waits(self) -> Lines | None:
         """The lines of idle slots and waiting trials, to be written to; None: nobody asked."""
-        standing = self.base.answered[1]
-        if self._lines is None and standing is not None:
-            self._lines = standing.idle.copy(), standing.waiting.copy()
+        queues = self.base.answered[1]
+        if self._lines is None and queues is not None:
+            self._lines = queues.idle.copy(), queues.waiting.copy()
         return self._lines
 
     def join(self, slot: Slot) -> None:
@@ -124,9 +124,10 @@ class Draft:
 
     def start(self, gang: Gang) -> None:
         """The gang runs from now on."""
-        self.write("gangs")[gang] = None
-        if self._stopped.pop(gang, gang) is gang:  # else an equal one runs on
+        gangs = self.write("gangs")
+        if gang not in gangs and self._stopped.pop(gang, gang) is gang:
             self._started[gang] = None
+        gangs[gang] = None
         busy = self.write("busy")
         running = self.write("running")
         lines = self._who_waits()

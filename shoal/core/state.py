@@ -14,7 +14,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Kept
 from shoal.core.plan import Gang, Plan
 from shoal.core.profile import Place, Profile, Work
-from shoal.core.standing import Standing
+from shoal.core.queues import Queues
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Visit
 
 Figures = Mapping[str, float]
@@ -136,38 +136,36 @@ class State:
     stopped: str | None = None
     # Which trials had new entries.
     news: News = field(default_factory=News, repr=False, compare=False)
-    # What `plan` and `standing` answered, once they were asked; `fold` keeps them by change then.
+    # What `plan` and `queues` answered, once they were asked; `fold` keeps them by change then.
     _plan: Plan | None = field(default=None, init=False, repr=False, compare=False)
-    _standing: Standing | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    _queues: Queues | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def plan(self) -> Plan:
         """What runs now."""
         if self._plan is None:
-            self.take(Plan.running(self.gangs), self._standing)
+            self.take(Plan.running(self.gangs), self._queues)
             assert self._plan is not None
         return self._plan
 
     @property
-    def standing(self) -> Standing:
+    def queues(self) -> Queues:
         """Which slots and trials wait."""
-        if self._standing is None:
-            standing = Standing.of(self.slots, self.busy, self.trials, self.running)
-            self.take(self._plan, standing)
-            assert self._standing is not None
-        return self._standing
+        if self._queues is None:
+            queues = Queues.of(self.slots, self.busy, self.trials, self.running)
+            self.take(self._plan, queues)
+            assert self._queues is not None
+        return self._queues
 
     @property
-    def answered(self) -> tuple[Plan | None, Standing | None]:
-        """What `plan` and `standing` answered; None: they were not asked."""
-        return self._plan, self._standing
+    def answered(self) -> tuple[Plan | None, Queues | None]:
+        """What `plan` and `queues` answered; None: they were not asked."""
+        return self._plan, self._queues
 
-    def take(self, plan: Plan | None, standing: Standing | None) -> None:
-        """Note what `plan` and `standing` answer."""
+    def take(self, plan: Plan | None, queues: Queues | None) -> None:
+        """Note what `plan` and `queues` answer."""
         object.__setattr__(self, "_plan", plan)
-        object.__setattr__(self, "_standing", standing)
+        object.__setattr__(self, "_queues", queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ class View:
     busy: Mapping[SlotId, Gang]
     running: Mapping[TrialId, Gang]
     # Which slots and trials wait; of these very tables only: see `policy.idle`.
-    standing: Standing
+    queues: Queues
     # Ask it which trials changed since an earlier view.
     news: News
     # How fast trials train and what they cost, as far as is known.

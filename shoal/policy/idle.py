@@ -13,7 +13,7 @@ from shoal.core.trial import TrialId, priority_of
 
 def idle_slots(view: View) -> list[Slot]:
     """The slots in no gang, in the order in which they joined."""
-    known = view.standing
+    known = view.queues
     if known.slots is view.slots and known.busy is view.busy:
         return [view.slots[name] for name in known.idle]
     busy = view.busy.keys()
@@ -30,7 +30,7 @@ def idle_trials(view: View, most: int | None = None) -> list[TrialId]:
 
 def waiting(view: View) -> Iterator[TrialId]:
     """As `idle_trials`, one by one: whoever stops after a few does not pay for the others."""
-    known, running = view.standing, view.running
+    known, running = view.queues, view.running
     if known.trials is not view.trials or known.running is not running:
         return (name for name in queue(view) if name not in running)
     return iter(known.waiting) if not view.ranked else _by_rank(view, known.waiting)

@@ -114,7 +114,7 @@ def test_waiting_trials_are_not_gone_through(make: Any) -> None:
         memory |= {"slots": _members(state)}
     else:
         memory = policy.start()
-    assert state.standing  # as at the moment before
+    assert state.queues  # as at the moment before
     state = fold(state, [Finished(TrialId("t00000"))])
     policy.decide(view(state, 0.0, believe(state)), memory)
     assert isinstance(state.trials, Overlay)

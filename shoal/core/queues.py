@@ -19,7 +19,7 @@ K = TypeVar("K")
 Stand = tuple[int, K]  # a place, and who stands there
 
 
-class Line(Generic[K]):
+class Queue(Generic[K]):
     """Keys in a line, of which some are away: whoever comes back stands where it stood.
 
     Like an `Overlay` it is kept as changes over a base that many versions share, so that a copy
@@ -38,9 +38,9 @@ class Line(Generic[K]):
         self._gone: set[int] = set()
         self._more: list[Stand[K]] = []
 
-    def copy(self) -> Line[K]:
+    def copy(self) -> Queue[K]:
         """The same line, to be written to."""
-        new: Line[K] = Line.__new__(Line)
+        new: Queue[K] = Queue.__new__(Queue)
         new._places, new._shared, new._next = self._places, True, self._next
         if (len(self._gone) + len(self._more)) ** 2 > SPREAD * len(self._base):
             new._base, new._gone, new._more = [*self._stands()], set(), []
@@ -125,7 +125,7 @@ def _place(pair: tuple[int, object]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Queues:
     """The slots in no gang in the order in which they joined; the trials in none, the oldest first.
 
     It belongs to these four tables of a state: whoever has others must count anew.
@@ -135,8 +135,8 @@ class Standing:
     busy: Mapping[SlotId, Gang]
     trials: Mapping[TrialId, Trial]
     running: Mapping[TrialId, Gang]
-    idle: Line[SlotId]
-    waiting: Line[TrialId]
+    idle: Queue[SlotId]
+    waiting: Queue[TrialId]
 
     @classmethod
     def of(
@@ -145,9 +145,9 @@ class Standing:
         busy: Mapping[SlotId, Gang],
         trials: Mapping[TrialId, Trial],
         running: Mapping[TrialId, Gang],
-    ) -> Standing:
+    ) -> Queues:
         """Who waits by these tables."""
-        idle, waiting = Line(slots), Line(trials)
+        idle, waiting = Queue(slots), Queue(trials)
         for slot in busy:
             idle.leave(slot)
         for trial in running:

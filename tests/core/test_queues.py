@@ -1,5 +1,6 @@
-"""What runs and who waits, kept by change: the same as counted anew from the tables."""
+"""What runs and who queues, kept by change: the same as counted anew from the tables."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from simkit import view_of
 from test_fold import ENTRIES
 
 from shoal.core import plan as plans
-from shoal.core import standing as standings
+from shoal.core import queues
 from shoal.core.fold import fold
 from shoal.core.plan import Plan, solo
-from shoal.core.standing import Line
+from shoal.core.queues import Queue
 from shoal.core.state import State
 from shoal.policy import Fifo, Hop, Pack
 from shoal.policy.idle import idle_slots, idle_trials
@@ -31,20 +32,23 @@ def test_who_waits_is_as_counted_anew(
 ) -> None:
     """Whenever it was first asked, and however often the lines get a new base."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standings, "SPREAD", spread)
+        patch.setattr(queues, "SPREAD", spread)
         states = [State()]
         for number, batch in enumerate(batches):
             if number >= asked:
-                assert states[-1].standing and states[-1].plan
+                assert states[-1].queues and states[-1].plan
             states.append(fold(states[-1], batch))
         # Two states that go on from one do not know of each other.
         states += [fold(states[min(cut, len(batches))], batch) for batch in batches]
-        for state in states:
+        for before, state in pairwise(states):
             check(state)
+            stop, start = state.plan.since(before.plan)
+            assert stop == before.plan.gangs - state.plan.gangs
+            assert start == state.plan.gangs - before.plan.gangs
 
 
 def check(state: State) -> None:
-    idle, waiting = state.standing.idle, state.standing.waiting
+    idle, waiting = state.queues.idle, state.queues.waiting
     assert list(idle) == [name for name in state.slots if name not in state.busy]
     assert list(waiting) == [name for name in state.trials if name not in state.running]
     assert (len(idle), len(waiting)) == (len(list(idle)), len(list(waiting)))
@@ -107,7 +111,7 @@ def test_a_view_with_other_tables_is_counted_anew() -> None:
 
 
 def test_who_comes_back_stands_where_it_stood() -> None:
-    line: Line[str] = Line("abcd")
+    line: Queue[str] = Queue("abcd")
     line.leave("b")
     later = line.copy()
     later.leave("c")
