@@ -137,7 +137,7 @@ def until_measured(view: View, plan: Plan) -> Plan:
         elif gang.quota is None:
             gang = replace(gang, quota=BATCHES * _batch(view.trials[gang.trials[0]]))
         gangs.add(gang)
-    return replace(plan, gangs=frozenset(gangs))
+    return Plan(frozenset(gangs), plan.wake_at)
 
 
 def _batch(trial: Trial) -> int:
