@@ -40,11 +40,19 @@ class FullWidth(Gauge):
         return lanes
 
 
+class InTurns(FullWidth):
+    """Never train lanes in one step."""
+
+    def choose(self, kind: str, lanes: int) -> int:
+        return 1
+
+
 class Lanes:
     """Models on one slot of this process, trained pass by pass.
 
     `how`: "sequential", one model's pass after the other's; "interleaved", "fused" (always, and
-    all in one), or "chosen": what Shoal makes of it by its own measurements. `at`: the shard
+    all in one), "summed" (always: one backward pass of all), or "chosen": what Shoal makes of it by
+    its own measurements. `at`: the shard
     each one reads; by default all read the first.
     """
 
@@ -66,6 +74,10 @@ class Lanes:
         )
         if how == "fused":
             self.station.pack.crews.gauge = FullWidth()
+        if how == "summed":
+            self.station.pack.summing.gauge = FullWidth()
+        if how == "interleaved":
+            self.station.pack.summing.gauge = InTurns()
         self.trials = [
             Trial(TrialId(f"t{i:03d}"), 1e12, c, shards=frozenset(data.shards))
             for i, c in enumerate(configs)
@@ -128,6 +140,14 @@ class Lanes:
     def width(self) -> int:
         """How many are fused in one by Shoal's choice; 1: interleaved."""
         return self.station.pack.crews.gauge.choose(self._kind(), len(self.trials))
+
+    def summed(self) -> int:
+        """How many unlike models are summed by Shoal's choice; 1: they take turns."""
+        signatures = {
+            self.station.lanes.get(trial.id).lane.signature for trial in self.trials
+        }
+        kind = " ".join(sorted(signatures))
+        return self.station.pack.summing.gauge.choose(kind, len(self.trials))
 
     def _kind(self) -> str:
         return graph_key(self._lane())

@@ -301,13 +301,15 @@ def _end_refused(
     slot: Slot,
     errors: Mapping[TrialId, PackRefused],
 ) -> list[Event]:
-    """The slot learnt that the lanes have no room together, and began none: the gang ends.
+    """The slot learnt that the lanes cannot train together so: the gang ends.
 
-    What it learnt is told first, so that policies make smaller packs. It may not have looked at all
-    of the lanes.
+    Lanes whose units were begun fall back. What the slot learnt is told first, so that policies
+    make smaller packs. It may not have looked at all of the lanes.
     """
     run.left = []
-    events: list[Event] = []
+    events: list[Event] = [
+        positions.fall(trial) for trial, error in errors.items() if error.begun
+    ]
     for trial, error in errors.items():
         if not error.signature:
             continue

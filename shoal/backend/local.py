@@ -224,7 +224,7 @@ class Local:
         if not isinstance(news, TrialError):
             return self.course.done(unit, news, room=self.slot.memory)
         at.failed[trial] = news
-        if not isinstance(news, PackRefused):
+        if not isinstance(news, PackRefused) or news.begun:
             self.station.forget(trial)
         return []
 

@@ -180,19 +180,34 @@ class Belief:
     def _together(self, gang: Gang) -> Seconds:
         """Seconds per sample of lanes that share a slot and its stream.
 
-        Each chunk of data is waited for once.
+        Each chunk of data is waited for once. Lanes that are not fused take turns, or are summed
+        where that is quicker.
         """
         forms: dict[object, list[TrialId]] = {}
         for trial in gang.trials:
             forms.setdefault(self._form(trial), []).append(trial)
         total = max(self._figures(trial).get("data", 0.0) for trial in gang.trials)
+        one_by_one: list[TrialId] = []
+        in_turns = 0.0
         for trials in forms.values():
             alone = sum(1.0 / self._speed(trial) for trial in trials)
+            fused = alone
             if gang.fused:
                 figures = self._figures(trials[0])
-                alone = fused_seconds(figures, len(trials), alone / len(trials))
-            total += alone
-        return total
+                fused = fused_seconds(figures, len(trials), alone / len(trials))
+            if fused < alone:
+                total += fused
+            else:
+                one_by_one += trials
+                in_turns += alone
+        return total + in_turns * self._summed(one_by_one)
+
+    def _summed(self, trials: Sequence[TrialId]) -> float:
+        """What trials that are not fused take together over what they take alone."""
+        if len(trials) < 2:
+            return 1.0
+        ratios = [self._figures(trial).get("summed", 1.0) for trial in trials]
+        return min(1.0, sum(ratios) / len(ratios))
 
     def _form(self, trial: TrialId) -> Hashable:
         """Equal for trials of one form, as far as it is known."""

@@ -135,6 +135,23 @@ def _write(state: _Others, device: torch.device) -> None:
         torch.mps.set_rng_state(state.device)
 
 
+def drawn(device: torch.device) -> tuple[Any, ...]:
+    """Equal as long as nobody draws from a global generator, or sets one or torch's modes.
+
+    The device's generator is looked at, too.
+    """
+    others = _read(device)
+    own = None if others.device is None else others.device.numpy().tobytes()
+    return (
+        others.torch.numpy().tobytes(),
+        others.python,
+        own,
+        others.dtype,
+        others.grad,
+        _outside().memory(),
+    )
+
+
 def _filter(filters: list[Any]) -> None:
     """Make these the filters of warnings."""
     present: Any = warnings.filters

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shoal.backend.course import Positions
 from shoal.backend.gang_run import GangRun
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Advanced, Ended, Evaluated, Event, Measured
+from shoal.core.event import Advanced, Ended, Evaluated, Event, Fell, Measured
 from shoal.core.plan import Gang, Lane
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.recipe.unit import Done, PackRefused, Reached, Scored
@@ -67,3 +67,15 @@ def test_a_refused_pack_does_not_unlearn_what_its_trials_are() -> None:
     events = course.end_round(GangRun.of(gang), Slot(SLOT, memory=1.5), refused)
     assert events == [Measured(A, "kind of a", {"memory": 1.0}), Ended(gang)]
     assert course.positions[B].signature == "kind of b"
+
+
+def test_a_refused_pack_falls_back_if_it_was_begun() -> None:
+    """Its lanes trained in a way that cannot be; no memory is believed to be short."""
+    course = Positions(0, {SHARD: 10})
+    for trial in (A, B):
+        course.submit(Trial(trial, 20.0, {}, shards=frozenset([SHARD])))
+        course.positions[trial].visits = (Visit(0, SHARD, 0, 10),)
+    gang = Gang((Lane(A, (SLOT,)), Lane(B, (SLOT,))))
+    refused = {trial: PackRefused("draws", begun=True) for trial in (A, B)}
+    events = course.end_round(GangRun.of(gang), Slot(SLOT), refused)
+    assert events == [Fell(A, 0, 0.0), Fell(B, 0, 0.0), Ended(gang)]

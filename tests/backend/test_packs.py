@@ -19,6 +19,8 @@ from shoal.policy.pack import forming
 from shoal.profile.table import Row, Table
 from shoal.reporting import summary
 from shoal.testing import Setting, check_backend
+from shoal.train.fuse.gauge import Gauge
+from shoal.train.slot import summed
 
 SPACE = {"width": shoal.grid([4, 8, 6]), "lr": shoal.grid([1e-2, 1e-3])}
 
@@ -63,6 +65,50 @@ def test_a_study_in_packs_is_the_same_study(
     study = studied(tmp_path / "packed", blobs(), Pack("random", most=most))
     assert together(study) == min(most, 6)
     assert {trial.status for trial in study.trials} == {"finished"}
+    check_equal(study, alone)
+
+
+class Summed(Gauge):
+    """Lanes have one backward pass, unless that cannot be."""
+
+    def wants(self, *_: Any, **__: Any) -> int | None:
+        return None
+
+    def choose(self, kind: str, lanes: int) -> int:
+        return 1 if self.why(kind) is not None else lanes
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_study_in_sums_is_the_same_study(
+    tmp_path: Path, blobs: Any, draws: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a backward pass turns out to draw random numbers: the round is made again."""
+    monkeypatch.setattr(summed, "Gauge", Summed)
+    sums: list[int] = []
+    backward = torch.autograd.backward
+
+    def noting(tensors: Any, *args: Any, **named: Any) -> None:
+        if isinstance(tensors, list):
+            sums.append(len(tensors))
+        backward(tensors, *args, **named)
+
+    monkeypatch.setattr(torch.autograd, "backward", noting)
+
+    def noisy(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + torch.randn_like(gradient)
+
+    class Drawing(type(blobs())):  # type: ignore[misc]
+        def training_step(self, model: Any, batch: Any) -> Any:
+            loss = super().training_step(model, batch)
+            if draws:
+                loss.register_hook(noisy)
+            return loss
+
+    alone = studied(tmp_path / "alone", Drawing(), Fifo())
+    assert not sums
+    study = studied(tmp_path / "packed", Drawing(), Pack("random", most=3))
+    assert {trial.status for trial in study.trials} == {"finished"}
+    assert (1 <= len(sums) <= 3) if draws else (max(sums) == 3)
     check_equal(study, alone)
 
 

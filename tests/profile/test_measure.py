@@ -260,3 +260,25 @@ def test_the_nearest_kinds_are_found_again_by_the_new_ones_alone() -> None:
     assert learnt.nearest((("width", 48),)) == ["s0"]
     compared = learnt._nearest[(("width", 32),)].compared
     assert compared == len(kinds)
+
+
+def test_lanes_that_are_not_fused_are_as_quick_as_their_sum() -> None:
+    """The ratio holds for those that take turns, if all of them have one; never above 1."""
+    pack = ("a", "c")
+
+    def pace(a: float, c: float) -> float:
+        state = fold(
+            STATE,
+            [
+                Was(TrialId("a"), "small", {"summed": a}),
+                Was(TrialId("c"), "large", {"summed": c}),
+            ],
+        )
+        lanes = tuple(Lane(TrialId(name), (W[0],)) for name in pack)
+        rates = believe(state).rates(Gang(lanes, fused=True, since=0))
+        return rates[TrialId("a")]
+
+    in_turns = 1 / (1 / 100 + 1 / 25)
+    assert pace(1.0, 1.0) == pytest.approx(in_turns)
+    assert pace(0.5, 0.7) == pytest.approx(in_turns / 0.6)
+    assert pace(1.5, 1.1) == pytest.approx(in_turns)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from device_kit import HERE
 from fused_kit import Images, images
@@ -22,6 +23,7 @@ from shoal.train.recipe.unit import Done, Part, TrialError, Unit
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 from shoal.train.stream.stream import Stream
+from shoal.train.tools.verify import differences
 
 SEED = 3
 OPTIMIZERS: dict[str, Any] = {
@@ -239,3 +241,12 @@ def by_hand(recipe: Recipe, data: Data, what: Trial) -> Record:
                 lane.end_epoch(made.scores[-1]["accuracy"])
     made.state = lane.state()
     return made
+
+
+def same(record: Any, alone: Any) -> None:
+    """To the last bit, but for the order in which a unit's losses were added up."""
+    assert record.error is None
+    assert record.visits == alone.visits
+    assert list(differences(record.state, alone.state)) == []
+    assert record.scores == alone.scores
+    assert record.loss == pytest.approx(alone.loss, rel=1e-12)

@@ -186,7 +186,8 @@ class OneSlotGangs:
 
         for trial in [*failed, *lost]:
             self._drop(process, trial)
-            if not isinstance(failed.get(trial), PackRefused):
+            error = failed.get(trial)
+            if not isinstance(error, PackRefused) or error.begun:
                 self._work.at(trial).carried = None
         events += lost.values()
         if run.left is not None and lost:

@@ -320,12 +320,32 @@ class TrainingLane(TrialModel):
         """
         if self._steps_itself:
             self._own_step(batch, count)
+            self.adapter.after_batch()
         else:
             self.backward(self.forward(batch, count), count)
-            if self.full:
-                self._apply()
-        self.adapter.after_batch()
+            self._after_gradient()
         return count
+
+    def loss(self, batch: Any, count: int) -> Tensor:
+        """The loss on the batch as it is to be differentiated, for a gradient taken elsewhere.
+
+        Not for recipes that step by themselves. Once the gradient was added, `complete` is due.
+        """
+        loss = self.forward(batch, count)
+        assert loss is not None, "there is a batch"
+        return self._weighted(loss, count, 1.0)
+
+    def complete(self, count: int) -> None:
+        """The gradient of `loss` was added: take the optimizer's step, if it is due."""
+        self.adapter.after_backward()
+        self.count(count)
+        self._after_gradient()
+
+    def _after_gradient(self) -> None:
+        """A batch is in the gradient."""
+        if self.full:
+            self._apply()
+        self.adapter.after_batch()
 
     def _own_step(self, batch: Any, count: int) -> None:
         """Train on one batch, where the recipe steps its optimizers by itself."""
@@ -374,15 +394,17 @@ class TrainingLane(TrialModel):
 
         `share`: the part of the batch's samples that the loss is of.
         """
+        if loss is not None:
+            self._weighted(loss, count, share).backward()  # type: ignore[no-untyped-call]
+            self.adapter.after_backward()
+        self.count(count)
+
+    def _weighted(self, loss: Tensor, count: int, share: float) -> Tensor:
+        """The loss times its part of the group of batches that share a step."""
         s = self.settings
         if s.accumulate_grad_batches > 1:
             share *= count / (s.accumulate_grad_batches * self.size)
-        if loss is not None:
-            if share != 1.0:
-                loss = loss * share
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.adapter.after_backward()
-        self.count(count)
+        return loss if share == 1.0 else loss * share
 
     def count(self, samples: int) -> None:
         """A batch of so many samples is in the gradient."""

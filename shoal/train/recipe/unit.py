@@ -220,17 +220,23 @@ class TrialError(Exception):
 
 
 class PackRefused(TrialError):  # noqa: N818
-    """The unit was not begun: its slot learnt first that the pack has no room. Nobody failed.
+    """The unit does not count: its slot learnt that the pack cannot train so. Nobody failed.
 
-    `figures`: as of `Done`.
+    `figures`: as of `Done`. `begun`: the unit was begun, so that the trial's state is lost here;
+    otherwise it is as before.
     """
 
     def __init__(
-        self, why: str, signature: str = "", figures: Mapping[str, float] = NOTHING
+        self,
+        why: str,
+        signature: str = "",
+        figures: Mapping[str, float] = NOTHING,
+        begun: bool = False,
     ) -> None:
         super().__init__(why, "", signature)
-        self.args = (why, signature, figures)
+        self.args = (why, signature, figures, begun)
         self.figures = figures
+        self.begun = begun
 
 
 class StateLost(TrialError):  # noqa: N818

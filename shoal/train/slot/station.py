@@ -24,7 +24,15 @@ from shoal.train.lane.measure import Meter
 from shoal.train.private import delay_compiler, keep_freed
 from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.shard import ShardRecipe
-from shoal.train.recipe.unit import Done, OutOfMemory, Part, Tree, TrialError, Unit
+from shoal.train.recipe.unit import (
+    Done,
+    OutOfMemory,
+    PackRefused,
+    Part,
+    Tree,
+    TrialError,
+    Unit,
+)
 from shoal.train.slot.build import LaneBuilder
 from shoal.train.slot.crew import Pass
 from shoal.train.slot.evaluation import Found, Scores
@@ -105,7 +113,8 @@ class Station:
 
         The last news of each trial is `Done` or its error. If memory runs out for one of several
         trials, the visits of all end. If the slot learns before that they have no room together,
-        none begins: `PackRefused`. If the caller stops early, visits that are not done do not
+        none begins: `PackRefused`; so end visits in which a step of several at once cannot be made,
+        and the next ones take none. If the caller stops early, visits that are not done do not
         count.
 
         `fuse`: lanes of one graph may train in one step where that is faster. Results then agree
@@ -130,9 +139,12 @@ class Station:
                     self.lanes.drop(each.trial)
                 yield each.trial, news
             yield from self._finished(passes)
-        except OutOfMemory as error:
+        except (OutOfMemory, PackRefused) as error:
             over |= {each.trial for each in passes if each.done or each.failed}
             left = [trial for trial in trials if trial not in over]
+            if isinstance(error, PackRefused):
+                yield from self._voided(left, passes, error)
+                return
             yield from self._without_room(left, passes, error, alone=len(units) == 1)
         except GeneratorExit:
             raise
@@ -202,6 +214,17 @@ class Station:
         for trial in trials:
             signature = signatures.get(trial, "")
             yield trial, OutOfMemory(error.why, error.text, signature, freed)
+
+    def _voided(
+        self, trials: Sequence[TrialId], passes: Sequence[Pass], error: PackRefused
+    ) -> Iterator[TrialNews]:
+        """End these trials' visits, which do not count: they cannot train together as they did."""
+        signatures = {each.trial: each.lane.signature for each in passes}
+        self.lanes.drop(*trials)
+        for trial in trials:
+            signature = signatures.get(trial, "")
+            news = self.at.meter.news(signature)
+            yield trial, PackRefused(error.why, signature, news, begun=True)
 
     # -- trials held here ----------------------------------------------------------------------
 

@@ -1,15 +1,16 @@
 """Several lanes on one slot: one visit of each, over as few streams of data as possible.
 
-Lanes share a stream if they visit the same shard in the same order. They train in one of two ways.
+Lanes share a stream if they visit the same shard in the same order. They train in three ways.
 *Interleaved* lanes train one after the other on each chunk; the result is to the bit that of
 training alone. *Fused* lanes have one graph and train in one step, where that was measured to be
-faster.
+faster. *Summed* lanes (`summed`), which may be unlike, have one backward pass, where that was
+measured to be faster than turns; the result is that of training alone, too.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import cycle, islice
 from time import perf_counter
@@ -26,6 +27,7 @@ from shoal.train.shard.passes import ShardPass
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
 from shoal.train.slot.evaluation import Evaluation, ScoresWithin
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
+from shoal.train.slot.summed import SummedSteps, Summing, kind_of
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.batches import Batch
 from shoal.train.stream.stream import Stream
@@ -50,6 +52,8 @@ class PackRun:
         self.crews = Crews(workplace.meter, paced=not clocked)
         self.fusing = FusedLanes(workplace, self.crews)
         self._steps = LaneSteps(workplace, self.crews, self.fusing)
+        self.summing = Summing(workplace.meter, paced=not clocked)
+        self._summed = SummedSteps(workplace, self.fusing, self._steps, self.summing)
         self.evaluation = Evaluation(workplace, self.fusing)
         self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
         self._shards = shard_passes(workplace, self._steps)
@@ -149,8 +153,7 @@ class PackRun:
                     yield from fail(going, error)
                     return
                 left -= cols.rows(chunk)
-                for crew in crews:
-                    yield from self._train(crew, chunk, left <= 0)
+                yield from self._train_all(crews, chunk, left <= 0)
                 going = [each for each in going if not each.failed]
             yield from self._check_last(chunks, going)
         for each in passes:
@@ -181,6 +184,83 @@ class PackRun:
             each.waited += seconds
         return chunk
 
+    def _train_all(
+        self, crews: Sequence[SameBatches], chunk: Columns, last: bool
+    ) -> Iterator[News]:
+        """Train the lanes of all crews on this chunk, those that take turns in one step, perhaps.
+
+        `last`: it is the last one of the pass.
+        """
+        in_turns = list(filter(self._takes_turns, crews))
+        passes = [each for crew in in_turns for each in crew.passes]
+        trying = self.summing.wants(passes, steps_left(passes)) if passes else None
+        if trying is None and self.summing.width(passes) == 1:
+            in_turns = []
+        else:
+            yield from self._train_summed(in_turns, chunk, last)
+        for crew in crews:
+            if crew not in in_turns:
+                yield from self._train(crew, chunk, last)
+
+    def _takes_turns(self, crew: SameBatches) -> bool:
+        """Whether it is known that the crew's lanes are not to be fused."""
+        if not crew.passes or self.crews.width(crew) != 1:
+            return False
+        return self.crews.trying(crew, steps_left(crew.passes)) is None
+
+    def _train_summed(
+        self, crews: Sequence[SameBatches], chunk: Columns, last: bool
+    ) -> Iterator[News]:
+        """Train unlike lanes on this chunk, so many in one step as is quickest.
+
+        Each takes its own batches. Where they have batches of unlike sizes, those with fewer are
+        through before the others.
+        """
+        batches = {crew: list(crew.cut.of(chunk)) for crew in crews}
+        while any(batches[crew] for crew in crews if crew.passes):
+            passes = [each for crew in crews for each in crew.passes]
+            most = max(map(len, batches.values()))
+            trying = None
+            if all(batches.values()):
+                trying = self.summing.wants(passes, steps_left(passes))
+            width = trying or self.summing.width(passes)
+            if trying is not None:
+                most = min(map(len, batches.values()))
+                most = min(most, self.summing.missing(passes, width) + 1)
+
+            work: dict[Pass, LaneWork] = {}
+            took: list[list[Seconds]] | None = None if trying is None else []
+            for crew in crews:
+                count = min(most, len(batches[crew]))
+                count = self._within.before_next(crew, count)
+                part = LaneWork(crew, batches[crew][:count], took)
+                work |= dict.fromkeys(crew.passes, part)
+                batches[crew] = batches[crew][count:]
+                crew.made += count
+            yield from self._sum(work, width)
+            if took:
+                self.summing.timed(passes, width, took)
+            for crew in crews:
+                self.fusing.trained(crew.passes)
+                crew.passes = [each for each in crew.passes if not each.failed]
+                yield from self._within.run(crew)
+
+        for crew in crews:
+            yield from self._end_chunk(crew, last)
+
+    def _sum(self, work: Mapping[Pass, LaneWork], width: int) -> Iterator[News]:
+        """Train lanes on their batches, so many in one step; 1: one after the other."""
+        passes = list(work)
+        kind = kind_of(passes)
+        for some in parted(passes, width):
+            if width > 1 and len(some) > 1:
+                times = work[some[0]].times()
+                batches = {each: work[each].batches for each in some}
+                yield from self._summed.run(batches, kind, times)
+                continue
+            for each in some:
+                yield from self._steps.alone(each, work[each])
+
     def _train(self, crew: SameBatches, chunk: Columns, last: bool) -> Iterator[News]:
         """Train all lanes of the crew on this chunk. `last`: it is the last one of the pass."""
         batches = list(crew.cut.of(chunk))
@@ -192,7 +272,10 @@ class PackRun:
             batches = batches[count:]
             crew.made += count
             yield from self._within.run(crew)
+        yield from self._end_chunk(crew, last)
 
+    def _end_chunk(self, crew: SameBatches, last: bool) -> Iterator[News]:
+        """The crew has trained on a chunk. `last`: it was the last one of the pass."""
         if last:
             yield from self._close(crew)
         yield from self._steps.reports_of(crew, at_once=last or not self._seldom)

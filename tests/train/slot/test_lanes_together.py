@@ -20,6 +20,7 @@ from pack_kit import (
     by_hand,
     packed,
     plan,
+    same,
     trial,
 )
 
@@ -42,15 +43,6 @@ from shoal.train.stream.stream import Stream
 from shoal.train.tools.verify import compare, differences
 
 MODELS = ["mlp", "cnn", "transformer", "rnn"]
-
-
-def same(record: Any, alone: Any) -> None:
-    """To the last bit, but for the order in which a unit's losses were added up."""
-    assert record.error is None
-    assert record.visits == alone.visits
-    assert list(differences(record.state, alone.state)) == []
-    assert record.scores == alone.scores
-    assert record.loss == pytest.approx(alone.loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("model", MODELS)
