@@ -32,11 +32,10 @@ LONG = ("first rung", "thinning rungs")
 # What loses today, and by how much.
 LOSES_TO_BEST = {
     "few large": 1.14,
-    "arrivals": 1.37,
+    "arrivals": 1.29,
     "first rung": 2.81,
     "unlike neighbours": 1.49,
-    "not divisible": 1.08,
-    "a slow slot": 1.16,
+    "a slow slot": 1.17,
 }
 LOSES_TO_FIFO = {"first rung": 2.43, "unlike neighbours": 1.48}
 

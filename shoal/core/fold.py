@@ -210,6 +210,10 @@ def _measured(draft: Draft, entry: Measured) -> None:
         _name(draft, (str(entry.trial), slot), (entry.signature, slot))
         if "rate" in entry.figures:
             draft.write("rated")[entry.signature] = slot
+            # Else nothing would tell a slow slot from a slow kind, if only packs ran there.
+            place = (entry.signature, slot)
+            if place not in draft.read("speeds"):
+                draft.write("speeds")[place] = entry.figures["rate"]
     if not entry.figures:
         return
     figures = draft.write("figures")

@@ -75,6 +75,18 @@ def test_packs_are_clocked_and_go_as_their_slot(state: State) -> None:
     assert fast == pytest.approx(4 * slow)
 
 
+def test_a_slow_slot_makes_no_slow_kind_where_only_packs_ran(state: State) -> None:
+    """Each slot tells what one of the lanes does alone there."""
+    for slot, alone in ((W0, 100.0), (W1, 30.0)):
+        gang = Gang((Lane(A, (slot,)), Lane(B, (slot,))), (S0,), since=state.turn)
+        spent = {name: {"train": 200.0 / alone} for name in (A, B)}
+        done = Advanced({A: 100.0, B: 100.0}, spent=spent)
+        told = Measured(A, "of both", {"rate": alone})
+        state = fold(state, [Planned((), (gang,)), done, told, Ended(gang)])
+    assert rate(state, A, W0) == pytest.approx(100)
+    assert rate(state, A, W1) == pytest.approx(30)
+
+
 def test_a_slot_that_slows_down_is_found_out(state: State) -> None:
     state = unit(state, A, W0, 400.0)
     state = unit(state, A, W1, 400.0, figures=False)

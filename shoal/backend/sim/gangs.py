@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 from shoal.backend.sim.timetable import Timetable
 from shoal.backend.sim.units import SimulatedUnits
@@ -16,7 +17,7 @@ from shoal.backend.sim.virtual import (
     UnitsOfTrials,
 )
 from shoal.core.cluster import SlotId
-from shoal.core.event import Ended, Event, Failed, Finished, Left
+from shoal.core.event import Advanced, Ended, Event, Failed, Finished, Left, Measured
 from shoal.core.plan import Gang, Lane, prune
 from shoal.core.profile import Profile
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -48,6 +49,8 @@ class SimulatedGangs:
         self.leaving = Leaving()
         self.ends = SlotEnds()
         self._built = BuiltModels()
+        # Gangs whose lanes have no room together: when that is known, and what is then reported.
+        self.refusals: dict[Gang, tuple[Seconds, list[Measured]]] = {}
 
     def at_work(self) -> list[SimulatedGang]:
         """The gangs that run as planned, and those that complete their last visits."""
@@ -66,6 +69,7 @@ class SimulatedGangs:
         self.leaving.withdraw(before)
         old = None
         if before is not None:
+            self.refusals.pop(before, None)
             old = self.runs.pop(before, None)
         if old is not None and (after is None or self.leaving.holds(after.trials)):
             self._leave(old, old.units)
@@ -99,8 +103,29 @@ class SimulatedGangs:
         return SimulatedGang.of(gang, self.truth.rates(gang))
 
     def _start_afresh(self, run: SimulatedGang) -> None:
-        """Each lane begins a unit, once all models are built and all states are loaded."""
-        self._start(run, NONE, self._building(run.gang) + self._loading(run.gang))
+        """Each lane begins a unit, once all models are built and all states are loaded.
+
+        None does where the slot learns first that they have no room together.
+        """
+        gang = run.gang
+        room = min(self.ends.memory.get(slot, inf) for slot in gang.slots)
+        seconds, reports = self.units.meter.refused(gang, room)
+        if reports:
+            self.refusals[gang] = (self.time.now + seconds, reports)
+            return
+        wait = seconds + self._building(gang) + self._loading(gang)
+        self._start(run, NONE, wait)
+
+    def refused(self) -> list[Event]:
+        """Gangs end now that have no room: what was learnt of that, and their ends."""
+        events: list[Event] = []
+        for gang, (at, reports) in list(self.refusals.items()):
+            if at <= self.time.now + TICK:
+                del self.refusals[gang]
+                for report in reports:
+                    events += [Advanced({report.trial: 0.0}), report]
+                events.append(Ended(gang))
+        return events
 
     def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
         """Each lane begins a unit, or goes on with the one that it brings along."""

@@ -15,7 +15,7 @@ from random import Random
 from zlib import crc32
 
 from shoal.backend.sim.virtual import TICK, SimulatedGang, SimulatedTrial, UnitAtWork
-from shoal.core.cluster import SlotId
+from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Advanced, Event, Measured
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.profile import Profile
@@ -69,13 +69,18 @@ class SimulatedMeter:
     """What was measured so far, on all slots.
 
     `measuring`: how well; None: nothing is measured. `state`: what an earlier run measured, which
-    is not reported again.
+    is not reported again. `trials`: those submitted.
     """
 
     def __init__(
-        self, truth: Profile, measuring: Measuring | None, state: State
+        self,
+        truth: Profile,
+        measuring: Measuring | None,
+        state: State,
+        trials: Mapping[TrialId, Trial],
     ) -> None:
         self.truth = truth
+        self.trials = trials
         self._measuring = measuring
         self._known = state.figures
         self._told: set[tuple[SlotId, str, str]] = set()
@@ -84,6 +89,38 @@ class SimulatedMeter:
         # When the rates of units under way become known, the soonest first.
         self._due: list[tuple[Seconds, int, UnitAtWork, SimulatedGang]] = []
         self._count = 0
+
+    # -- before trials first share a slot ----------------------------------------------------------
+
+    def refused(self, gang: Gang, room: GiB) -> tuple[Seconds, list[Measured]]:
+        """A slot with so much room learns what lanes need that are to share it, by a step of each.
+
+        As `train.slot.probing.first_packs`: it is learnt once of each kind, with a model that is
+        thrown away. Returns the seconds, and what is reported if it turns out that all have no room
+        together; nothing where they have, or where that was known before.
+        """
+        lanes = gang.lanes
+        if self._measuring is None or len(lanes) < 2 or len(gang.slots) > 1:
+            return 0.0, []
+        if room == inf:
+            return 0.0, []
+        seconds = needs = 0.0
+        reports: list[Measured] = []
+        for lane in lanes:
+            cost = self.truth.cost(lane.trial)
+            needs += cost.memory
+            trial = self.trials[lane.trial]
+            key = (lane.slots[0], signature_of(trial), "memory")
+            if key not in self._told and "memory" not in self._known.get(key[1], {}):
+                self._told.add(key)
+                rate = self._alone(lane.trial, lane.slots[0])
+                seconds += cost.build + _batch(trial.config) / rate
+                reports.append(Measured(lane.trial, key[1], {"memory": cost.memory}))
+            if reports and needs > room:
+                return seconds, reports
+        for report in reports:
+            self._note(report.trial, memory=report.figures["memory"])
+        return seconds, []
 
     # -- what changes of gangs took ----------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class Sim:
             seed=seed,
             checkpoint_every=checkpoint_every,
             recipe=recipe,
-            meter=SimulatedMeter(truth, measuring, state),
+            meter=SimulatedMeter(truth, measuring, state, self.known),
         )
         self._gangs = SimulatedGangs(truth, units, recipe.fault, since)
         self._state = state
@@ -179,13 +179,16 @@ class Sim:
             times.append(self._script[0][0])
         if self._wake_at is not None:
             times.append(self._wake_at)
+        times += [at for at, _ in self._gangs.refusals.values()]
         if parting(self._gangs):
             times.append(self.now)
         return min(times)
 
     def _is_done(self) -> bool:
         """Whether no gang is at work, nobody wants to be woken, and all trials are over."""
-        if self._gangs.runs or self._gangs.leaving or self._wake_at is not None:
+        gangs = self._gangs
+        at_work = gangs.runs or gangs.leaving or gangs.refusals
+        if at_work or self._wake_at is not None:
             return False
         return all(position.over for position in self._gangs.positions.values())
 
@@ -203,6 +206,7 @@ class Sim:
         gangs = self._gangs
         events = gangs.finished()
         events += gangs.units.meter.known(self.now)
+        events += gangs.refused()
         if not self.shards:
             events += gangs.time.progress(gangs.runs.values())
         events += self._scripted()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from zlib import crc32
 
-from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.cluster import GiB, ShardId, Slot, SlotId
 from shoal.core.event import Fell, Kept
 from shoal.core.plan import Gang, Lane, prune, same_stream
 from shoal.core.profile import Cost
@@ -250,18 +250,23 @@ class SimulatedGang:
 
 
 class SlotEnds:
-    """When slots leave, of which that is known; and those that have no time for another unit."""
+    """When slots leave, of which that is known; and those that have no time for another unit.
+
+    `memory`: of the slots that came.
+    """
 
     def __init__(self) -> None:
         self._until: dict[SlotId, Seconds] = {}
         self.over: set[SlotId] = set()
         self._gone: set[SlotId] = set()
+        self.memory: dict[SlotId, GiB] = {}
 
     def join(self, slots: Iterable[Slot]) -> None:
         """These slots came."""
         for slot in slots:
             self._gone.discard(slot.id)
             self._until.pop(slot.id, None)
+            self.memory[slot.id] = slot.memory
             if slot.until < inf:
                 self._until[slot.id] = slot.until
 
