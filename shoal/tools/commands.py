@@ -232,7 +232,14 @@ def profile(
         found = profiling.profiled(study, data, trials, request, say, perform)
     path = str(page.write(found, out))
     found["profile"] = path
-    show(found, as_json, lambda x: [*page.lines(x), "", f"profile: {path}"])
+    last = ["", f"profile: {path}"]
+    chart = None
+    if out.suffix == ".toml":
+        chart = page.write_page(found, out.with_suffix(".html"))
+    if chart is not None:
+        found["chart"] = str(chart)
+        last.append(f"rates against width: {chart}")
+    show(found, as_json, lambda x: [*page.lines(x), *last])
     if all(kind["failed"] for kind in found["kinds"]):
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""What `shoal profile` shows and writes: tables for people, and a profile as TOML."""
+"""What `shoal profile` shows and writes: tables, a page with a chart, and a profile as TOML."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.profile.signatures import TUNING
-from shoal.reporting.facts.format import DASH, count, duration, plural, size
+from shoal.reporting.charts.figures import Figure, axis, layout
+from shoal.reporting.charts.palette import BASE
+from shoal.reporting.facts.format import DASH, count, duration, escape, plural, size
 from shoal.reporting.facts.format import config as config_text
+from shoal.reporting.html import document
+from shoal.reporting.tables import table
 from shoal.tools.profile_times import CAUSES
 
 HEADS = (
@@ -114,6 +118,109 @@ def _needed(feeders: int | None) -> str:
     if feeders is None:
         return "more than were tried"
     return str(feeders)
+
+
+def chart(found: Found) -> Figure | None:
+    """Samples/s against width, a line for each kind, as FLEET's figure 9.
+
+    Dotted: so many times what one slot makes.
+
+    None: nothing was timed at more than one width.
+    """
+    timed = [kind for kind in found["kinds"] if len(kind["widths"]) > 1]
+    if not timed:
+        return None
+    lines: list[dict[str, Any]] = []
+    for number, (kind, config) in enumerate(
+        zip(timed, _short_configs(timed), strict=True)
+    ):
+        widths = sorted(kind["widths"])
+        rates = [kind["widths"][width]["rate"] for width in widths]
+        ideal = [rates[0] * width / widths[0] for width in widths]
+        name = config_text(config, 40) or kind["signature"]
+        colour = BASE[number % len(BASE)]
+        lines.append(_curve(escape(name), colour, widths, rates))
+        lines.append(_curve(escape(name), colour, widths, ideal, ideal=True))
+    ticks = sorted({width for kind in timed for width in kind["widths"]})
+    shape = layout(
+        420,
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 60, "r": 20, "t": 60, "b": 48},
+        xaxis=axis("slots", tickvals=ticks),
+        yaxis=axis("samples/s", rangemode="tozero"),
+    )
+    return {"data": lines, "layout": shape}
+
+
+def _curve(
+    name: str,
+    colour: str,
+    widths: Sequence[int],
+    rates: Sequence[float],
+    ideal: bool = False,
+) -> dict[str, Any]:
+    """The rates of a kind as measured; or those it would have if slots cost nothing."""
+    curve: dict[str, Any] = {
+        "type": "scatter",
+        "name": name,
+        "legendgroup": name,
+        "showlegend": not ideal,
+        "x": widths,
+        "y": rates,
+        "mode": "lines" if ideal else "lines+markers",
+        "line": {"color": colour, "dash": "dot" if ideal else "solid"},
+        "hoverinfo": "skip" if ideal else "all",
+    }
+    if ideal:
+        curve["line"]["width"] = 1
+    else:
+        curve["hovertemplate"] = (
+            f"{name}<br>%{{y:.4g}} samples/s on %{{x}}<extra></extra>"
+        )
+    return curve
+
+
+def write_page(found: Found, path: str | Path) -> Path | None:
+    """Write the chart and its figures as a page; None: there is nothing to draw.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    drawn = chart(found)
+    if drawn is None:
+        return None
+    heads = ("kind", "for example", "slots", "samples/s", "efficiency", "step, ms")
+    rows = [
+        [
+            (f"<code>{escape(kind['signature'])}</code>", kind["signature"], "html"),
+            config_text(kind["configs"][0], 60),
+            (str(width), width),
+            (count(row["rate"]), row["rate"]),
+            (f"{row['efficiency']:.2f}", row["efficiency"]),
+            (_milliseconds(row.get("total")), row.get("total")),
+        ]
+        for kind in found["kinds"]
+        for width, row in sorted(kind["widths"].items())
+    ]
+    text = (
+        "<p>A line for each kind of trial, as measured; dotted: what it would be if more slots "
+        'cost nothing.</p><div class="drawing" data-drawing="rates"></div>'
+    )
+    remarks = [line for line in _sharing_lines(found) if line]
+    text += "".join(f"<p>{escape(line)}</p>" for line in remarks)
+    title = "Rates against width"
+    chip = f'<span class="chip">{escape(plural(len(found["kinds"]), "kind"))}</span>'
+    heading = f'<header><div class="name"><h1>{title}</h1>{chip}</div></header>'
+    parts = {
+        "rates": ("Samples/s", text),
+        "figures": ("Figures", table(heads, rows, sortable=True)),
+    }
+    target = Path(path)
+    target.write_text(
+        document(title, heading, parts, {"rates": drawn}), encoding="utf-8"
+    )
+    return target
 
 
 def write(found: Found, path: str | Path) -> Path:

@@ -19,7 +19,14 @@ from shoal.profile.table import Table
 from shoal.study.folder import StudyError
 from shoal.study.setup import data_of
 from shoal.tools import profile as profiling
-from shoal.tools.profile_page import distinct_configs, lines, toml, write
+from shoal.tools.profile_page import (
+    chart,
+    distinct_configs,
+    lines,
+    toml,
+    write,
+    write_page,
+)
 from shoal.tools.profile_times import CAUSES, Kind, time_rescales, time_width
 
 
@@ -74,6 +81,32 @@ def test_no_wider_than_the_slowest_kind_needs_to_catch_up() -> None:
     assert profiling.every_width([100.0, 100.0], 8) == [1, 2]
     assert profiling.every_width([100.0, 1.0], 8) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert profiling.every_width([100.0, 40.0], 1) == [1]
+
+
+def test_rates_are_drawn_against_width(found: dict[str, Any], tmp_path: Path) -> None:
+    """A line for each kind that was timed at several widths, and what slots would give at best."""
+    drawn = chart(found)
+    assert drawn is not None
+    measured = [each for each in drawn["data"] if each["showlegend"]]
+    assert len(measured) == len(timed(found)) == len(drawn["data"]) - len(measured)
+    for line, kind in zip(measured, timed(found), strict=True):
+        assert line["x"] == [1, 2]
+        assert line["y"] == [kind["widths"][width]["rate"] for width in (1, 2)]
+    page = write_page(found, tmp_path / "profile.html")
+    assert page is not None
+    text = page.read_text()
+    assert 'data-drawing="rates"' in text
+    assert measured[0]["name"] in text
+
+
+def test_one_width_is_no_curve(found: dict[str, Any], tmp_path: Path) -> None:
+    short = [
+        {**kind, "widths": dict(list(kind["widths"].items())[:1])}
+        for kind in found["kinds"]
+    ]
+    assert chart({**found, "kinds": short}) is None
+    assert write_page({**found, "kinds": short}, tmp_path / "none.html") is None
+    assert not (tmp_path / "none.html").exists()
 
 
 def timed(found: dict[str, Any]) -> list[dict[str, Any]]:
