@@ -221,14 +221,9 @@ class SimulatedGangs:
         return events
 
     def _finish(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """A unit is at its end, or where its costs are told."""
+        """A unit is at its end."""
         position = unit.position
         trial = position.trial
-        if unit.telling is not None:
-            self.time.advance(unit)
-            unit.telling = None
-            self._schedule(run, unit, 0.0)
-            return self.units.meter.amid(run, unit)
         unit.version = 0
         del run.units[trial.id]
         why = self.fault(trial, len(position.visits))

@@ -297,7 +297,8 @@ def _is_watched(gang: Gang, trial: Trial) -> bool:
     """Whether rates are told amid units: of wide lanes, or one trial that may have more slots."""
     if len(gang.slots) > 1:
         return True
-    return trial.widths[1] > 1 and len(gang.lanes) == 1 and gang.quota is None
+    alone = trial.widths[1] > 1 and len(gang.lanes) == 1
+    return alone and (gang.quota is None or gang.measures)
 
 
 def _lane_of(gang: Gang, trial: TrialId) -> Lane:

@@ -45,11 +45,10 @@ class Sim:
 
     As on the real backends, a gang that is stopped completes its visits under way, and occupies its
     slots until then. A unit of a gang with a quota is void if it is cut, and so is a unit that a
-    loss of slots cuts. A gang that measures tells what it measured once it has read its quota. A
-    trial's newest state lies at the slots of its last unit, and is lost with them. A trial's first
-    unit at a slot costs `build`, and `first` if it is the slot's first unit at all. A unit whose
-    trial's state lies elsewhere costs `switch`. A slot of which the end is known begins no unit
-    that it could not end and make durable; it leaves before that.
+    loss of slots cuts. A trial's newest state lies at the slots of its last unit, and is lost with
+    them. A trial's first unit at a slot costs `build`, and `first` if it is the slot's first unit
+    at all. A unit whose trial's state lies elsewhere costs `switch`. A slot of which the end is
+    known begins no unit that it could not end and make durable; it leaves before that.
     """
 
     def __init__(

@@ -92,8 +92,6 @@ class SimulatedUnits:
             due = max(0.0, self.checkpoint_every - position.age)
         unit = self._unit(run, position, size, scored, due, now)
         unit.visit = visit._replace(samples=size)
-        if run.gang.measures and run.room(trial.id) < size and not position.signature:
-            unit.telling = size - run.room(trial.id)
         return unit
 
     def _stretch(

@@ -106,8 +106,6 @@ class UnitAtWork:
     end: Seconds = inf
     # The number of the latest `end`; 0: the unit is not at work.
     version: int = 0
-    # The samples that are left when the unit's costs are told; None: they are told at its end.
-    telling: Samples | None = None
 
     def advance(self, now: Seconds) -> Samples:
         """Train up to `now`; returns the samples made."""
@@ -136,8 +134,6 @@ class UnitAtWork:
         self.waited += wait
         self.trains_until = self.ready + self.left / rate
         self.end = self.trains_until + (self.evaluate or 0.0) + self._saving()
-        if self.telling is not None:
-            self.end = self.ready + (self.left - self.telling) / rate
 
     @property
     def saves(self) -> bool:
