@@ -6,7 +6,7 @@ computes its own. The figures are not fitted to the paper's: shares and capaciti
 its Figure 4.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,6 +185,10 @@ def together(
     `known`: packing and batch size of each trial. `alone`: samples/s of a lane by itself. `speeds`:
     of slots, 1 if not listed.
     """
+    slots = gang.lanes[0].slots
+    if len(slots) == 1 and all(lane.slots == slots for lane in gang.lanes):
+        step = _step_of(known.values()) / speeds.get(slots[0], 1.0)
+        return {trial: batch / step for trial, (_, batch) in known.items()}
     step = max(
         _step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots
     )
@@ -206,12 +210,17 @@ def _step_on(
     slot: SlotId, gang: Gang, known: Mapping[TrialId, tuple[Packing, int]]
 ) -> Seconds:
     """Seconds of a step of all lanes that meet on this slot, at speed 1."""
-    here = [known[lane.trial] for lane in gang.lanes if slot in lane.slots]
-    fixed = max(packing.cost.fixed for packing, _ in here)
-    moving = max(packing.cost.moving * batch for packing, batch in here)
-    own = sum(
-        packing.cost.compute * batch + packing.cost.joint for packing, batch in here
-    )
+    return _step_of([known[lane.trial] for lane in gang.lanes if slot in lane.slots])
+
+
+def _step_of(lanes: Iterable[tuple[Packing, int]]) -> Seconds:
+    """The same of these lanes: asked some thousand times in a decision about packs."""
+    fixed = moving = own = 0.0
+    for packing, batch in lanes:
+        cost = packing.cost
+        fixed = max(fixed, cost.fixed)
+        moving = max(moving, cost.moving * batch)
+        own += cost.compute * batch + cost.joint
     return fixed + moving + own
 
 

@@ -167,6 +167,10 @@ class Table:
         return {}
 
     @cached_property
+    def _packed(self) -> dict[TrialId, tuple[Packing, int]]:
+        return {}
+
+    @cached_property
     def _costs(self) -> dict[TrialId, Cost]:
         return {}
 
@@ -231,12 +235,22 @@ class Table:
         """
         known: dict[TrialId, tuple[Packing, int]] = {}
         for trial in gang.trials:
-            packing = self.row(trial).packing
-            if packing is not None:
-                known[trial] = packing, self._batch(trial, packing)
+            found = self._packed.get(trial) or self._packed_anew(trial)
+            if found is not None:
+                known[trial] = found
         if 1 < len(gang.lanes) == len(known):
             return together(gang, known, self._alone, self.speeds)
         return lockstep(gang, self._alone)
+
+    def _packed_anew(self, trial: TrialId) -> tuple[Packing, int] | None:
+        """The trial's packing and batch size; None: it takes turns."""
+        packing = self.row(trial).packing
+        if packing is None:
+            return None
+        found = packing, self._batch(trial, packing)
+        if trial in self.known:
+            self._packed[trial] = found
+        return found
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:
         rates = self._rates(trial)

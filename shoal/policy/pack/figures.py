@@ -4,11 +4,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.cluster import GiB, Slot, SlotId
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, Lane
 from shoal.core.profile import Cost
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
-from shoal.policy.pack.company import GAIN, on_one_slot
+from shoal.policy.pack.company import GAIN
 
 # A slot, and the numbers of trials that share it.
 Company = tuple[SlotId, tuple[int, ...]]
@@ -16,6 +16,7 @@ Trials = Sequence[TrialId]
 Rates = Mapping[TrialId, float]  # samples/s
 Left = Mapping[TrialId, Samples]
 
+MOST_KEPT = 100_000  # answers, beyond which all are forgotten
 THROUGH = 1e-6  # a trial is through once it has this part of a stretch's samples left
 
 
@@ -39,10 +40,35 @@ class Figures:
     _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(
         default_factory=dict
     )
+    _lanes: dict[tuple[SlotId, TrialId], Lane] = field(default_factory=dict)
+
+    def again(self, view: View) -> "Figures":
+        """The figures in this view, with what was asked before and still holds.
+
+        Purely for speed: another profile is asked anew.
+        """
+        asked = len(self._spans) + len(self._parts)
+        if view.profile is not self.view.profile or asked > MOST_KEPT:
+            return Figures(view, self.fuse)
+        changed = view.news.since(self.view.news)
+        for trial in self._number.copy() if changed is None else changed:
+            self._number.pop(trial, None)  # it may have less left
+        self.view = view
+        return self
 
     def gang(self, slot: Slot, trials: Trials) -> Gang:
         """The trials as a new gang on this slot."""
-        return on_one_slot(slot.id, trials, self.fuse, self.view.turn)
+        lanes = tuple([self._lane(slot.id, trial) for trial in trials])
+        fused = self.fuse and len(lanes) > 1
+        return Gang(lanes, fused=fused, since=self.view.turn)
+
+    def _lane(self, slot: SlotId, trial: TrialId) -> Lane:
+        """The trial alone on this slot."""
+        key = slot, trial
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(trial, (slot,))
+        return lane
 
     # -- of one trial
 

@@ -23,7 +23,7 @@ from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
 from shoal.policy.pack.kinds import Kind, alike, gaining
 from shoal.policy.pack.places import Levels, places
-from shoal.policy.pack.refill import Refill, has_room
+from shoal.policy.pack.refill import Refill, Running, has_room, in_order
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
 Group = list[TrialId]
@@ -31,6 +31,23 @@ Grouping = Literal["contiguous", "nearest", "random", "batch_size"]
 Trials = Sequence[TrialId]
 Packs = Sequence[Group]
 Slots = Sequence[Slot]
+
+
+class _Kept:
+    """What a decision leaves for the next one, so that it costs what changed.
+
+    All of it could be asked again: no decision depends on the ones before.
+    """
+
+    def __init__(self) -> None:
+        self.running = Running()
+        self._figures: Figures | None = None
+
+    def figures_in(self, view: View, fuse: bool) -> Figures:
+        """The figures in this view, with what is known of them already."""
+        before = self._figures or Figures(view, fuse)
+        self._figures = before.again(view)
+        return self._figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,7 @@ class Pack:
     seed: int = 0
     levels: Levels = field(default_factory=dict, hash=False)
     within: float | None = None
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_one_of("a pack's grouping", Grouping, self.grouping)
@@ -83,49 +101,40 @@ class Pack:
 
     def decide(self, view: View, memory: str) -> tuple[Plan, str]:
         slots = idle_slots(view)
-        if not slots and not self._may_refill(view):
+        running = self._kept.running
+        running.look(view, self.most)
+        roomy = list(running.roomy) if self.refill else []
+        if not slots and not roomy:
             return view.plan, memory
         waits = idle_trials(view, WINDOW + self.most * len(slots))
         if not waits:
             return view.plan, memory
 
-        figures = Figures(view, self.fuse)
+        figures = self._kept.figures_in(view, self.fuse)
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
-        refill = Refill(figures, self.most, self.same, behind)
         if not slots:
-            seen = refill.digest()
+            seen = running.digest(view)
             if seen == memory:  # nothing changed since nobody was found to join
                 return view.plan, memory
             memory = seen
 
-        started = _PacksForIdle(view, self, figures, behind)
-        gangs = self._gangs(started, refill, slots, waits)
-        return _plan(view, gangs), memory
-
-    def _gangs(
-        self, started: "_PacksForIdle", refill: Refill, slots: Slots, waits: Trials
-    ) -> set[Gang]:
-        """What runs now, packs on the idle slots, and packs that others join."""
-        gangs = set(started.view.plan.gangs)
-        for slot, pack in started.on_idle(slots, waits):
-            gangs.add(started.figures.gang(slot, pack))
+        start: set[Gang] = set()
+        for slot, pack in _PacksForIdle(view, self, figures, behind).on_idle(
+            slots, waits
+        ):
+            start.add(figures.gang(slot, pack))
             waits = _without(waits, pack)
-        if self.refill:
-            for before, after in refill.joined(gangs, waits):
-                gangs.remove(before)
-                gangs.add(after)
-        return gangs
-
-    def _may_refill(self, view: View) -> bool:
-        """Whether a running pack may have more trials."""
-        return self.refill and any(has_room(g, self.most) for g in view.plan.gangs)
-
-
-def _plan(view: View, gangs: set[Gang]) -> Plan:
-    """The plan with these gangs; that of now itself where they are the same."""
-    if gangs == view.plan.gangs:
-        return view.plan
-    return Plan(frozenset(gangs))
+        if not self.refill:
+            return view.plan.but(start), memory
+        roomy += [gang for gang in start if has_room(gang, self.most)]
+        everybody = in_order([*view.plan.gangs, *start]) if roomy else ()
+        refill = Refill(figures, self.most, self.same, behind)
+        stop: list[Gang] = []
+        for before, after in refill.joined(roomy, everybody, waits):
+            stop.append(before)
+            start.discard(before)
+            start.add(after)
+        return (view.plan.but(start, stop) if start else view.plan), memory
 
 
 def _without(trials: Trials, pack: Trials) -> Group:

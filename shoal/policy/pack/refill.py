@@ -1,13 +1,15 @@
 """Who joins a running pack when it has room."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nsmallest
 from math import ceil, inf
 
 from shoal.core.cluster import Slot
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, Plan
+from shoal.core.profile import Profile
+from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.kinds import distance, graph
@@ -30,27 +32,18 @@ class Refill:
     same: Sequence[str]
     behind: int
 
-    def digest(self) -> str:
-        """A few letters that change with what decides who joins: memories are journalled."""
-        view = self.figures.view
-        speeds = [self._speeds(gang) for gang in in_order(view.plan.gangs)]
-        seen = (len(view.trials), len(view.known), speeds)
-        return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
-
-    def _speeds(self, gang: Gang) -> tuple[Trials, list[float]]:
-        """The gang's trials, and their samples/s, the slowest first."""
-        rates = self.figures.view.profile.rates(gang)
-        return gang.trials, sorted(rates.values())
-
     def joined(
-        self, gangs: Collection[Gang], waits: Trials
+        self, roomy: Collection[Gang], all_packs: Iterable[Gang], waits: Trials
     ) -> Iterator[tuple[Gang, Gang]]:
-        """Packs before and after others joined them; who has the most left joins first."""
+        """Packs before and after others joined them; who has the most left joins first.
+
+        `roomy`: those that may have more trials. `all_packs`: they and the others.
+        """
+        if not roomy:
+            return
         left = sorted(waits, key=lambda trial: -self.figures.left(trial))
-        packs = {gang: gang.trials for gang in in_order(gangs) if len(gang.slots) == 1}
-        for gang in list(packs):
-            if not has_room(gang, self.most):
-                continue
+        packs = {gang: gang.trials for gang in all_packs if len(gang.slots) == 1}
+        for gang in in_order(roomy):
             lanes = self._with_more(self._slot(gang), gang, left, packs)
             if len(lanes) > len(gang.lanes):
                 packs[gang] = tuple(lanes)
@@ -169,6 +162,49 @@ class Refill:
         if len(fewer.lanes) > len(runs.lanes):
             lost -= profile.switch(runs, fewer)  # some join already, and pay for that
         return lost
+
+
+class Running:
+    """The gangs that run, kept by change: which have room, and what tells them apart."""
+
+    def __init__(self) -> None:
+        self.roomy: dict[Gang, None] = {}
+        self._plan = Plan()
+        # What is told of each gang, with this profile; and the sum of all.
+        self._marks: dict[Gang, int] = {}
+        self._unmarked: dict[Gang, None] = {}
+        self._profile: Profile | None = None
+        self._sum = 0
+
+    def look(self, view: View, most: int) -> None:
+        """Take in what started and stopped since the last look."""
+        stopped, started = view.plan.since(self._plan)
+        self._plan = view.plan
+        for gang in stopped:
+            self.roomy.pop(gang, None)
+            self._unmarked.pop(gang, None)
+            self._sum -= self._marks.pop(gang, 0)
+        self._unmarked.update(dict.fromkeys(started))
+        self.roomy.update((gang, None) for gang in started if has_room(gang, most))
+
+    def digest(self, view: View) -> str:
+        """A few letters that change with what decides who joins: memories are journalled."""
+        if self._profile is not view.profile:
+            self._profile = view.profile
+            self._unmarked |= dict.fromkeys(self._marks)
+            self._marks, self._sum = {}, 0
+        for gang in self._unmarked:
+            self._marks[gang] = _mark(gang, view.profile)
+            self._sum += self._marks[gang]
+        self._unmarked.clear()
+        seen = len(view.trials), len(view.known), self._sum
+        return blake2b(repr(seen).encode(), digest_size=6).hexdigest()
+
+
+def _mark(gang: Gang, profile: Profile) -> int:
+    """A number by the gang's trials, and their samples/s."""
+    seen = gang.trials, sorted(profile.rates(gang).values())
+    return int.from_bytes(blake2b(repr(seen).encode(), digest_size=8).digest())
 
 
 def has_room(gang: Gang, most: int) -> bool:
