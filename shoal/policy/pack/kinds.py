@@ -3,9 +3,10 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 
 from shoal.core.cluster import Slot
-from shoal.core.state import View
+from shoal.core.state import News, View
 from shoal.core.trial import TrialId, Value
 from shoal.policy.pack.company import by_key, must_be_alone
 from shoal.policy.pack.figures import Figures
@@ -37,19 +38,80 @@ def alike(figures: Figures, trials: Trials, same: Names) -> list[Kind]:
     return list(kinds.values())
 
 
-def gaining(figures: Figures, trials: Trials, same: Names, most: int) -> list[Kind]:
-    """The trials in kinds such that each gains with the first of its kind.
+@dataclass(slots=True)
+class Gaining:
+    """Trials in kinds such that each gains with the first of its kind.
 
     Trials of one form are of one kind also where two of them gain nothing together, if as many as
-    may be packed (`most`) do.
+    may be packed (`most`) do. `same`: see `graph`.
     """
-    crowds = _crowds(figures, trials, most)
-    graphs: dict[Graph, _Kinds] = {}
-    for trial in trials:
-        of = graph(figures.view, trial, same)
-        kinds = graphs.setdefault(of, _Kinds(figures))
-        kinds.add(trial, crowded=figures.form(trial) in crowds)
-    return [kind for kinds in graphs.values() for kind in kinds.all]
+
+    figures: Figures
+    same: Names
+    most: int
+    crowds: set[Hashable]
+    news: News
+    kinds: dict[Graph, "_Kinds"] = field(default_factory=dict)
+    trials: dict[TrialId, None] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        figures: Figures,
+        trials: Trials,
+        same: Names,
+        most: int,
+        before: "Gaining | None" = None,
+    ) -> "Gaining":
+        """The kinds of these trials; `before`: those of others, from which they may follow."""
+        crowds = _crowds(figures, trials, most)
+        news = figures.view.news
+        if before is None or not before._leads_to(figures, trials, crowds):
+            before = cls(figures, same, most, crowds, news)
+        else:
+            before._keep(trials)
+            before.news = news
+        for trial in islice(trials, len(before.trials), None):
+            before._add(trial)
+        return before
+
+    def all(self) -> list[Kind]:
+        """The kinds, in the order of their first trials within each graph."""
+        return [kind for kinds in self.kinds.values() for kind in kinds.all]
+
+    def _leads_to(
+        self, figures: Figures, trials: Trials, crowds: set[Hashable]
+    ) -> bool:
+        """Whether the kinds of these trials are those of before without some, and with others.
+
+        That is so where the first of each kind is still there, all that are still there are as
+        they were, and the others come after them: who else is there tells none its kind.
+        """
+        changed = figures.view.news.since(self.news)
+        if figures is not self.figures or crowds != self.crowds or changed is None:
+            return False
+        here = set(trials)
+        if any(trial in here and trial in self.trials for trial in changed):
+            return False
+        stay = [trial for trial in self.trials if trial in here]
+        return stay == trials[: len(stay)] and here.issuperset(
+            kind[0] for kind in self.all()
+        )
+
+    def _keep(self, trials: Trials) -> None:
+        """Only these trials stay."""
+        here = set(trials)
+        self.trials = {trial: None for trial in self.trials if trial in here}
+        for kinds in self.kinds.values():
+            for kind in kinds.all:
+                kind[:] = [trial for trial in kind if trial in here]
+
+    def _add(self, trial: TrialId) -> None:
+        """Put one more trial into the kind that it suits."""
+        self.trials[trial] = None
+        of = graph(self.figures.view, trial, self.same)
+        kinds = self.kinds.setdefault(of, _Kinds(self.figures))
+        kinds.add(trial, crowded=self.figures.form(trial) in self.crowds)
 
 
 def _crowds(figures: Figures, trials: Trials, most: int) -> set[Hashable]:

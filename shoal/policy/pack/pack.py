@@ -21,7 +21,7 @@ from shoal.policy.pack.company import GAIN
 from shoal.policy.pack.division import SOME, CostOf, cheapest
 from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
-from shoal.policy.pack.kinds import Kind, alike, gaining
+from shoal.policy.pack.kinds import Gaining, Kind, alike
 from shoal.policy.pack.places import Levels, places
 from shoal.policy.pack.refill import Refill, Running, has_room, in_order
 
@@ -41,6 +41,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.running = Running()
+        self.kinds: Gaining | None = None
         self._figures: Figures | None = None
 
     def figures_in(self, view: View, fuse: bool) -> Figures:
@@ -80,7 +81,7 @@ class Pack:
     seed: int = 0
     levels: Levels = field(default_factory=dict, hash=False)
     within: float | None = None
-    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
+    kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_one_of("a pack's grouping", Grouping, self.grouping)
@@ -101,7 +102,7 @@ class Pack:
 
     def decide(self, view: View, memory: str) -> tuple[Plan, str]:
         slots = idle_slots(view)
-        running = self._kept.running
+        running = self.kept.running
         running.look(view, self.most)
         roomy = list(running.roomy) if self.refill else []
         if not slots and not roomy:
@@ -110,7 +111,7 @@ class Pack:
         if not waits:
             return view.plan, memory
 
-        figures = self._kept.figures_in(view, self.fuse)
+        figures = self.kept.figures_in(view, self.fuse)
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
         if not slots:
             seen = running.digest(view)
@@ -183,12 +184,18 @@ class _PacksForIdle:
         if self.rule.grouping != "contiguous":
             kinds = alike(self.figures, trials, same)
             return _chained(self._as_in_the_paper(slot, kind, most) for kind in kinds)
-        kinds = gaining(self.figures, trials, same, self.rule.most)
+        kinds = self._gaining(trials)
         if len(trials) > SOME:
             return self._longest(slot, kinds, most)
         return _chained(self._cheapest(slot, kind, most) for kind in kinds)
 
     # -- the cheapest packs
+
+    def _gaining(self, trials: Trials) -> list[Kind]:
+        """The trials in kinds that gain by company; kept from one slot and decision to the next."""
+        rule, kept = self.rule, self.rule.kept
+        kept.kinds = Gaining.of(self.figures, trials, rule.same, rule.most, kept.kinds)
+        return kept.kinds.all()
 
     def _longest(self, slot: Slot, kinds: Sequence[Kind], most: int) -> Packs:
         """Packs of the longest trials, of the kind that has the most work."""
