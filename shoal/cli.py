@@ -52,6 +52,7 @@ from shoal.tools.arguments import (
     PlanPolicies,
     PolicyName,
     PoolDir,
+    PoolObjective,
     Port,
     Priority,
     ProfiledAgain,
@@ -339,8 +340,9 @@ def pool(
     threads: Threads = 1,
     address: Address = None,
     until_empty: UntilEmpty = False,
+    objective: PoolObjective = None,
 ) -> None:
-    """Lend one cluster's slots to several studies, by their priorities, until Ctrl-C."""
+    """Lend one cluster's slots to several studies, by priority or an objective, until Ctrl-C."""
     _commands().pool(**locals())
 
 

@@ -45,6 +45,7 @@ class OpenPool:
     `address`: of its Ray cluster. `threads`: CPUs of each slot. `token`: whether who joins the
     cluster must show a token. `token_file`: that holds it; None: the user's. `closing`: its
     studies are to stop. `slots`: all that it has; None: nodes of its cluster come and go.
+    `objective`: by which slots are divided; None: by priority.
     """
 
     address: str
@@ -55,6 +56,7 @@ class OpenPool:
     closing: bool = False
     slots: int | None = None
     token_file: str | None = None
+    objective: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,13 @@ def summary(path: Path) -> dict[str, Any] | None:
             "alive": not sign.is_dead,
         }
         studies.append(row)
-    return {"pool": str(path), "open": folder.opened() is not None, "studies": studies}
+    opened = folder.opened()
+    return {
+        "pool": str(path),
+        "open": opened is not None,
+        "objective": None if opened is None else opened.objective,
+        "studies": studies,
+    }
 
 
 def summary_lines(found: Mapping[str, Any]) -> list[str]:
@@ -233,6 +241,8 @@ def summary_lines(found: Mapping[str, Any]) -> list[str]:
     stands = "closed"
     if found["open"]:
         stands = "open"
+    if found["objective"] is not None:
+        stands += f", divided by {found['objective']}"
     return [f"pool {found['pool']}: {stands}", *map(_row_line, found["studies"])]
 
 

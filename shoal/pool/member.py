@@ -4,9 +4,13 @@ import os
 import platform
 import threading
 import warnings
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from time import monotonic, time
 from typing import Protocol
+
+import numpy as np
 
 from shoal.core.event import (
     Commanded,
@@ -16,12 +20,15 @@ from shoal.core.event import (
     Retired,
     Submitted,
 )
-from shoal.core.state import State
-from shoal.core.trial import Seconds
+from shoal.core.profile import Profile
+from shoal.core.state import Figures, State
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
 from shoal.pool.share import SlotClaim
+from shoal.profile.widths import wide_rates
 
 PREFIX = "pool:"
+MOST_RATES = 1024  # slots, where nobody knows how many a cluster will have
 # Between two signs of life.
 EVERY: Seconds = 1.0
 # An idle slot is given back after this time.
@@ -40,6 +47,32 @@ class Resizable(Protocol):
     def tell(self, event: Commanded) -> None:
         """Have this happen at the next moment."""
         ...
+
+
+def is_rated(figures: Figures) -> bool:
+    """Whether these figures of trials say how fast they are."""
+    return "rate" in figures or bool(wide_rates(figures))
+
+
+def rates_of(
+    trials: Mapping[TrialId, Trial], profile: Profile, most: int, grows: bool
+) -> tuple[float, ...]:
+    """Samples/s of these trials together on 1, 2, … `most` slots, divided as gains most.
+
+    0 where too few slots are there for any. If a study `grows`, one trial more is like the first.
+    Trials that come too late for a slot each are left out. Packs count as if each trial were alone.
+    """
+    best = np.zeros(most + 1)
+    first = next(iter(trials))
+    names = [*islice(trials, most), *([first] if grows else [])]
+    for name in names:
+        fewest, widest = trials[name].widths
+        with_it = best.copy()
+        for width, rate in enumerate(profile.curve(name, min(widest, most)), start=1):
+            if width >= fewest:
+                np.maximum(with_it[width:], best[:-width] + rate, out=with_it[width:])
+        best = with_it
+    return tuple(float(f"{rate:.6g}") for rate in best[1:])
 
 
 def whole_address(address: str) -> str:
@@ -66,6 +99,7 @@ class PoolMember:
     `most`: the most slots that the user wants for the study; None: all that it can use.
     `threads`: of each slot. `priority`, `widths`: of the trials that its searcher makes. The study
     claims by them while no trial has work left: before its first one, and from rung to rung.
+    `believe`: how fast its trials are, of which a pool with an objective is told.
 
     Raises:
         PoolError: the pool is not open, or its slots have another number of threads.
@@ -80,6 +114,7 @@ class PoolMember:
         state: State,
         priority: float = 1.0,
         widths: tuple[int, int] = (1, 1),
+        believe: Callable[[State], Profile] | None = None,
     ) -> None:
         self._pool = pool
         self.joined = self._fitting(threads)
@@ -88,6 +123,7 @@ class PoolMember:
         self._limit = most
         self._priority = priority
         self._widths = widths
+        self._believe = believe
         self._since = time()
         self._state = state
         self._count = 0
@@ -212,7 +248,20 @@ class PoolMember:
             most = min(most, self._limit)
         priorities = [state.ranked.get(trial.id, 1.0) for trial in trials]
         priority = max(priorities, default=self._priority)
-        return SlotClaim(self._name, priority, least, max(least, most), self._since)
+        most = max(least, most)
+        rates = self._rates(least, min(most, self.joined.slots or MOST_RATES))
+        return SlotClaim(self._name, priority, least, most, self._since, rates)
+
+    def _rates(self, least: int, most: int) -> tuple[float, ...]:
+        """What the study makes on 1, 2, … slots; nothing before a trial was measured, and where the
+        pool does not ask.
+        """
+        state = self._state
+        if self.joined.objective is None or self._believe is None or most < least:
+            return ()
+        if not state.trials or not any(map(is_rated, state.figures.values())):
+            return ()
+        return rates_of(state.trials, self._believe(state), most, self._grows)
 
     def _look_for_idle_slots(self) -> None:
         state = self._state

@@ -14,8 +14,9 @@ from shoal.backend.opening import ray_starts
 from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
 from shoal.engine.lock import Taken, held
+from shoal.policy.elastic.objective import name_of
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
-from shoal.pool.share import shares
+from shoal.pool.share import Objective, SlotClaim, divided, shares
 
 # Between two looks at the studies.
 EVERY: Seconds = 0.5
@@ -69,8 +70,11 @@ def serve(
     address: str | None,
     say: Say,
     until_empty: bool = False,
+    objective: Objective | None = None,
 ) -> None:
     """Lend slots to studies until Ctrl-C, SIGTERM, or, with `until_empty`, until all have gone.
+
+    `objective`: what all studies together are to make most of; None: slots go by priority.
 
     Raises:
         PoolError: the folder has an open pool already.
@@ -96,13 +100,14 @@ def serve(
             raise
         try:
             with _told_to_end() as over:  # Ray has its own signals until here
-                _lend(folder, _opened(threads, own), say, over, until_empty)
+                opened = _opened(threads, own, objective)
+                _lend(folder, opened, say, over, until_empty, objective)
         finally:
             folder.close()
             cluster.leave(own, joined=True)
 
 
-def _opened(threads: int, own: bool) -> OpenPool:
+def _opened(threads: int, own: bool, objective: Objective | None) -> OpenPool:
     """The pool, in a cluster of its `own` or in another, whose nodes come and go."""
     slots = None
     if own:
@@ -115,6 +120,7 @@ def _opened(threads: int, own: bool) -> OpenPool:
         token=cluster.asks_for_token(),
         slots=slots,
         token_file=cluster.token_shown(),
+        objective=None if objective is None else name_of(objective),
     )
 
 
@@ -130,6 +136,7 @@ def _lend(
     say: Say,
     over: threading.Event,
     until_empty: bool,
+    objective: Objective | None,
 ) -> None:
     """Divide the slots whenever a study comes, goes, or claims something else."""
     folder.share({})
@@ -139,12 +146,13 @@ def _lend(
     attendance = Attendance()
     given: dict[str, int] = {}
     came = False
+    divide = Divider(objective, say)
     while not over.wait(EVERY):
         signs = attendance.hear(folder.signs(), monotonic())
         folder.bury()
         held = {sign.claim.study: sign.slots for sign in signs}
         claims = [sign.claim for sign in signs]
-        now = shares(room(opened.threads), claims, {**held, **given})
+        now = divide(room(opened.threads), claims, {**held, **given})
         if now != given:
             folder.share(now)
             say(division(now))
@@ -153,6 +161,28 @@ def _lend(
         if until_empty and came and not signs:
             return
     _farewell(folder, opened, attendance, say)
+
+
+class Divider:
+    """Divides slots by the objective. While that fails, by priority: all studies would end else."""
+
+    def __init__(self, objective: Objective | None, say: Say) -> None:
+        self._objective = objective
+        self._say = say
+        self._failed = False
+
+    def __call__(
+        self, slots: int, claims: Sequence[SlotClaim], held: Mapping[str, int]
+    ) -> dict[str, int]:
+        try:
+            given = divided(slots, claims, held, self._objective)
+        except ValueError as error:
+            if not self._failed:
+                self._say(f"slots are divided by priority for now: {error}")
+            self._failed = True
+            return shares(slots, claims, held)
+        self._failed = False
+        return given
 
 
 def _farewell(

@@ -1,7 +1,30 @@
-"""How many slots of a pool each study gets. Pure."""
+"""How many slots of a pool each study gets. Pure.
 
-from collections.abc import Mapping, Sequence
+`shares` divides them by priority. `divided` makes most of an objective over all studies: the second
+use of BFTrainer (Liu et al., 2021, section 1), where an administrator names what is to be made more
+of, with studies for its Trainers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Literal, get_args
+
+import numpy as np
+
+from shoal.policy.elastic.knapsack import best_counts
+from shoal.policy.elastic.objective import asked, try_objective
+from shoal.policy.elastic.table import FORBIDDEN, Table
+
+Named = Literal["throughput", "efficiency", "priority"]
+# From a claim and its samples/s on 1, 2, … slots to what it is worth per second on each.
+Objective = Named | Callable[["SlotClaim", Sequence[float]], Sequence[float]]
+
+# Of what a slot makes, the part by which it must make more elsewhere than by priority: a slot that
+# changes hands starts anew, some 6 s of the 120 s for which a division is to hold (section 3.4).
+MOVING = 0.05
+# Of the whole worth, what another division must gain: measured rates are a little off.
+GAIN = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +33,8 @@ class SlotClaim:
 
     `priority`: a study of priority 2 gets about twice the slots of a study of priority 1.
     `least`: the fewest slots with which one of its trials can train. `most`: as many as it can use.
-    `since`: when it came, in seconds; only the order counts.
+    `since`: when it came, in seconds; only the order counts. `rates`: samples/s that it makes with
+    1, 2, … slots, all trials together, 0 where none can run; empty: nothing was measured yet.
 
     Raises:
         ValueError: a number is out of its range.
@@ -21,11 +45,22 @@ class SlotClaim:
     least: int = 1
     most: int = 1
     since: float = 0.0
+    rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.priority > 0 or not 1 <= self.least <= self.most:
             raise ValueError(
                 f"a claim needs priority > 0 and 1 <= least <= most; got {self}"
+            )
+        rates = self.rates
+        if rates and not (
+            len(rates) >= self.least
+            and rates[self.least - 1] > 0
+            and all(0 <= rate < inf for rate in rates)
+        ):
+            raise ValueError(
+                f"a claim's rates are samples/s, above 0 from {self.least} slots on; got "
+                f"{str(rates)[:200]}"
             )
 
 
@@ -49,6 +84,18 @@ def shares(
             given[claim.study] = claim.least
             left -= claim.least
 
+    return _dealt(given, left, order, held)
+
+
+def _dealt(
+    given: Mapping[str, int],
+    left: int,
+    order: Sequence[SlotClaim],
+    held: Mapping[str, int],
+) -> dict[str, int]:
+    """The slots that are left, one by one to the study with fewest for its priority."""
+    given = dict(given)
+
     def right(claim: SlotClaim) -> tuple[float, int, float]:
         has = given[claim.study]
         keeps = held.get(claim.study, 0) > has
@@ -60,3 +107,98 @@ def shares(
             break
         given[min(hungry, key=right).study] += 1
     return given
+
+
+# -- an objective over studies --------------------------------------------------------------------
+
+
+def check_objective(objective: Objective) -> None:
+    """Try the objective with a made-up claim, before anything starts.
+
+    Raises:
+        ValueError: it is no name of one, or see `try_objective`.
+    """
+    if callable(objective):
+        rates = tuple(100.0 * slots**0.9 for slots in range(1, 9))
+        for few in (rates, rates[:1]):
+            claim = SlotClaim("made-up", most=len(few), rates=few)
+            try_objective(objective, claim, "a made-up study", few)
+    elif objective not in get_args(Named):
+        raise ValueError(
+            f"a pool's objective is one of {', '.join(get_args(Named))}, or FILE.py:NAME; "
+            f"got {objective!r}"
+        )
+
+
+def divided(
+    slots: int,
+    claims: Sequence[SlotClaim],
+    held: Mapping[str, int],
+    objective: Objective | None,
+) -> dict[str, int]:
+    """How many slots each study gets, so that all together make most of the objective.
+
+    Whom `shares` gives slots gets its `least`; a study without measured rates gets exactly what
+    `shares` gives it, as nobody knows what a slot more is worth there. The others' slots go where
+    they make most, by `MOVING` more than where `shares` has them. What `held` says stays as it is
+    where the best division gains no more than `GAIN`.
+
+    Raises:
+        ValueError: the objective is a function, and does not give a number for each count.
+    """
+    fair = shares(slots, claims, held)
+    known = [each for each in claims if each.rates and fair[each.study]]
+    if objective is None or len(known) < 2:
+        return fair
+    names = {each.study for each in known}
+    room = slots - sum(count for name, count in fair.items() if name not in names)
+    least = np.array([each.least for each in known])
+    gain = _gain(objective, known, [fair[each.study] for each in known], room)
+    counts = least + best_counts(gain, room - int(least.sum()))
+    best = {each.study: int(n) for each, n in zip(known, counts, strict=True)}
+    left = room - sum(best.values())
+    order = sorted(known, key=lambda claim: (-claim.priority, claim.since))
+    best = _dealt(best, left, order, held)
+    now = {each.study: held.get(each.study, 0) for each in known}
+    fits = all(each.least <= now[each.study] <= each.most for each in known)
+    if fits and sum(now.values()) == sum(best.values()):
+        worth, stays = (_sum(gain, known, each) for each in (best, now))
+        if worth - stays <= GAIN * abs(worth):
+            best = now
+    return {**fair, **best}
+
+
+def _gain(
+    objective: Objective, claims: Sequence[SlotClaim], fair: Sequence[int], room: int
+) -> Table:
+    """What each study gains by 0, 1, … slots above its least; FORBIDDEN above its most."""
+    gain = np.full((len(claims), room + 1), FORBIDDEN)
+    for row, claim, usual in zip(gain, claims, fair, strict=True):
+        most = min(claim.most, room)
+        worth = np.array(_worth(objective, claim)[claim.least - 1 : most])
+        # More than was measured is worth no more.
+        worth = np.append(
+            worth, np.full(most - claim.least + 1 - len(worth), worth[-1])
+        )
+        away = np.abs(worth - worth[usual - claim.least])
+        row[: len(worth)] = worth - MOVING * away
+    return gain
+
+
+def _worth(objective: Objective, claim: SlotClaim) -> Sequence[float]:
+    """What the study is worth per second on 1, 2, … slots."""
+    if callable(objective):
+        return asked(objective, claim, claim.rates, f"study {claim.study}")
+    if objective == "throughput":
+        return claim.rates
+    weight = claim.priority if objective == "priority" else 1.0
+    alone = claim.rates[claim.least - 1] / claim.least
+    return [weight * rate / alone for rate in claim.rates]
+
+
+def _sum(gain: Table, claims: Sequence[SlotClaim], given: Mapping[str, int]) -> float:
+    """What all gain by so many slots."""
+    return sum(
+        float(row[given[claim.study] - claim.least])
+        for row, claim in zip(gain, claims, strict=True)
+    )

@@ -220,6 +220,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         keep_evaluated=models,
         priority=usual_priority(deciders.searcher),
         widths=widths_of(deciders.searcher),
+        believe=believer(given),
     )
     return _Ready(
         deciders,

@@ -166,6 +166,14 @@ ShardAddress = Annotated[
     ),
 ]
 PoolDir = Annotated[Path, typer.Argument(metavar="DIR", help="the pool's folder")]
+PoolObjective = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.py:NAME",
+        help="what all studies together are to make most of: throughput, efficiency, priority, or "
+        "a function of a claim and its samples/s on 1, 2, … slots [default: slots go by priority]",
+    ),
+]
 UntilEmpty = Annotated[
     bool, typer.Option("--until-empty", help="end when the last study has gone")
 ]

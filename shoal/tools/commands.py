@@ -20,7 +20,10 @@ import typer
 import shoal
 from shoal import reporting
 from shoal.core.install import install
+from shoal.policy.elastic.objective import is_in_file
 from shoal.pool.folder import PoolFolder, summary, summary_lines
+from shoal.pool.share import check_objective
+from shoal.simulate.objective_file import objective_in
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
 from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
@@ -326,18 +329,24 @@ def ui(directory: Path, port: int | None) -> None:
 
 
 @errors()
-def pool(directory: Path, **options: Any) -> None:
+def pool(directory: Path, objective: str | None, **options: Any) -> None:
     """Lend slots to studies until Ctrl-C. `options`: what else `serve` takes.
 
     Raises:
         StudyError: Ray is not installed.
+        ValueError: the objective is no name of one, and no function that could be one.
     """
+    aim: Any = objective
+    if is_in_file(objective):
+        aim = objective_in(str(objective))
+    if aim is not None:
+        check_objective(aim)
     folder = PoolFolder(directory)
     folder.make()
     folder.begin()  # studies wait for it from now on: to import Ray takes a while, too
     why = f"a pool needs Ray: {install('ray')}"
     serve = _needing("shoal.pool.pool", ("ray",), why).serve
-    serve(directory, say=typer.echo, **options)
+    serve(directory, say=typer.echo, objective=aim, **options)
 
 
 def _needing(module: str, libraries: tuple[str, ...], why: str) -> ModuleType:

@@ -87,7 +87,7 @@ def asked(
     Raises:
         ValueError: it is something else, or the function raises. `name`: of the subject.
     """
-    said = _name_of(objective)
+    said = name_of(objective)
     try:
         answer = objective(subject, rates)
     except Exception as error:
@@ -123,7 +123,7 @@ def try_objective(
         ValueError: it raises, does not give a number for each, gives others when it is asked again,
             falls from each width to the next, or gives nothing that is worth a slot.
     """
-    said = _name_of(objective)
+    said = name_of(objective)
     values = asked(objective, subject, rates, name)
     tried = f"of made-up rates from {rates[0]:g} to {rates[-1]:g} samples/s for {name}"
     if asked(objective, subject, rates, name) != values:
@@ -143,10 +143,12 @@ def try_objective(
         )
 
 
-def _name_of(objective: object) -> str:
-    """What the user calls the function."""
+def name_of(objective: object) -> str:
+    """What the user calls the objective."""
     if isinstance(objective, FileObjective):
         return objective.place
+    if isinstance(objective, str):
+        return objective
     return str(getattr(objective, "__name__", type(objective).__name__))
 
 

@@ -59,6 +59,7 @@ class Start:
     keep_evaluated: bool = False  # callbacks take the models of evaluated epochs
     priority: float = 1.0  # of the trials that the searcher makes
     widths: tuple[int, int] = (1, 1)  # the fewest and most slots of these trials
+    believe: Callable[[State], Profile] | None = None  # how fast trials are
 
 
 class WiredBackend:
@@ -387,6 +388,7 @@ def _pooled(
                 start.state,
                 start.priority,
                 start.widths,
+                start.believe,
             )
             open_.enter_context(member)
             share = member.wait()
