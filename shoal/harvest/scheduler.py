@@ -1,5 +1,13 @@
-"""What harvesting needs of a batch system: three calls. Slurm's are in `shoal.harvest.slurm`."""
+"""What harvesting needs of a batch system: three calls.
 
+They are in one file for each system: `shoal.harvest.slurm`, `shoal.harvest.pbs`,
+`shoal.harvest.lsf`. Nothing else knows which one it is.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -10,6 +18,10 @@ from shoal.core.trial import Seconds
 # Words of a pilot's command that the batch system's script replaces, where the pilot runs.
 NODE = "{node}"  # the node's name
 UNTIL = "{until}"  # when the job's time limit ends it, in seconds since 1970
+
+
+PREFIX = "shoal-"  # of the names of all pilots' jobs
+PATIENCE: Seconds = 60.0  # for one of a batch system's commands
 
 
 class SchedulerError(Exception):
@@ -67,12 +79,36 @@ class Sighting:
     waiting: tuple[Waiting, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where pilots go, and how they are asked for.
+
+    `partition`: of the pilots; PBS and LSF call it a queue. `watched`: those whose waiting jobs
+    matter; all, if none is named. `options`: more for the command that submits, as "--account=x".
+    `least_cpus`: nodes with fewer are left alone. `gpus`: nodes without a GPU are left alone.
+    """
+
+    partition: str
+    watched: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    least_cpus: int = 1
+    gpus: bool = False
+
+    def matters(self, partition: str) -> bool:
+        """Whether jobs that wait there matter."""
+        return not self.watched or partition in (self.partition, *self.watched)
+
+
 class Scheduler(Protocol):
     """A batch system, as harvesting sees it.
 
     Raises:
         SchedulerError: each of the calls, when the batch system does not do it.
     """
+
+    def check(self) -> None:
+        """Raise SchedulerError unless the batch system answers and has the partitions."""
+        ...
 
     def look(self) -> Sighting:
         """Which nodes are idle, which pilots of this study there are, and who waits."""
@@ -88,3 +124,74 @@ class Scheduler(Protocol):
     def cancel(self, pilots: Iterable[str]) -> None:
         """End these pilots at once; those that have ended already are no error."""
         ...
+
+
+# -- the commands of a batch system ---------------------------------------------------------------
+
+
+def check_commands(system: str, names: Iterable[str]) -> None:
+    """Raise SchedulerError unless these commands of the batch system are installed here."""
+    lacking = [name for name in names if shutil.which(name) is None]
+    if lacking:
+        raise SchedulerError(
+            f"{system}'s {', '.join(lacking)} cannot be found: run this where {system}'s commands "
+            "are installed, such as a login node, and see that PATH has them"
+        )
+
+
+def run_command(
+    system: str,
+    *command: str,
+    given: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    harmless: str = "",
+) -> str:
+    """Run one of a batch system's commands, and return what it printed.
+
+    `given`: what it reads. `environment`: None: this process's, with texts in English.
+    `harmless`: a failure is none if each line of what it says of it has this text.
+
+    Raises:
+        SchedulerError: it failed, or took longer than a minute.
+    """
+    if environment is None:
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    try:
+        done = subprocess.run(
+            command,
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerError(
+            f"{command[0]} took longer than {PATIENCE:.0f} s: {system} does not answer"
+        ) from error
+    except OSError as error:
+        raise SchedulerError(f"{command[0]} cannot be run: {error}") from error
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        if harmless and lines and all(harmless in line for line in lines):
+            return done.stdout
+        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise SchedulerError(f"{command[0]} failed: {said[:500]}")
+    return done.stdout
+
+
+def pilot_script(
+    command: Sequence[str], minutes: int, words: Mapping[str, str], before: str = ""
+) -> str:
+    """A pilot's batch script. Signals reach the command itself, as it takes the shell's place.
+
+    `words`: what stands in the shell for `NODE`. `before`: what starts the command.
+    """
+    words = {**words, UNTIL: '"$until"'}
+    typed = " ".join(words.get(word) or shlex.quote(word) for word in command)
+    return (
+        f"#!/bin/sh\nuntil=$(( $(date +%s) + {minutes * 60} ))\nexec {before}{typed}\n"
+    )

@@ -6,9 +6,6 @@ and that of 22.05 lacks the nodes that are planned for a waiting job.
 
 import os
 import re
-import shlex
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +16,19 @@ from shoal.core.trial import Seconds
 from shoal.harvest.hosts import hosts
 from shoal.harvest.scheduler import (
     NODE,
-    UNTIL,
+    PREFIX,
     IdleNode,
     Pilot,
     SchedulerError,
     Sighting,
+    Site,
     Waiting,
+    check_commands,
+    pilot_script,
+    run_command,
 )
 
-PREFIX = "shoal-"  # of the names of all pilots' jobs
 COMMANDS = ("squeue", "sinfo", "sbatch", "scancel")
-PATIENCE: Seconds = 60.0  # for one of Slurm's commands
 NONE = ("", "(null)", "N/A", "None", "n/a")
 # A job's name may hold anything, so that it comes last.
 JOBS = "%A|%P|%T|%N|%n|%S|%Y|%D|%l|%Q|%r|%U|%j"
@@ -46,22 +45,6 @@ WRONG = re.compile(r"invalid|unrecognized|unknown|not permitted|ambiguous", re.I
 OF_A_JOB = ("SLURM_", "SLURMD_", "PMI_", "PMIX_")
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmSite:
-    """Where pilots go, and how they are asked for.
-
-    `partition`: of the pilots. `watched`: the partitions whose waiting jobs matter; all, if none
-    is named. `options`: more for sbatch, as "--account=x". `least_cpus`: nodes with fewer are left
-    alone. `gpus`: nodes without a GPU are left alone.
-    """
-
-    partition: str
-    watched: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    least_cpus: int = 1
-    gpus: bool = False
-
-
 class Slurm:
     """The batch system Slurm, by its commands.
 
@@ -72,17 +55,12 @@ class Slurm:
         SchedulerError: a command of Slurm is not installed here.
     """
 
-    def __init__(self, site: SlurmSite, study: str, session: str, logs: Path) -> None:
+    def __init__(self, site: Site, study: str, session: str, logs: Path) -> None:
         self.site = site
         self.family = f"{PREFIX}{study}-"
         self.name = self.family + session
         self.logs = logs
-        lacking = [name for name in COMMANDS if shutil.which(name) is None]
-        if lacking:
-            raise SchedulerError(
-                f"Slurm's {', '.join(lacking)} cannot be found: run this where Slurm's commands "
-                "are installed, such as a login node, and see that PATH has them"
-            )
+        check_commands("Slurm", COMMANDS)
 
     def check(self) -> None:
         """Raise SchedulerError unless Slurm answers, the partitions exist and sbatch understands
@@ -340,46 +318,17 @@ def script(command: Sequence[str], minutes: int) -> str:
     The command runs by srun: when Slurm preempts a job with a grace time, only what srun has
     started is told. It may use all CPUs of the node, though it is one task.
     """
-    words = {
-        NODE: '"$SLURMD_NODENAME"',
-        UNTIL: '"$until"',
-    }
-    typed = " ".join(words.get(word) or shlex.quote(word) for word in command)
-    return (
-        "#!/bin/sh\n"
-        f"until=$(( $(date +%s) + {minutes * 60} ))\n"
-        f"exec srun --ntasks=1 --cpu-bind=none --export=ALL {typed}\n"
+    return pilot_script(
+        command,
+        minutes,
+        {NODE: '"$SLURMD_NODENAME"'},
+        "srun --ntasks=1 --cpu-bind=none --export=ALL ",
     )
 
 
 def _run(*command: str, given: str | None = None) -> str:
-    """Run one of Slurm's commands, and return what it printed.
-
-    Raises:
-        SchedulerError: it failed, or took longer than a minute.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-            timeout=PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SchedulerError(
-            f"{command[0]} took longer than {PATIENCE:.0f} s: Slurm does not answer"
-        ) from error
-    except OSError as error:
-        raise SchedulerError(f"{command[0]} cannot be run: {error}") from error
-    if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise SchedulerError(f"{command[0]} failed: {said[:500]}")
-    return done.stdout
+    """Run one of Slurm's commands; see `run_command`."""
+    return run_command("Slurm", *command, given=given, environment=_environment())
 
 
 def _environment() -> dict[str, str]:

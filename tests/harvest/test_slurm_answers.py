@@ -14,9 +14,10 @@ from shoal.harvest.scheduler import (
     IdleNode,
     Pilot,
     SchedulerError,
+    Site,
     Waiting,
 )
-from shoal.harvest.slurm import Slurm, SlurmSite, gpus, minutes_of, script
+from shoal.harvest.slurm import Slurm, gpus, minutes_of, script
 
 ME = os.getuid()
 
@@ -45,7 +46,7 @@ cat {folder}/{name}.prints 2>/dev/null || true
 
 
 def slurm(folder: Path, **site: object) -> Slurm:
-    return Slurm(SlurmSite("scavenger", **site), "digits", "b2", folder / "logs")  # type: ignore[arg-type]
+    return Slurm(Site("scavenger", **site), "digits", "b2", folder / "logs")  # type: ignore[arg-type]
 
 
 def test_a_look(commands: Path) -> None:

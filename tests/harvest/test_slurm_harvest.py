@@ -144,7 +144,7 @@ def test_a_harvest_that_is_stopped_goes_on_by_its_folder(
         assert "being harvested for already" in made.said()
         assert made.end(signal.SIGINT) == 130, made.said()
         made.check_nothing_left(shared)
-        assert f"shoal harvest {made.folder} --slurm …   goes on" in made.said()
+        assert f"shoal harvest {made.folder} --partition …   goes on" in made.said()
 
         made.start(target=made.folder)
         assert made.end() == 0, made.said()

@@ -10,15 +10,15 @@ from slurm_kit import SlurmLab, wait_for
 
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.observer import Observer
-from shoal.harvest.scheduler import NODE, UNTIL, SchedulerError
-from shoal.harvest.slurm import Slurm, SlurmSite
+from shoal.harvest.scheduler import NODE, UNTIL, SchedulerError, Site
+from shoal.harvest.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
 SLEEP = ("sh", "-c", 'echo "$@"; exec sleep 600', "-", NODE, UNTIL)
 
 
 def site(lab: SlurmLab, session: str = "b2", **given: Any) -> Slurm:
-    return Slurm(SlurmSite("scavenger", **given), "digits", session, lab.folder / "log")
+    return Slurm(Site("scavenger", **given), "digits", session, lab.folder / "log")
 
 
 @contextmanager

@@ -40,8 +40,29 @@ def begun(tmp_path: Path) -> str:
     return str(study.folder.path)
 
 
-def test_a_batch_system_must_be_named(tmp_path: Path) -> None:
-    assert "--slurm" in only_line(RECIPE, "--partition", "x")
+def test_a_batch_system_is_named_or_the_only_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(name: str) -> None:
+        command = tmp_path / name
+        command.write_text("#!/bin/sh\nexit 1\n")
+        command.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = [RECIPE, "--storage", str(tmp_path / "s"), "--partition", "x"]
+    out = only_line(*asked)
+    assert "--scheduler slurm or pbs or lsf (none is here)" in out
+    for name, lacking in (("pbsnodes", "PBS's qstat"), ("bhosts", "LSF's bslots")):
+        of(name)
+        assert lacking in only_line(*asked)
+        (tmp_path / name).unlink()
+    of("squeue")
+    of("bhosts")
+    assert "slurm or lsf (commands of slurm, lsf are here)" in only_line(*asked)
+    assert "Slurm's sinfo" in only_line(*asked, "--scheduler", "slurm")
+    assert "PBS's pbsnodes" in only_line(*asked, "--scheduler", "pbs")
+    assert "one of slurm, pbs, lsf" in only_line(*asked, "--scheduler", "sge")
+    assert "two batch systems" in only_line(*asked, "--slurm", "--scheduler", "lsf")
     assert "--partition" in refused(RECIPE, "--slurm")
     assert not (tmp_path / "runs").exists()
 

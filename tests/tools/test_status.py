@@ -125,7 +125,7 @@ def test_a_study_that_was_harvested_goes_on_by_harvesting(
     pytest.importorskip("ray")
     monkeypatch.setattr(opening.check_reached, "__defaults__", (0.1,))
     joined(folder, "127.0.0.1:9")
-    told = f"shoal harvest {folder} --slurm …"
+    told = f"shoal harvest {folder} --partition …"
     before = typed("resume", str(folder))
     assert "no Ray cluster answers" in before and told not in before
 

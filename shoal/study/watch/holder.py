@@ -57,7 +57,7 @@ def process_of(folder: Folder, now: Seconds) -> dict[str, Any]:
 def command_to_go_on(folder: Folder) -> str:
     """What to type, so that the study goes on as its last run was set up."""
     if was_harvested(folder):
-        return f"shoal harvest {folder.path} --slurm …"
+        return f"shoal harvest {folder.path} --partition …"
     return f"shoal resume {folder.path}"
 
 

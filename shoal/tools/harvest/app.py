@@ -42,26 +42,39 @@ Target = Annotated[
         "or give --command",
     ),
 ]
-BySlurm = Annotated[
-    bool, typer.Option("--slurm", help="the nodes are Slurm's; must be given")
+BySlurm = Annotated[bool, typer.Option("--slurm", help="as --scheduler slurm")]
+BatchSystem = Annotated[
+    str | None,
+    typer.Option(
+        metavar="slurm|pbs|lsf",
+        help="whose the nodes are [default: whose commands are installed here]",
+    ),
 ]
-Partition = Annotated[str, typer.Option(help="for the pilots: a preemptible one, best")]
+Partition = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        "--queue",
+        help="for the pilots, a queue of PBS or LSF: a preemptible one, best",
+    ),
+]
 Watched = Annotated[
     list[str] | None,
     typer.Option(
         "--main-partition",
-        help="whose waiting jobs matter; repeat [default: all partitions]",
+        "--main-queue",
+        help="whose waiting jobs matter; repeat [default: all of them]",
     ),
 ]
 NoPreemption = Annotated[
     bool,
     typer.Option(
         "--no-preemption",
-        help="Slurm does not preempt pilots here: cancel them when others wait",
+        help="pilots are not preempted here: cancel them when others wait",
     ),
 ]
 Tick = Annotated[
-    float, typer.Option(min=0.1, help="seconds between two looks at Slurm")
+    float, typer.Option(min=0.1, help="seconds between two looks at the queue")
 ]
 MinTicks = Annotated[
     int, typer.Option(min=1, help="looks in a row in which a node must be idle")
@@ -72,14 +85,15 @@ Most = Annotated[
 Minutes = Annotated[int, typer.Option(min=1, help="time limit of a pilot, at most")]
 NodeCpus = Annotated[
     int | None,
-    typer.Option("--cpus-per-node", min=1, help="to use [default: those Slurm grants]"),
+    typer.Option("--cpus-per-node", min=1, help="to use [default: those granted]"),
 ]
 NodeGpus = Annotated[
     int | None,
     typer.Option("--gpus-per-node", min=0, help="to use [default: those found]"),
 ]
 GpuNodes = Annotated[
-    bool, typer.Option("--gpu-nodes", help="only nodes that have GPUs, as Slurm says")
+    bool,
+    typer.Option("--gpu-nodes", help="only nodes that have GPUs, as is said of them"),
 ]
 Ip = Annotated[
     str | None,
@@ -87,7 +101,11 @@ Ip = Annotated[
 ]
 Sbatch = Annotated[
     list[str] | None,
-    typer.Option("--sbatch", help='more for sbatch, as --sbatch "--account=x"; repeat'),
+    typer.Option(
+        "--sbatch",
+        "--submit",
+        help='more for sbatch, qsub or bsub, as --sbatch "--account=x"; repeat',
+    ),
 ]
 PolicyOrNone = Annotated[
     str | None,
@@ -122,6 +140,7 @@ def harvest(
     *,
     partition: Partition,
     slurm: BySlurm = False,
+    scheduler: BatchSystem = None,
     main_partition: Watched = None,
     no_preemption: NoPreemption = False,
     tick: Tick = 10.0,
@@ -161,7 +180,7 @@ def harvest(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a study on nodes of Slurm that stand idle, until others need them.
+    """Train a study on nodes of a batch system that stand idle, until others need them.
 
     The same command goes on with it where it was stopped or killed.
     """

@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +23,11 @@ from shoal.engine.plain_files import open_file
 from shoal.engine.process import python_module
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.head import RayHead
+from shoal.harvest.lsf import Lsf
 from shoal.harvest.observer import Observer
-from shoal.harvest.scheduler import NODE, UNTIL
-from shoal.harvest.slurm import Slurm, SlurmSite
+from shoal.harvest.pbs import Pbs
+from shoal.harvest.scheduler import NODE, UNTIL, Site
+from shoal.harvest.slurm import Slurm
 from shoal.simulate.read import read_log
 from shoal.simulate.site.learnt import elastic_for
 from shoal.study.code.files import function_in
@@ -43,6 +46,12 @@ if TYPE_CHECKING:
 
 # For slots that come and go, as BFTrainer has it.
 POLICY = 'elastic(horizon="learned", placement="spatial")'
+# The batch systems by name, and a command that each of them alone has.
+SYSTEMS: Mapping[str, tuple[type[Slurm] | type[Pbs] | type[Lsf], str]] = {
+    "slurm": (Slurm, "squeue"),
+    "pbs": (Pbs, "pbsnodes"),
+    "lsf": (Lsf, "bhosts"),
+}
 SHORTEST = 2  # minutes that a pilot is worth its start
 # What a study's folder says itself, with the values of options that were not given.
 OF_A_NEW_STUDY: Mapping[str, Any] = {
@@ -76,10 +85,11 @@ class Wanted:
     """How nodes are to be harvested, as it was typed.
 
     Raises:
-        StudyError: no batch system was named.
+        StudyError: no batch system was named, and not just one is installed here; or two were.
     """
 
     slurm: bool
+    scheduler: str | None
     partition: str
     main_partition: list[str] | None
     no_preemption: bool
@@ -94,18 +104,51 @@ class Wanted:
     sbatch: list[str] | None
 
     def __post_init__(self) -> None:
-        if not self.slurm:
-            raise StudyError("say which batch system has the nodes: --slurm")
+        _ = self.system
 
-    def site(self, threads: int) -> SlurmSite:
-        """Where pilots go. `threads`: of a slot; smaller nodes are of no use."""
-        options = [
-            word if word.startswith("-") else f"--{word}" for word in self.sbatch or ()
-        ]
-        watched = tuple(self.main_partition or ())
-        return SlurmSite(
-            self.partition, watched, tuple(options), threads, self.gpu_nodes
+    @property
+    def system(self) -> str:
+        """The batch system that has the nodes: the one named, else the one installed here."""
+        named = "slurm" if self.slurm else self.scheduler
+        if self.slurm and self.scheduler not in (None, "slurm"):
+            raise StudyError(
+                f"--slurm and --scheduler {self.scheduler} name two batch systems: leave out one"
+            )
+        if named in SYSTEMS:
+            return named
+        known = ", ".join(SYSTEMS)
+        if named is not None:
+            raise StudyError(f"--scheduler is one of {known}; got {named[:50]!r}")
+        here = [name for name, (_, asks) in SYSTEMS.items() if shutil.which(asks)]
+        if len(here) == 1:
+            return here[0]
+        found = f"commands of {', '.join(here)} are here" if here else "none is here"
+        raise StudyError(
+            f"say which batch system has the nodes: --scheduler {' or '.join(here or SYSTEMS)} "
+            f"({found})"
         )
+
+    def site(self, threads: int) -> Site:
+        """Where pilots go. `threads`: of a slot; smaller nodes are of no use."""
+        options: list[str] = []
+        for words in self.sbatch or ():
+            if self.system == "slurm":
+                options.append(words if words.startswith("-") else f"--{words}")
+            else:
+                options += shlex.split(words)
+        watched = tuple(self.main_partition or ())
+        return Site(self.partition, watched, tuple(options), threads, self.gpu_nodes)
+
+    def opened(
+        self, threads: int, study: str, session: str, logs: Path
+    ) -> Slurm | Pbs | Lsf:
+        """The batch system; see `Slurm`.
+
+        Raises:
+            SchedulerError: a command of it is not installed here.
+        """
+        kind, _ = SYSTEMS[self.system]
+        return kind(self.site(threads), study, session, logs)
 
     def observer(self) -> Observer:
         """What decides which nodes to take."""
@@ -146,7 +189,7 @@ def harvested(target: str | None, as_json: bool, **given: Any) -> None:
         )
     else:
         study, threads, run = _begun(target, given, as_json)
-    again = f"shoal harvest {shlex.quote(str(study.folder.path))} --slurm …"
+    again = f"shoal harvest {shlex.quote(str(study.folder.path))} --partition …"
     with (
         harvesting(study.folder, wanted, threads) as address,
         concluded(study, as_json, again),
@@ -288,16 +331,14 @@ def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
 
     Raises:
         StudyError: the study is open elsewhere.
-        SchedulerError: Slurm does not answer, or refuses what was asked for.
+        SchedulerError: the batch system does not answer, or refuses what was asked for.
         HeadError: Ray is not installed, or does not start.
     """
     folder.make()
     place = folder.path.resolve() / HARVEST
     own_folder(place)
     with _alone(folder, place), _told_to_end():
-        site = Slurm(
-            wanted.site(threads), _name(folder.path), secrets.token_hex(3), place
-        )
+        site = wanted.opened(threads, _name(folder.path), secrets.token_hex(3), place)
         site.check()
         say = _teller(place / "harvest.log")
         with RayHead(place, wanted.ip) as head:

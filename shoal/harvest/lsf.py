@@ -1,0 +1,300 @@
+"""IBM Spectrum LSF: bhosts, bslots and bjobs show what there is; bsub and bkill do the rest.
+
+bhosts and bslots are read as they print for people, in columns that are the same from LSF 7 on;
+bjobs in an explicit format (`-o`, from LSF 9 on), with a sign between columns that no name has.
+"""
+
+import getpass
+import re
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from shoal.core.trial import Seconds
+from shoal.harvest.scheduler import (
+    NODE,
+    PREFIX,
+    IdleNode,
+    Pilot,
+    SchedulerError,
+    Sighting,
+    Site,
+    Waiting,
+    check_commands,
+    pilot_script,
+    run_command,
+)
+
+COMMANDS = ("bhosts", "bslots", "bjobs", "bqueues", "bsub", "bkill")
+BETWEEN = "^"
+FIELDS = ("jobid", "stat", "queue", "user", "exec_host", "nreq_slot", "runtimelimit")
+# A job's name may hold anything, so that it comes last.
+JOBS = f"{' '.join(FIELDS)} pend_reason job_name delimiter='{BETWEEN}'"
+HOSTS = ("HOST_NAME", "STATUS", "JL/U", "MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV")
+BEGUN = ("RUN", "USUSP", "SSUSP", "UNKWN", "ZOMBI")
+SUSPENDED = ("USUSP", "SSUSP")
+SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
+HOST = re.compile(r"(?:\d+\*)?([^\s:*]+)")  # of exec_host: 4*host1:host2
+OF_QUEUE = re.compile(
+    r"([^\s/+]+)/?(?:\+\d+)?"
+)  # of a queue's HOSTS: host1 group1/ host2+3
+SPAN = re.compile(r"(\d+)\s+(day|hour|minute|second)s?")
+SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+# Reasons of jobs that wait for something else than hosts.
+NOT_FOR_HOSTS = re.compile(
+    r"limit|dependency|suspended|start time|dispatch window", re.I
+)
+# What commands say where there is nothing to show or to end.
+NO_JOB = "No unfinished job found"
+NO_HOST = "No hosts"
+ENDED = re.compile(r"already finished|No matching job|is not found")
+
+
+class Lsf:
+    """The batch system LSF, by its commands.
+
+    `study`, `session`, `logs`: as for `Slurm`.
+
+    Raises:
+        SchedulerError: a command of LSF is not installed here.
+    """
+
+    def __init__(self, site: Site, study: str, session: str, logs: Path) -> None:
+        self.site = site
+        self.family = f"{PREFIX}{study}-"
+        self.name = self.family + session
+        self.logs = logs
+        self._of_queue: tuple[str, ...] = ()  # hosts and groups; empty: all
+        self._slots: dict[str, int] = {}  # of each host
+        self._asked: dict[str, str] = {}  # the host that each pilot was submitted for
+        check_commands("LSF", COMMANDS)
+
+    def check(self) -> None:
+        """See `Scheduler`."""
+        names = [row[0] for row in _columns(_run("bqueues", "-w"), "QUEUE_NAME")]
+        for name in (self.site.partition, *self.site.watched):
+            if name not in names:
+                raise SchedulerError(
+                    f"LSF has no queue {name!r}: there are {', '.join(names) or 'none'}"
+                )
+        self._of_queue = _hosts_of(_run("bqueues", "-l", self.site.partition))
+
+    # -- the three calls -----------------------------------------------------------------------
+
+    def look(self) -> Sighting:
+        """See `Scheduler`."""
+        # The hosts first: a pilot that begins meanwhile is then seen to run.
+        with_gpus = ["-R", "select[ngpus>0]"] if self.site.gpus else []
+        said = _run("bhosts", "-w", *with_gpus, *self._of_queue, harmless=NO_HOST)
+        hosts = list(_columns(said, HOSTS[0]))
+        said = _run("bjobs", "-u", "all", "-noheader", "-o", JOBS, harmless=NO_JOB)
+        jobs = list(_jobs(said))
+        ours = [job for job in jobs if self._is_ours(job)]
+        # A host's slots that are reserved for a waiting job are lent to who ends before it begins.
+        windows: Mapping[str, Seconds] = {}
+        if any(row[HOSTS.index("RSV")] not in ("0", "-") for row in hosts):
+            windows = _windows(_run("bslots", "-l"))
+        return Sighting(
+            time.time(),
+            self._idle(hosts, windows),
+            tuple(self._pilot(job) for job in ours),
+            tuple(self._waiting(job for job in jobs if job not in ours)),
+        )
+
+    def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
+        """See `Scheduler`."""
+        options = [
+            *("-J", self.name),
+            *("-q", self.site.partition),
+            *("-m", node),
+            *("-n", str(self._slots.get(node, 1))),
+            *("-R", "span[hosts=1]"),
+            *("-W", str(minutes)),
+            *("-o", str(self.logs / f"pilot-{node}.log")),
+            "-rn",
+            *self.site.options,
+        ]
+        script = pilot_script(command, minutes, {NODE: shlex.quote(node)})
+        said = _run("bsub", *options, given=script)
+        job = SUBMITTED.search(said)
+        if job is None:
+            raise SchedulerError(
+                f"bsub did not print a job's number but {said[:200]!r}"
+            )
+        self._asked[job[1]] = node
+        return job[1]
+
+    def cancel(self, pilots: Iterable[str]) -> None:
+        """See `Scheduler`."""
+        for pilot in pilots:
+            try:
+                _run("bkill", pilot)
+            except SchedulerError as error:
+                if ENDED.search(str(error)) is None:
+                    raise
+
+    # -- what is printed -----------------------------------------------------------------------
+
+    def _is_ours(self, job: "_Job") -> bool:
+        """Whether the job is a pilot of this study, from this harvest or a former one."""
+        return job.user == getpass.getuser() and job.name.startswith(self.family)
+
+    def _pilot(self, job: "_Job") -> Pilot:
+        """A pilot that was suspended holds a host that somebody else computes on: it is stale."""
+        return Pilot(
+            job.id,
+            next(iter(job.hosts), self._asked.get(job.id, "")),
+            running=job.state in BEGUN,
+            minutes=job.minutes,
+            stale=job.name != self.name or job.state in SUSPENDED,
+        )
+
+    def _idle(
+        self, hosts: Iterable[Sequence[str]], windows: Mapping[str, Seconds]
+    ) -> Mapping[str, IdleNode]:
+        """The hosts that are ok and run nothing, with enough slots, by name."""
+        found = {}
+        for row in hosts:
+            host = dict(zip(HOSTS, row, strict=False))
+            name = host["HOST_NAME"]
+            if not host["MAX"].isdecimal():
+                continue  # without a limit nobody can ask for the whole host
+            self._slots[name] = int(host["MAX"])
+            busy = any(host[each] != "0" for each in ("RUN", "SSUSP", "USUSP"))
+            # One that is closed because all its slots are reserved is lent as well.
+            state = host["STATUS"]
+            reserved = host["RSV"] != "0"
+            opened = state == "ok" or (state == "closed_Full" and reserved)
+            if opened and not busy and self._slots[name] >= self.site.least_cpus:
+                window = windows.get(name, 0.0) if reserved else inf
+                found[name] = IdleNode(name, window)
+        return found
+
+    def _waiting(self, others: Iterable["_Job"]) -> Iterator[Waiting]:
+        """The jobs that wait for hosts, in the order in which LSF lists them.
+
+        They ask for slots: how many hosts that is, is told from the slots of the largest.
+        """
+        most = max(self._slots.values(), default=1)
+        for job in others:
+            waits = job.state == "PEND" and NOT_FOR_HOSTS.search(job.reason) is None
+            mine = job.name.startswith(
+                PREFIX
+            )  # another study's pilots give way as well
+            if waits and not mine and self.site.matters(job.queue):
+                yield Waiting(job.id, max(1, -(-job.slots // max(1, most))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A line of bjobs."""
+
+    id: str
+    state: str
+    queue: str
+    user: str
+    hosts: tuple[str, ...]
+    slots: int  # that it asks for
+    minutes: float  # its time limit
+    reason: str  # why it waits
+    name: str
+
+
+def _jobs(text: str) -> Iterator[_Job]:
+    """The jobs that bjobs printed.
+
+    Raises:
+        SchedulerError: a line has too few columns; bjobs was cut off, or is an older one.
+    """
+    columns = len(FIELDS) + 2
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(BETWEEN, columns - 1)]
+        if len(cells) != columns:
+            raise SchedulerError(
+                f"bjobs printed {line[:200]!r}, where {columns} columns with {BETWEEN} between "
+                "them were asked for; LSF of version 9 or later prints them"
+            )
+        number, state, queue, user, hosts, slots, limit, reason, name = cells
+        yield _Job(
+            number,
+            state,
+            queue,
+            user,
+            () if hosts == "-" else tuple(dict.fromkeys(HOST.findall(hosts))),
+            int(slots) if slots.isdecimal() else 1,
+            minutes_of(limit),
+            reason,
+            name,
+        )
+
+
+def _columns(text: str, head: str) -> Iterator[list[str]]:
+    """The rows of a table below the line that begins with this head.
+
+    Raises:
+        SchedulerError: there are lines, and none begins so.
+    """
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith(head)]
+    if lines and not starts:
+        raise SchedulerError(
+            f"LSF printed {lines[0][:200]!r}, where a table with {head} was asked for"
+        )
+    for line in lines[starts[0] + 1 :] if starts else ():
+        if line.strip():
+            yield line.split()
+
+
+def _hosts_of(queue: str) -> tuple[str, ...]:
+    """The hosts and host groups of a queue, from `bqueues -l`; none where it may use all."""
+    for line in queue.splitlines():
+        name, colon, listed = line.partition(":")
+        if colon and name.strip() == "HOSTS":
+            words = listed.split()
+            if any("~" in word or word in ("all", "none", "others") for word in words):
+                return ()
+            return tuple(OF_QUEUE.sub(r"\1", word) for word in words)
+    return ()
+
+
+def _windows(text: str) -> dict[str, Seconds]:
+    """For how long slots of hosts that are reserved can be lent, from `bslots -l`; the longest.
+
+    Its entries are "SLOTS: 16", "RUNTIME: 1 hour 30 minutes" and "HOSTS: 16*n1 8*n2 …".
+    """
+    found: dict[str, Seconds] = {}
+    seconds: Seconds = 0.0
+    at_hosts = False
+    for line in text.splitlines():
+        name, colon, rest = line.partition(":")
+        if colon and name.strip() == "RUNTIME":
+            seconds = span_of(rest)
+        at_hosts = name.strip() == "HOSTS" if colon else at_hosts
+        if at_hosts:
+            for host in HOST.findall(rest if colon else line):
+                found[host] = max(seconds, found.get(host, 0.0))
+    return found
+
+
+def span_of(text: str) -> Seconds:
+    """Seconds of "1 hour 30 minutes"; of UNLIMITED inf."""
+    if "UNLIMITED" in text.upper():
+        return inf
+    return float(sum(int(n) * SECONDS[unit] for n, unit in SPAN.findall(text)))
+
+
+def minutes_of(text: str) -> float:
+    """Minutes of a run limit: "60.0 min of n1", "01:30" or "60/n1"; without one inf."""
+    clock = re.match(r"(\d+):(\d+)", text)
+    if clock is not None:
+        return 60.0 * int(clock[1]) + int(clock[2])
+    number = re.match(r"\d+(\.\d+)?", text)
+    return inf if number is None else float(number[0])
+
+
+def _run(*command: str, given: str | None = None, harmless: str = "") -> str:
+    """Run one of LSF's commands; see `run_command`."""
+    return run_command("LSF", *command, given=given, harmless=harmless)
