@@ -39,13 +39,13 @@ n12                closed_Excl        -     16     16     16      0      0      
 n13                ok                 -     16     16      0      0      0     16
 """
 SLOTS = """\
-SLOTS: 24
-RUNTIME: 30 minutes
-HOSTS: 16*n7 8*n8
-
 SLOTS: 16
 RUNTIME: 1 hour 40 minutes
 HOSTS: 16*n7
+
+SLOTS: 24
+RUNTIME: 30 minutes
+HOSTS: 16*n7 8*n8
 """
 QUEUES = """\
 QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP

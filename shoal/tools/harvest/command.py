@@ -114,7 +114,7 @@ class Wanted:
             raise StudyError(
                 f"--slurm and --scheduler {self.scheduler} name two batch systems: leave out one"
             )
-        if named in SYSTEMS:
+        if named is not None and named in SYSTEMS:
             return named
         known = ", ".join(SYSTEMS)
         if named is not None:
