@@ -28,6 +28,16 @@ def known_widths(profile: Profile, trial: TrialId) -> Set[int] | None:
     return found
 
 
+def measured_rates(profile: Profile) -> list[float]:
+    """Samples/s of each kind at each width where it was measured; none if all rates are given."""
+    if not isinstance(profile, Belief):
+        return []
+    found = []
+    for figures in profile.figures.values():
+        found += [rate for name, rate in figures.items() if name.startswith("rate")]
+    return found
+
+
 def widest(profile: Profile, trial: TrialId, fewest: int, most: int) -> int:
     """The most slots within these limits that pay, or may pay, as far as was measured."""
     if fewest >= most or known_widths(profile, trial) is None:

@@ -63,6 +63,11 @@ class Ask:
             return False
         return self.rates[above] > self.rates[rung]
 
+    def only(self, rungs: Sequence[int]) -> "Ask":
+        """The same with these of its rungs."""
+        widths = tuple(self.widths[rung] for rung in rungs)
+        return replace(self, widths=widths, rates=tuple(self.rates[r] for r in rungs))
+
     def upto(self, count: int) -> "Ask":
         """The same with so many of its rungs."""
         return replace(self, widths=self.widths[:count], rates=self.rates[:count])
@@ -156,10 +161,10 @@ def _ask(view: View, trial: TrialId, widths: tuple[int, ...], left: Samples) -> 
 def paying(view: View, rungs: Rungs = powers_of_two, left: Left = left_of) -> list[Ask]:
     """As `asks`, without widths that do not pay as far as was measured.
 
-    A running trial is asked to change only where it saves more time than it stands still.
+    A running trial is asked to change only to widths that save more time than it stands still.
     """
     every = asks(view, rungs, left)
-    return [_worth_changing(view, _worth_having(view, ask)) for ask in every]
+    return [_worth_changing(view, ask, _worth_having(view, ask)) for ask in every]
 
 
 def _worth_having(view: View, ask: Ask) -> Ask:
@@ -169,16 +174,29 @@ def _worth_having(view: View, ask: Ask) -> Ask:
     return ask.upto(paying_count(view.profile, ask.trial, ask.widths, ask.rates))
 
 
-def _worth_changing(view: View, ask: Ask) -> Ask:
-    """The ask without wider rungs than it has now, if no change to one of them saves time."""
-    if ask.held not in ask.widths or ask.held == ask.widths[-1]:
+def _worth_changing(view: View, every: Ask, ask: Ask) -> Ask:
+    """The ask without wider rungs than it has now that would not save time before it ends.
+
+    `every`: the same with all its widths. What it has now stays, too, if it does not pay but fewer
+    slots would save no time any more.
+    """
+    if ask.held not in every.widths:
         return ask
-    count = ask.widths.index(ask.held) + 1
-    soonest = ask.left / max(ask.rates[count:])
+    now = every.seconds_at(ask.held)
+    if ask.held > ask.widths[-1]:
+        stands = change_seconds(view, ask.trial, ask.widths[-1])
+        if ask.seconds(-1) + stands < now:
+            return ask
+        return every.upto(every.widths.index(ask.held) + 1)
+    if ask.held == ask.widths[-1]:
+        return ask
     stands = change_seconds(view, ask.trial, ask.held + 1)
-    if soonest + stands < ask.seconds_at(ask.held):
-        return ask
-    return ask.upto(count)
+    kept = [
+        rung
+        for rung, width in enumerate(ask.widths)
+        if width <= ask.held or ask.seconds(rung) + stands < now
+    ]
+    return ask.only(kept)
 
 
 def change_seconds(view: View, trial: TrialId, width: int) -> Seconds:

@@ -30,6 +30,7 @@ from shoal.policy.width.ask import (
     room,
 )
 from shoal.policy.width.foretell import left_by
+from shoal.policy.width.hysteresis import Decided, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 
 Rule = Literal["doubling", "plus-one", "exact"]
@@ -102,11 +103,12 @@ def _with_one_more(best: np.ndarray, ask: Ask) -> tuple[np.ndarray, np.ndarray]:
 class Doubling:
     """All trials run, and their widths follow what one slot more would save.
 
-    If there are more trials than slots, the first to come run. `rule`: "doubling" (the paper's
-    precomputed strategy), "plus-one" (Optimus) or "exact". `every`: ask again after so many seconds
-    at the latest, since the gains change while trials train; None: when trials or slots come and
-    go. `foretell`: a metric, from whose scores so far what trials have left is foretold; None: as
-    much as they were asked to train.
+    If there are more trials than slots, the first to come run. Widths change when trials or slots
+    come and go, or are measured, and where that gains enough: see `hysteresis`. `rule`: "doubling"
+    (the paper's precomputed strategy), "plus-one" (Optimus) or "exact". `every`: decide also after
+    so many seconds, since the gains change while trials train; None: then only. `foretell`: a
+    metric, from whose scores so far what trials have left is foretold; None: as much as they were
+    asked to train.
 
     Raises:
         ValueError: no such rule, or an interval that is not positive.
@@ -120,11 +122,20 @@ class Doubling:
         check_one_of("doubling's rule", Rule, self.rule)
         check_interval(self.every)
 
-    def start(self) -> None:
-        return None
+    def start(self) -> Decided:
+        return {}
 
-    def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        return placed(view, self._widths(view), self.every), memory
+    def decide(self, view: View, memory: Decided) -> tuple[Plan, Decided]:
+        if not is_due(view, memory, self.every):
+            return self._as_it_is(view, memory["at"]), memory
+        plan = placed(view, self._widths(view, memory), self.every)
+        return plan, decided(view, plan, memory)
+
+    def _as_it_is(self, view: View, decided_at: Seconds) -> Plan:
+        """What runs, until it is time to decide again."""
+        if self.every is None or not view.trials:
+            return view.plan
+        return Plan(view.plan.gangs, decided_at + self.every)
 
     def _rungs(self) -> Rungs:
         """The widths that the rule considers."""
@@ -132,12 +143,12 @@ class Doubling:
             return all_widths
         return powers_of_two
 
-    def _widths(self, view: View) -> Widths:
-        """The widths by the rule."""
-        wanting = paying(view, self._rungs(), left_by(self.foretell))
-        if self.rule == "exact":
-            return best_widths(wanting, room(view))
-        return climb(wanting, room(view))
+    def _widths(self, view: View, last: Decided) -> Widths:
+        """The widths by the rule, or those of now."""
+        left = left_with(last, left_by(self.foretell))
+        wanting = paying(view, self._rungs(), left)
+        rule = best_widths if self.rule == "exact" else climb
+        return settled(view, wanting, room(view), rule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, asks, powers_of_two, room
 from shoal.policy.width.doubling import climb
+from shoal.policy.width.foretell import left_by
+from shoal.policy.width.hysteresis import SOON, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 from shoal.profile.known import known_widths
 
 Stamp = Sequence[float]  # time, samples done by then, and the width begun (0: none)
 Seen = Sequence[Stamp]
 Stamps = list[Stamp]
-SOON: Seconds = 1e-6  # a wake-up that is early by less is on time
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Explore:
     A width at which trials of its kind were measured is not explored, and the time at a width ends
     once that is measured.
 
-    `seconds`: for all widths together. `most`: greatest width to explore. Its memory are the times
-    and samples at which each trial began each width.
+    `seconds`: for all widths together. `most`: greatest width to explore. `foretell`: as in
+    `Doubling`. Its memory has the times and samples at which each trial began each width.
 
     Raises:
         ValueError: seconds not positive, or most below 1.
@@ -45,25 +46,35 @@ class Explore:
 
     seconds: Seconds = 600.0
     most: int = 8
+    foretell: str | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or self.most < 1:
             given = f"{self.seconds!r}, {self.most!r}"
             raise ValueError(f"exploring needs seconds > 0 and most >= 1; got {given}")
 
-    def start(self) -> dict[TrialId, Any]:
-        return {}
+    def start(self) -> dict[str, Any]:
+        return {"decided": {}, "tried": {}, "wake": None}
 
     def decide(
-        self, view: View, memory: Mapping[TrialId, Any]
-    ) -> tuple[Plan, dict[TrialId, Any]]:
+        self, view: View, memory: Mapping[str, Any]
+    ) -> tuple[Plan, Mapping[str, Any]]:
+        if "tried" not in memory:  # an older journal's: all is tried again
+            memory = self.start()
+        wake = memory["wake"]
+        if not is_due(view, memory["decided"]) and (
+            wake is None or view.now < wake - SOON
+        ):
+            return Plan(view.plan.gangs, wake), memory
+
         free = room(view)
         known: list[Ask] = []
         widths: dict[TrialId, int] = {}
         wakes: list[Seconds] = []
-        stamps: dict[TrialId, Stamps] = {}
-        for ask in asks(view, self._rungs):
-            seen = self._next(view, ask, _readable(memory.get(ask.trial, [])))
+        tried: dict[TrialId, Stamps] = {}
+        left = left_with(memory["decided"], left_by(self.foretell))
+        for ask in asks(view, self._rungs, left):
+            seen = self._next(view, ask, memory["tried"].get(ask.trial, []))
             begun, _, width = _last(seen)
             if width and ask.widths[-1] <= free:
                 free -= ask.widths[-1]
@@ -72,9 +83,11 @@ class Explore:
             else:
                 seen = _broken_off(seen)  # there is no room to go on exploring
                 known += _explored(view, ask, seen)
-            stamps[ask.trial] = seen
-        widths |= climb(known, free)
-        return Plan(place(view, widths).gangs, min(wakes, default=None)), stamps
+            tried[ask.trial] = seen
+        widths |= settled(view, known, free, climb)
+        plan = Plan(place(view, widths).gangs, min(wakes, default=None))
+        last = decided(view, plan, memory["decided"])
+        return plan, {"decided": last, "tried": tried, "wake": plan.wake_at}
 
     def _rungs(self, fewest: int, most: int) -> tuple[int, ...]:
         return powers_of_two(fewest, max(fewest, min(most, self.most)))
@@ -143,10 +156,3 @@ def _rates(view: View, ask: Ask, seen: Seen) -> dict[int, float]:
         elif width in made:
             rates[width] = made[width] or believed
     return rates
-
-
-def _readable(stamps: Seen) -> Stamps:
-    """The stamps; none of those that older journals hold without widths: the trial begins anew."""
-    if any(len(stamp) != 3 for stamp in stamps):
-        return []
-    return list(stamps)

@@ -123,14 +123,41 @@ def test_hopping_trials_get_groups_of_slots_only_where_these_pay() -> None:
 
 def test_near_its_end_a_trial_does_not_change() -> None:
     known = state([trial(0, 1000.0)], nodes(8))
-    plan, _ = Doubling().decide(seen(known), None)
+    plan, _ = Doubling().decide(seen(known), Doubling().start())
     fast = measured(rate=100.0, rate_2=200.0, rate_4=390.0, rate_8=700.0, up=6.0)
     known = follow(known, plan, fast)
-    wide, _ = Doubling().decide(seen(known), None)
+    wide, _ = Doubling().decide(seen(known), Doubling().start())
     assert width(wide) == 8, "ten seconds become less than eight"
     known = follow(known, plan, Advanced({T0: 400.0}))
-    stay, _ = Doubling().decide(seen(known), None)
+    stay, _ = Doubling().decide(seen(known), Doubling().start())
     assert width(stay) == 1, "six seconds are left, and a change takes six"
+
+
+def test_what_does_not_pay_is_given_back_only_while_that_repays_itself() -> None:
+    known = state([trial(0, 1000.0, (1, 2))], nodes(2))
+    policy = Doubling()
+    known = follow(known, Plan(), measured(rate=100.0))
+    plan, memory = policy.decide(seen(known), policy.start())
+    assert width(plan) == 2
+    slower = measured(rate=100.0, rate_2=50.0, down=3.0)
+
+    early = follow(known, plan, slower)
+    begun, _ = policy.decide(seen(early), memory)
+    assert width(begun) == 1
+    late = follow(known, plan, slower, Advanced({T0: 800.0}))
+    stays, _ = policy.decide(seen(late), memory)
+    assert width(stays) == 2, (
+        "four seconds are left; alone it would be two, after three without"
+    )
+
+
+def test_only_widths_that_repay_a_change_are_asked_for() -> None:
+    """Two slots more would save 5 of 10 s and cost 6; all four are worth the wait."""
+    known = state([trial(0, 1000.0, (1, 4))], nodes(4))
+    plan, _ = Doubling().decide(seen(known), Doubling().start())
+    fast = measured(rate=100.0, rate_2=200.0, rate_4=390.0, up=6.0)
+    (ask,) = paying(seen(follow(known, plan, fast)))
+    assert ask.widths == (1, 4)
 
 
 def test_exploring_leaves_out_what_was_measured() -> None:
