@@ -19,10 +19,10 @@ from shoal.simulate.objective_file import objective_in, with_objective
 from shoal.study.parts.auto import policy_of
 
 AIMS = """
-import helper
+import aims_helper
 calls = []
 def short_ones_first(trial, rates):
-    return [helper.weight(trial) * rate for rate in rates]
+    return [aims_helper.weight(trial) * rate for rate in rates]
 def by_rate(trial, rates):
     return [trial.config["lr"] * rate for rate in rates]
 def raises(trial, rates):
@@ -55,7 +55,7 @@ HELPER = "def weight(trial):\n    return 2.0 if trial.samples < 100_000 else 1.0
 def aims(tmp_path: Path) -> Path:
     folder = tmp_path / "hop-lrw" / "my-aims"  # with hyphens, as names of policies
     folder.mkdir(parents=True)
-    (folder / "helper.py").write_text(HELPER)
+    (folder / "aims_helper.py").write_text(HELPER)
     (folder / "aims.py").write_text(AIMS)
     return folder / "aims.py"
 
