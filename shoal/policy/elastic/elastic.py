@@ -6,8 +6,10 @@ trials release slots, growing ones take free ones. As a policy is asked at every
 are decided upon at once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf, isfinite
 from operator import attrgetter
@@ -15,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shoal.core.cluster import GiB, SlotId
+from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
-from shoal.core.trial import Seconds, TrialId
+from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.policy.elastic.knapsack import best_counts, steady
 from shoal.policy.elastic.objective import (
     Objective,
@@ -58,6 +60,71 @@ Cohorts = Mapping[str, int]
 Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
 
 
+class Kept:
+    """The rows of the last decision, so that the next one costs what changed.
+
+    All of it could be asked again: no decision depends on the ones before.
+    """
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._rows: _Rows | None = None
+        # The slots of which the end is known, of these slots.
+        self._slots: Mapping[SlotId, Slot] | None = None
+        self._ending: list[Slot] = []
+
+    def ending(self, view: View) -> list[Slot]:
+        """The slots of which the end is known."""
+        if view.slots is not self._slots:
+            self._slots = view.slots
+            self._ending = [slot for slot in view.slots.values() if slot.until < inf]
+        return self._ending
+
+    def rows_in(self, rule: Elastic, view: View) -> _Rows | None:
+        """The rows in this view; None where no trial may change."""
+        before, self._view = self._view, view
+        if self._rows is None or before is None or not self._follow(rule, view, before):
+            lanes = dict(_eligible(view, rule.admit))
+            room = _room(view, lanes)
+            self._rows = _Rows.of(rule, view, lanes, room) if lanes else None
+        if self._rows is not None and not self._rows.trials:
+            self._rows = None
+        return self._rows
+
+    def _follow(self, rule: Elastic, view: View, before: View) -> bool:
+        """Take in what changed since the view before; False: too much, all is asked anew."""
+        rows = self._rows
+        assert rows is not None
+        changed = view.news.since(before.news)
+        stopped, started = view.plan.since(before.plan)
+        gangs = (*stopped, *started)
+        if rule.admit is not None or changed is None or not _is_alike(view, before):
+            return False
+        if any(_free_to_change(gang) is None for gang in gangs):
+            return False
+        now = {name: view.trials.get(name) for name in changed}
+        if any(
+            now[name] is not rows.trials[name]
+            for name in now
+            if name in rows.trials and now[name]
+        ):
+            return False  # it was submitted again
+        for name in [name for name in now if name in rows.trials and now[name] is None]:
+            rows.drop(name)
+        for name in {lane.trial for gang in gangs for lane in gang.lanes}:
+            if name in rows.trials:
+                rows.hold(
+                    rule, view, name, _free_to_change(view.running.get(name)) or ()
+                )
+        new = [name for name in now if name not in rows.trials and now[name]]
+        if new:
+            lanes = {
+                name: _free_to_change(view.running.get(name)) or () for name in new
+            }
+            rows.append(_Rows.of(rule, view, lanes, rows.room))
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Elastic:
     """As many slots for each trial as gain most within `horizon` seconds, less what changing costs.
@@ -85,6 +152,7 @@ class Elastic:
     objective: Objective = "throughput"
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
+    kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_horizon(self.horizon)
@@ -117,7 +185,8 @@ class Elastic:
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         remembered = self._remembered(view, memory)
         asked = problem(self, view, self._seconds(view, remembered))
-        claims = _claims(view, asked, _counts)
+        # By rack, those that stay may change places with those that grow.
+        claims = _claims(view, asked, _counts, everybody=self._spatial is not None)
         if asked is None or not claims:
             return view.plan, remembered
         cohorts = remembered.get("cohorts", {})
@@ -186,26 +255,112 @@ def _moved(
 
 def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
     """The allocation to be decided now, for so long; None where no trial can run."""
-    lanes = dict(_eligible(view, rule.admit))
-    if not lanes:
+    rows = rule.kept.rows_in(rule, view)
+    if rows is None or int(rows.most.max()) < 1:
         return None
-    room = _room(view, lanes)
-    needs = _needs(view, lanes)
-    widths = _widths(view, needs, room)
-    if max(most for _, most in widths.values()) < 1:
-        return None
-
-    held = np.array([len(lane) for lane in lanes.values()])
-    curve = _curves(rule, view, widths, int(held.max()))
-    up, down = _costs(rule, view, lanes, horizon)
-    slots = tuple(lanes.values())
-    memory = tuple(needs.values())
-    ends = known_ends(view, lanes, horizon)
-    names = tuple(lanes)
-    pool = pool_of(view, slots) if ends.parts else ()
+    columns = max(int(rows.most.max()), int(rows.held.max())) + 1
+    slots = tuple(rows.lanes)
+    names = tuple(rows.trials)
+    ends = known_ends(view, rule.kept.ending(view), names, horizon)
+    # A cost of 0 was mostly never measured, and speeds that were are a little off. Believed, both
+    # would let equal trials change places for nothing. For one trial to gain by another's slots,
+    # the other must shrink: `hysteresis` is charged there, and slots that nobody has stay cheap to
+    # take. What a trial that holds no slot is charged does not matter: its present rate is 0.
+    least = LEAST * horizon
+    enough = max(rule.hysteresis, LEAST) * horizon
     return Problem(
-        names, slots, curve, held, up, down, horizon, room, memory, ends, pool
+        names,
+        slots,
+        rows.curve[:, :columns],
+        rows.held,
+        np.maximum(rows.up, least),
+        np.maximum(rows.down, enough),
+        horizon,
+        len(view.slots) - len(view.busy) + int(rows.held.sum()),
+        tuple(rows.needs),
+        ends,
+        pool_of(view, slots) if ends.parts else (),
     )
+
+
+# -- what is asked of each trial, kept by change
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What a decision asks of each trial that may change, in their order.
+
+    `room`: the slots to be shared out. `most`: slots that the trial can have. `up`, `down`: seconds
+    that it stands still when it grows or shrinks.
+    """
+
+    room: int
+    trials: dict[TrialId, Trial]
+    lanes: list[Held]
+    needs: list[GiB]
+    most: Counts
+    held: Counts
+    curve: Table
+    up: Table
+    down: Table
+
+    @classmethod
+    def of(cls, rule: Elastic, view: View, lanes: Lanes, room: int) -> _Rows:
+        """All that is asked of these trials."""
+        needs = _needs(view, lanes)
+        widths = _widths(view, needs, room)
+        held = np.array([len(lane) for lane in lanes.values()])
+        return cls(
+            room,
+            {name: view.trials[name] for name in lanes},
+            list(lanes.values()),
+            list(needs.values()),
+            np.array([most for _, most in widths.values()]),
+            held,
+            _curves(rule, view, widths, int(held.max())),
+            np.array([_growing(rule, view, *lane) for lane in lanes.items()], float),
+            np.array([_shrinking(rule, view, *lane) for lane in lanes.items()], float),
+        )
+
+    def drop(self, name: TrialId) -> None:
+        """The trial is there no more."""
+        row = list(self.trials).index(name)
+        del self.trials[name], self.lanes[row], self.needs[row]
+        for table in ("most", "held", "curve", "up", "down"):
+            setattr(self, table, np.delete(getattr(self, table), row, axis=0))
+
+    def hold(self, rule: Elastic, view: View, name: TrialId, slots: Held) -> None:
+        """The trial holds these slots now."""
+        row = list(self.trials).index(name)
+        self.lanes[row] = slots
+        self.held[row] = len(slots)
+        self.up[row] = _growing(rule, view, name, slots)
+        self.down[row] = _shrinking(rule, view, name, slots)
+
+    def append(self, more: _Rows) -> None:
+        """Others come after them."""
+        self.trials |= more.trials
+        self.lanes += more.lanes
+        self.needs += more.needs
+        wide = max(self.curve.shape[1], more.curve.shape[1])
+        self.curve = np.vstack([_padded(self.curve, wide), _padded(more.curve, wide)])
+        for table in ("most", "held", "up", "down"):
+            both = getattr(self, table), getattr(more, table)
+            setattr(self, table, np.concatenate(both))
+
+
+def _padded(curve: Table, columns: int) -> Table:
+    """The table with so many columns: nobody can have as many slots as the new ones stand for."""
+    more = np.full((len(curve), columns - curve.shape[1]), FORBIDDEN)
+    return np.hstack([curve, more])
+
+
+def _is_alike(view: View, before: View) -> bool:
+    """Whether nothing changed that counts for all trials, in views of a whole state."""
+    queues = view.queues
+    whole = queues.trials is view.trials and queues.running is view.running
+    same = view.profile is before.profile and view.slots is before.slots
+    return whole and same and before.queues.trials is before.trials
 
 
 def _room(view: View, lanes: Lanes) -> int:
@@ -269,17 +424,24 @@ def wanted(
 
 
 def _claims(
-    view: View, asked: Problem | None, solve: Callable[[Problem], Counts]
+    view: View,
+    asked: Problem | None,
+    solve: Callable[[Problem], Counts],
+    everybody: bool = False,
 ) -> list[Claim]:
-    """The same, from what is to be decided."""
+    """The same, from what is to be decided, of the trials that change or of `everybody`."""
     if asked is None:
         return []
     counts = solve(asked)
-    if (counts == asked.held).all():
+    changed = (counts != asked.held).nonzero()[0].tolist()
+    if not changed:
         return []
-    kinds = _kinds(asked.curve)
+    kinds = [0] * len(counts)
+    if everybody:
+        kinds, changed = _kinds(asked.curve), range(len(counts))
     claims = []
-    for j, trial in enumerate(asked.trials):
+    for j in changed:
+        trial = asked.trials[j]
         fewest = view.trials[trial].widths[0]
         count = int(counts[j])
         need = asked.needs[j]
@@ -330,23 +492,6 @@ def _scored(rule: Elastic, view: View, name: TrialId, most: int) -> Sequence[flo
     """Objective per second at widths 1 … most."""
     rates = view.profile.curve(name, most)
     return worth(rule.objective, view.trials[name], rates)
-
-
-def _costs(
-    rule: Elastic, view: View, lanes: Lanes, horizon: Seconds
-) -> tuple[Table, Table]:
-    """Seconds to grow and to shrink, for each trial; at least a little of the horizon.
-
-    A cost of 0 was mostly never measured, and speeds that were are a little off. Believed, both
-    would let equal trials change places for nothing. For one trial to gain by another's slots, the
-    other must shrink: `hysteresis` is charged there, and slots that nobody has stay cheap to take.
-    What a trial that holds no slot is charged does not matter: its present rate is 0.
-    """
-    up = [_growing(rule, view, *lane) for lane in lanes.items()]
-    down = [_shrinking(rule, view, *lane) for lane in lanes.items()]
-    least = LEAST * horizon
-    enough = max(rule.hysteresis, LEAST) * horizon
-    return np.maximum(up, least), np.maximum(down, enough)
 
 
 def _switch(view: View, name: TrialId, slots: Held) -> Seconds:

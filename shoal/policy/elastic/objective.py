@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any, Literal, get_args
 
-from shoal.core.cluster import SlotId
+from shoal.core.cluster import Slot, SlotId
 from shoal.core.state import View
 from shoal.core.trial import Seconds, Trial, TrialId, priority_of, shown
 
@@ -215,13 +215,18 @@ class KnownEnds:
         return max(0.0, part - self.begins.get(trial, 0.0))
 
 
-def known_ends(view: View, trials: Iterable[TrialId], horizon: Seconds) -> KnownEnds:
-    """The slots that leave within the horizon, and what it takes these trials to begin."""
+def known_ends(
+    view: View, ending: Iterable[Slot], trials: Iterable[TrialId], horizon: Seconds
+) -> KnownEnds:
+    """The slots that leave within the horizon, and what it takes these trials to begin.
+
+    `ending`: the slots of which the end is known.
+    """
     parts: dict[SlotId, float] = {}
-    for name, slot in view.slots.items():
+    for slot in ending:
         left = slot.until - view.now
         if left < horizon:
-            parts[name] = max(0.0, left) / horizon
+            parts[slot.id] = max(0.0, left) / horizon
     begins: dict[TrialId, float] = {}
     if parts:
         for trial in trials:

@@ -11,13 +11,14 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.elastic.objective import KnownEnds
 from shoal.policy.elastic.table import Counts, Table, lasting
+from shoal.policy.idle import idle_slots
 
 Held = tuple[SlotId, ...]  # the slots of a trial
 
 
 def free_slots(view: View) -> list[SlotId]:
     """The slots at which nothing runs."""
-    return [slot for slot in view.slots if slot not in view.busy]
+    return [slot.id for slot in idle_slots(view)]
 
 
 @dataclass(frozen=True, slots=True)
