@@ -29,7 +29,9 @@ def compare(works: Sequence[Workload], seeds: int, name: str) -> None:
     rows = []
     for work in works:
         for seed in range(seeds):
-            rows.append(compared(work, seed))
+            found = compared(work, seed)
+            del found["figures"]
+            rows.append(found)
     ratios: dict[str, Any] = {}
     for work in works:
         mine = [row for row in rows if row["workload"] == work.name]

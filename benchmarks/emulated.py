@@ -38,8 +38,8 @@ Found = dict[str, Any]
 
 
 class Emulated(shoal.Recipe):
-    """`model`: a number; `fixed`, `per_sample`: milliseconds of its steps. `prepare_ms`: of
-    varying a sample, in each pass.
+    """`model`: a number; `fixed`, `per_sample`: milliseconds of its steps. `slower`: how many times
+    as long steps take `after` so many. `prepare_ms`: of varying a sample, in each pass.
     """
 
     batch_size = BATCH
@@ -65,18 +65,24 @@ class Emulated(shoal.Recipe):
 
     def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
         hidden = 64 + int(config["model"])  # a signature of its own
-        return nn.Sequential(nn.Linear(64, hidden), nn.Tanh(), nn.Linear(hidden, 2))
+        model = nn.Sequential(nn.Linear(64, hidden), nn.Tanh(), nn.Linear(hidden, 2))
+        model.register_buffer("steps", torch.zeros(()))
+        return model
 
     def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
         model.emulated = (float(config["fixed"]), float(config["per_sample"]))  # type: ignore[assignment]
+        model.slower = (float(config.get("slower", 1)), int(config.get("after", 0)))  # type: ignore[assignment]
         return torch.optim.SGD(model.parameters(), lr=0.01)
 
     def training_step(self, model: Any, batch: Any) -> Any:
         x, y = batch
         fixed, per_sample = model.emulated
-        # Nothing that reads a weight can be fused: each lane has its own sleep.
-        float(model[0].weight[0, 0])
-        time.sleep((fixed + per_sample * len(x)) / 1000)
+        times, after = model.slower
+        # What reads a number of the model cannot be fused: each lane has its own sleep.
+        made = float(model.steps)
+        model.steps += 1
+        longer = times if made >= after else 1.0
+        time.sleep(longer * (fixed + per_sample * len(x)) / 1000)
         return nn.functional.cross_entropy(model(x), y)
 
 

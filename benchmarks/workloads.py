@@ -23,6 +23,7 @@ from shoal.core.event import (
     Finished,
     Joined,
     Left,
+    Measured,
     Opened,
     Remembered,
     Retired,
@@ -394,4 +395,11 @@ def compared(work: Workload, seed: int) -> dict[str, Any]:
         "auto_over_best": chosen / took[best],
         "auto_over_fifo": chosen / took["fifo"] if "fifo" in took else None,
         "took": took,
+        "figures": figures_in(lines),
     }
+
+
+def figures_in(lines: Sequence[Line]) -> set[str]:
+    """The names of the figures that were measured."""
+    told = [line.entry for line in lines if isinstance(line.entry, Measured)]
+    return {name for entry in told for name in entry.figures}

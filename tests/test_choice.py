@@ -107,3 +107,30 @@ def test_on_ray_it_shares_out_the_slots(monkeypatch: pytest.MonkeyPatch) -> None
     found = own_process(str(script), "auto", "--workload", "few")
     assert found["finished"] == 3
     assert found["followed"][-1] in auto.WIDE
+
+
+@pytest.mark.slow
+def test_the_mix_on_ray_goes_as_in_the_simulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three small models and three large ones, by turns. The ratio is printed: time is not ours.
+
+    What real slots measure there is what the simulated ones do.
+    """
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from emulated import own_process
+
+    script = str(BENCHMARKS / "choice_on_ray.py")
+    by_way = {
+        way: own_process(script, way, "--workload", "mix") for way in ("fifo", "auto")
+    }
+    assert all(found["finished"] == 6 for found in by_way.values())
+    ratio = by_way["auto"]["seconds"] / by_way["fifo"]["seconds"]
+    simulated = compared("unlike neighbours")
+    with capsys.disabled():
+        over = simulated["auto_over_fifo"]
+        sys.stdout.write(f"auto over fifo: {ratio:.3f} on Ray, {over:.3f} simulated\n")
+    # A real slot also tells how long it waited for data, and what a process's first model cost.
+    known = {*by_way["auto"]["figures"], *by_way["fifo"]["figures"]}
+    assert {"rate", "step", "memory", "build"} <= known & simulated["figures"]
+    assert simulated["figures"] <= known | {"evaluate", "save", "switch", "repack"}
