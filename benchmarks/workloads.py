@@ -225,7 +225,7 @@ def workloads() -> tuple[Workload, ...]:
             "not divisible",
             "makespan",
             lambda: arrivals([(0.0, 0, 6)] * 10, (1, 4)),
-            (Row(rates(100.0, 0.8, 4), {"row": 0}, memory=6.0, switch=1.0, build=0.5),),
+            (Row(rates(100.0, 0.8, 4), {"row": 0}, memory=1.0, switch=1.0, build=0.5),),
             4,
         ),
         Workload(

@@ -35,6 +35,7 @@ LOSES_TO_BEST = {
     "arrivals": 1.29,
     "first rung": 2.81,
     "unlike neighbours": 1.49,
+    "not divisible": 1.08,
     "a slow slot": 1.17,
 }
 LOSES_TO_FIFO = {"first rung": 2.43, "unlike neighbours": 1.48}

@@ -244,8 +244,8 @@ def _made(view: View, trial: TrialId, left: Shards, pilots: Order) -> list[Step]
     steps = {step[0]: list(step) for step in pilots}
     found: list[Step] = []
     for shard in made:
-        place = _present_holders(view, [shard])
-        slot = place[0][0] if place else ABSENT
+        holders = _present_holders(view, [shard])
+        slot = holders[0][0] if len(holders) == 1 else ABSENT
         found.append(steps.get(shard, [shard, slot, view.now]))
     return found
 

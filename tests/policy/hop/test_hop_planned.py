@@ -264,3 +264,27 @@ def test_early_ends_most_trials_sooner_and_the_last_no_later():
         ends[rule] = [line.time for line in lines if isinstance(line.entry, Finished)]
     assert max(ends["early"]) <= 1.03 * max(ends["lrw"])
     assert np.mean(ends["early"]) <= 0.65 * np.mean(ends["lrw"])
+
+
+class FirstRotates:
+    """Rotates for so many seconds; then hops are planned, amid everybody's epoch."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def start(self):
+        return {"rotation": Hop().start(), "quick4": Hop("quick4").start()}
+
+    def decide(self, view, memory):
+        rule = "rotation" if view.now < self.seconds else "quick4"
+        plan, after = Hop(rule).decide(view, memory[rule])
+        return plan, {**memory, rule: after}
+
+
+@pytest.mark.parametrize("seconds", [3.0, 10.0, 40.0])
+def test_who_plans_amid_an_epoch_sends_later_ones_to_no_single_holder(seconds):
+    """The visits made so far are in every later epoch, too: any of their holders makes them."""
+    everywhere = [[0, 1, 2, 3]] * 4
+    cluster = Cluster([1.0] * 9, [0.3, 1.0, 1.0, 1.0], everywhere)
+    whole = cluster.makespan(Hop("quick4"), epochs=6)
+    assert cluster.makespan(FirstRotates(seconds), epochs=6) <= 1.15 * whole
