@@ -36,7 +36,6 @@ LOSES_TO_BEST = {
     "first rung": 2.81,
     "unlike neighbours": 1.49,
     "not divisible": 1.08,
-    "a slow slot": 1.17,
 }
 LOSES_TO_FIFO = {"first rung": 2.43, "unlike neighbours": 1.48}
 
