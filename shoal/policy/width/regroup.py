@@ -29,7 +29,9 @@ def noted_rates(view: View, wanting: Iterable[Ask], told: Told) -> Told:
     """What was told of rates by now. Nothing of trials whose rates are given."""
     after: dict[str, dict[str, Sequence[float]]] = {}
     for ask in wanting:
-        known = known_widths(view.profile, ask.trial) or ()
+        known = known_widths(view.profile, ask.trial)
+        if not known:
+            continue
         before = told.get(ask.trial, {})
         for width, rate in zip(ask.widths, ask.rates, strict=True):
             if width in known:
