@@ -25,6 +25,7 @@ from shoal.policy.width.ask import (
     ends_by_itself,
     room,
 )
+from shoal.policy.width.hysteresis import GAIN
 from shoal.policy.width.place import (
     Seats,
     alone,
@@ -44,7 +45,6 @@ from shoal.policy.width.profiling import (
     widths_to_try,
 )
 from shoal.policy.width.regroup import (
-    GAIN,
     Told,
     dearest_change,
     noted_rates,

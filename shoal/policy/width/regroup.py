@@ -16,8 +16,6 @@ from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.width.ask import Ask, Widths
 from shoal.profile.known import known_widths
 
-# A flotilla is formed again if all are through sooner by more than this part and what it costs.
-GAIN = 0.02
 NOISE = 0.3  # of a rate; what is off by more is another rate, and counts at once
 NEWEST = 4  # the newest of n rates told counts 1/n, but this part of the mean at least
 # By trial and width: the rate told last, the mean of all, their spread, and how many they were.
