@@ -29,15 +29,17 @@ WORKLOADS = (
     "slower midway",
 )
 LONG = ("first rung", "thinning rungs")
+SEEDS = {"many large": 1}  # with other errors than at seed 0 it is harder
 # What loses today, and by how much.
 LOSES_TO_BEST = {
-    "few large": 1.14,
-    "arrivals": 1.29,
+    "few large": 1.15,
+    "many large": 1.57,
+    "arrivals": 1.38,
     "first rung": 2.81,
     "unlike neighbours": 1.49,
     "not divisible": 1.08,
 }
-LOSES_TO_FIFO = {"first rung": 2.43, "unlike neighbours": 1.48}
+LOSES_TO_FIFO = {"many large": 1.42, "first rung": 2.43, "unlike neighbours": 1.48}
 
 
 @cache
@@ -48,7 +50,9 @@ def compared(name: str) -> dict[str, Any]:
         import workloads
     finally:
         sys.path.remove(str(BENCHMARKS))
-    found: dict[str, Any] = workloads.compared(workloads.named(name), seed=0)
+    found: dict[str, Any] = workloads.compared(
+        workloads.named(name), SEEDS.get(name, 0)
+    )
     return found
 
 
