@@ -20,6 +20,7 @@ from replay import (  # noqa: E402
     Replay,
     bins,
     even,
+    foretold,
     heuristic,
     learned,
     load_jobs,
@@ -59,7 +60,12 @@ def part(subset: int, week: int, hours: float = 168.0) -> IdleLog:
 
 
 UNLIKE = {"throughput": "ImageNet-imgps-1001J", "efficiency": "ImageNet-spdup-1001J"}
-RULES = {"heuristic": heuristic, "even": even, "learned": learned}
+RULES = {
+    "heuristic": heuristic,
+    "even": even,
+    "learned": learned,
+    "foretold": foretold,
+}
 
 
 def case(what: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from shoal.policy.elastic.spatial import Spatial, exposure, release, take
 from shoal.policy.elastic.table import FORBIDDEN, gains, value
 from shoal.simulate.trace import IdleLog
 
+SHORTEST = 10.0  # seconds of a forward time that is known: the shortest of Figure 9
+
 
 @dataclass(frozen=True)
 class Jobs:
@@ -95,6 +97,17 @@ def learned(
     return milp(forward_time(*replay.seen))(replay, active, held, free)
 
 
+def foretold(
+    replay: "Replay", active: list[int], held: np.ndarray, free: int
+) -> np.ndarray:
+    """The same over the time until the next departure, as if a queue told it, and were right."""
+    now, _ = replay.seen
+    after = np.searchsorted(replay.departures, now, side="right")
+    known = after < len(replay.departures)
+    horizon = replay.departures[after] - now if known else replay.span
+    return milp(max(SHORTEST, float(horizon)))(replay, active, held, free)
+
+
 def heuristic(
     replay: "Replay", active: list[int], held: np.ndarray, free: int
 ) -> np.ndarray:
@@ -142,6 +155,8 @@ class Replay:
         self.curve = np.where(allowed, jobs.scores, FORBIDDEN)
         self.changes = list(log.changes())
         self.times = np.array([at for at, _, _ in self.changes]) - log.begin
+        went = np.array([len(gone) > 0 for _, _, gone in self.changes])
+        self.departures = self.times[went]
         idle = np.cumsum([len(came) - len(went) for _, came, went in self.changes])
         self.span = float(self.times[-1])
         self.equivalent = float((idle[:-1] * np.diff(self.times)).sum() / self.span)
