@@ -52,6 +52,7 @@ from shoal.study.parts.asked import (
     widths_of,
 )
 from shoal.study.parts.auto import (
+    check_foretells,
     check_place_of_data,
     hops,
     is_auto,
@@ -273,6 +274,8 @@ def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
     every = about_every(setup, asked.options, data)
     hopping = needs_hops(data, told)
     rule = policy_of(asked.policy, fuse, setup.seed, every, hopping)
+    for metric, mode in [(setup.metric, setup.mode), *setup.aims.values()]:
+        check_foretells(rule, metric, mode)
     if data.catalogue is not None:
         check_place_of_data(rule, data.catalogue, asked.policy)
     if hopping and data.arrangement.reshuffles:

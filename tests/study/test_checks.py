@@ -122,13 +122,34 @@ def test_a_misspelt_metric_to_foretell_by_is_an_error_at_the_first_score(
     study = shoal.create_study(blobs(), storage=tmp_path / "s")
     with pytest.raises(
         ValueError,
-        match="got 'los', evaluations give accuracy, loss: say foretell='accuracy'",
+        match="got 'los', evaluations give accuracy, loss: say foretell='loss'",
     ):
         study.optimize(policy="doubling(foretell='los')", max_epochs=3, progress=False)
     assert all(len(trial.scores) <= 1 for trial in study.trials)
     study = shoal.create_study(blobs(), storage=tmp_path / "again")
-    study.optimize(policy="doubling(foretell='accuracy')", max_epochs=3, progress=False)
+    study.optimize(policy="doubling(foretell='loss')", max_epochs=3, progress=False)
     assert all(len(trial.scores) == 3 for trial in study.trials)
+
+
+@pytest.mark.parametrize("policy", ["explore", "doubling", "equi", "wrate", "srpt-k"])
+def test_a_metric_of_which_more_is_better_foretells_no_end(
+    tmp_path: Path, blobs: Any, policy: str
+) -> None:
+    """Said by its name, or by the study's mode; before any work starts."""
+    study = shoal.create_study(blobs(), storage=tmp_path / "s")
+    with pytest.raises(
+        ValueError, match="got 'val_acc'|'val_acc': say foretell='loss'"
+    ):
+        study.optimize(policy=f"{policy}(foretell='val_acc')", progress=False)
+    ranked = shoal.create_study(
+        blobs(), storage=tmp_path / "t", metric="score", mode="max"
+    )
+    with pytest.raises(StudyError, match="more is better of 'score': say foretell"):
+        ranked.optimize(
+            policy=f"every(seconds=9, policy={policy}(foretell='score'))",
+            progress=False,
+        )
+    assert not study.trials and not ranked.trials
 
 
 def test_a_metric_that_nothing_can_give_is_refused(tmp_path: Path, blobs: Any) -> None:

@@ -29,7 +29,7 @@ from shoal.policy.width.ask import (
     powers_of_two,
     room,
 )
-from shoal.policy.width.foretell import left_by
+from shoal.policy.width.foretell import check_foretell, left_by
 from shoal.policy.width.hysteresis import Decided, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 
@@ -121,6 +121,7 @@ class Doubling:
     def __post_init__(self) -> None:
         check_one_of("doubling's rule", Rule, self.rule)
         check_interval(self.every)
+        check_foretell(self.foretell)
 
     def start(self) -> Decided:
         return {}

@@ -17,7 +17,7 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, Rung, Widths, admitted, paying, room
 from shoal.policy.width.doubling import check_interval, placed
-from shoal.policy.width.foretell import left_by
+from shoal.policy.width.foretell import check_foretell, left_by
 
 Corner = tuple[int, float]  # of a hull: a width, and samples/s
 
@@ -221,6 +221,7 @@ class Equi:
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        check_foretell(self.foretell)
 
     def start(self) -> None:
         return None
@@ -248,9 +249,11 @@ class Wrate:
     beta: float = 0.25
     hysteresis: float = 0.0
     every: Seconds | None = None
+    foretell: str | None = None
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        check_foretell(self.foretell)
         if not (self.beta >= 0 and self.hysteresis >= 0):
             given = f"{self.beta!r}, {self.hysteresis!r}"
             raise ValueError(f"beta and hysteresis must be >= 0; got {given}")
@@ -263,7 +266,8 @@ class Wrate:
 
     def _widths(self, view: View) -> Widths:
         """The slots of each trial."""
-        return weighted_rates(paying(view), room(view), self.beta, self.hysteresis)
+        wanting = paying(view, left=left_by(self.foretell))
+        return weighted_rates(wanting, room(view), self.beta, self.hysteresis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,9 +280,11 @@ class HeSrpt:
 
     p: float = 0.6
     every: Seconds | None = None
+    foretell: str | None = None
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        check_foretell(self.foretell)
         if not 0 < self.p < 1:
             raise ValueError(
                 f"the exponent of the speed-up must lie between 0 and 1; got {self.p!r}"
@@ -288,7 +294,7 @@ class HeSrpt:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        wanting = paying(view)
+        wanting = paying(view, left=left_by(self.foretell))
         widths = hesrpt_shares(wanting, room(view), self.p)
         return placed(view, widths, self.every), memory
 
@@ -303,9 +309,11 @@ class SrptK:
 
     slots: int = 4
     every: Seconds | None = None
+    foretell: str | None = None
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        check_foretell(self.foretell)
         if self.slots < 1:
             raise ValueError(f"a width must be >= 1 slot; got {self.slots!r}")
 
@@ -313,6 +321,6 @@ class SrptK:
         return None
 
     def decide(self, view: View, memory: None) -> tuple[Plan, None]:
-        wanting = paying(view)
+        wanting = paying(view, left=left_by(self.foretell))
         widths = shortest_first(wanting, room(view), self.slots)
         return placed(view, widths, self.every), memory

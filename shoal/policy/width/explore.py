@@ -14,7 +14,7 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, asks, powers_of_two, room
 from shoal.policy.width.doubling import climb
-from shoal.policy.width.foretell import left_by
+from shoal.policy.width.foretell import check_foretell, left_by
 from shoal.policy.width.hysteresis import SOON, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 from shoal.profile.known import known_widths
@@ -49,6 +49,7 @@ class Explore:
     foretell: str | None = None
 
     def __post_init__(self) -> None:
+        check_foretell(self.foretell)
         if not self.seconds > 0 or self.most < 1:
             given = f"{self.seconds!r}, {self.most!r}"
             raise ValueError(f"exploring needs seconds > 0 and most >= 1; got {given}")

@@ -3,7 +3,8 @@
 Capes et al. 2019, section 3.1.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from shoal.core.state import View
@@ -12,7 +13,37 @@ from shoal.policy.width.ask import Left, left_of
 from shoal.profile.convergence import fit_convergence
 
 POINTS = 3  # fewer scores tell nothing
+# Words in names of metrics of which more is better, and of those of which less is.
+LARGER = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
+)
+SMALLER = frozenset({"loss", "error", "nll", "perplexity", "mse", "rmse", "mae"})
 Series = tuple[tuple[float, float], ...]  # epochs, rising, and the metric at each
+
+
+def more_is_better(metric: str) -> bool:
+    """Whether the metric's name says so."""
+    words = _words(metric)
+    return bool(words & LARGER) and not words & SMALLER
+
+
+def _words(metric: str) -> set[str]:
+    """The words in a metric's name."""
+    return set(re.split("[_/ .-]", metric.lower()))
+
+
+def check_foretell(metric: str | None) -> None:
+    """Raise ValueError if more of this metric is better: the curve of eq. 1 only falls."""
+    if metric and more_is_better(metric):
+        raise ValueError(rises(metric))
+
+
+def rises(metric: str) -> str:
+    """What to say of a metric to foretell by of which more is better."""
+    return (
+        "foretell must be a metric that falls as trials learn, and more is better of "
+        f"{metric!r}: say foretell='loss', or another loss that evaluations give"
+    )
 
 
 def left_by(metric: str | None) -> Left:
@@ -81,11 +112,17 @@ def _not_there(metric: str, names: Sequence[str]) -> str:
     )
 
 
-def _remedy(names: Sequence[str]) -> str:
+def _remedy(names: Iterable[str]) -> str:
     """What to do where the metric to foretell by is not there."""
-    if names:
-        return f"say foretell={names[0]!r}"
-    return "return it from validation_step"
+    falling = [name for name in names if not more_is_better(name)]
+    if falling:
+        return f"say foretell={max(falling, key=_is_loss)!r}"
+    return "return a loss from validation_step"
+
+
+def _is_loss(metric: str) -> bool:
+    """Whether the metric's name says that less of it is better."""
+    return bool(_words(metric) & SMALLER)
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,7 @@ from shoal.policy.width.ask import (
     room,
 )
 from shoal.policy.width.doubling import check_interval, placed
-from shoal.policy.width.foretell import left_by
+from shoal.policy.width.foretell import check_foretell, left_by
 
 LONGER = 1.3  # at a tick, a waiting trial replaces a running one with less than 1/1.3 of its time
 
@@ -148,6 +148,7 @@ class WaterFill:
 
     def __post_init__(self) -> None:
         check_interval(self.every)
+        check_foretell(self.foretell)
         self._check_left()
         if not self.gain >= 0 or (self.expect is not None and not self.expect > 0):
             given = f"{self.gain!r}, {self.expect!r}"

@@ -1,6 +1,5 @@
 """What a user gave to create a study: a recipe in one of several forms, a metric, a mode."""
 
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from shoal.core.cluster import fits_utf8
 from shoal.core.trial import shown
+from shoal.policy.width.foretell import more_is_better
 from shoal.search.batch import is_whole
 from shoal.study.folder import StudyError
 from shoal.train.function.command import CommandRecipe
@@ -17,10 +17,6 @@ from shoal.train.recipe.recipe import Recipe
 from shoal.train.recipe.several.recipes import Recipes
 from shoal.train.recipe.shard import ShardRecipe
 
-# Words in names of metrics of which more is better.
-LARGER = frozenset(
-    {"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "r2", "recall"}
-)
 DIRECTIONS = {"minimize": "min", "maximize": "max"}
 
 
@@ -137,7 +133,7 @@ def seed_in(seed: Any) -> int:
 
 def usual_mode(metric: str | None) -> str:
     """The mode of a study for which none was given; a warning says so if that looks wrong."""
-    if metric is not None and LARGER.intersection(re.split("[_/ .-]", metric.lower())):
+    if metric is not None and more_is_better(metric):
         warnings.warn(
             f"no mode was given, so that trials with the least {metric!r} count as the best: "
             'give mode="max", or mode="min" if that is meant',

@@ -14,7 +14,8 @@ from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, parse
+from shoal.policy.named import FILE, KNOWN, NAMES, OF_POLICIES, SHORT, parse
+from shoal.policy.width.foretell import rises
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
 from shoal.simulate.objective_file import with_objective
@@ -64,6 +65,23 @@ def policy_of(
     if "(" not in policy and policy not in {*NAMES, *SHORT, *KNOWN}:
         raise StudyError(f"unknown policy {policy!r}; {known_names()}")
     return parse(policy, {"fuse": fuse}, seed, with_files)
+
+
+def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
+    """Raise StudyError if what trials have left is foretold from a metric that rises."""
+    if metric is not None and mode == "max" and metric in _foretells(policy):
+        raise StudyError(rises(metric))
+
+
+def _foretells(policy: Any) -> set[str]:
+    """The metrics by which the policy, or one within it, foretells."""
+    found = {getattr(policy, "foretell", None)}
+    within = [getattr(policy, name, None) for name in OF_POLICIES]
+    within += getattr(policy, "candidates", {}).values()
+    for each in within:
+        if each is not None:
+            found |= _foretells(each)
+    return found - {None}
 
 
 def with_files(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What is left, foretold from scores."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,9 @@ from small_studies import nodes, seen, state, table, trial
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.fold import fold
 from shoal.core.trial import TrialId
-from shoal.policy.width.equi import Equi
+from shoal.policy.width.doubling import Doubling
+from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
+from shoal.policy.width.explore import Explore
 from shoal.policy.width.foretell import foretold
 from shoal.policy.width.waterfill import WaterFill
 from shoal.profile.convergence import Convergence
@@ -51,6 +54,46 @@ def test_a_metric_that_no_evaluation_gives_is_an_error() -> None:
         ValueError, match="got 'other', evaluations give loss: say foretell='loss'"
     ):
         foretold("other")(known({T0: 0.1}, epochs=1), T0)
+
+
+POLICIES = [Doubling, Explore, Equi, Wrate, HeSrpt, SrptK, WaterFill]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_that_share_by_what_is_left_foretell_it(policy: Any) -> None:
+    """Q_j of section 3.1. Of two trials asked for as much, the one that flattens has less left."""
+    look = replace(known({T0: 0.02, T1: 2.0}), running={})
+    asked: list[float] = []
+
+    def left(view: Any, trial: TrialId) -> float:
+        asked.append(foretold("loss")(view, trial))
+        return asked[-1]
+
+    module = sys.modules[policy.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            module, "left_by", lambda metric: left if metric == "loss" else None
+        )
+        rule = policy(foretell="loss")
+        rule.decide(look, rule.start())
+    assert asked[0] > asked[1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_metric_that_rises_is_refused(policy: Any) -> None:
+    with pytest.raises(ValueError, match="'val/accuracy': say foretell='loss'"):
+        policy(foretell="val/accuracy")
+    policy(foretell="accuracy_loss")
+
+
+def test_of_several_metrics_a_loss_is_suggested() -> None:
+    two = known({})
+    scores = {T0: ((1.0, {"accuracy": 0.5, "lr": 0.1, "val_loss": 1.0}),)}
+    with pytest.raises(ValueError, match="say foretell='val_loss'"):
+        foretold("los")(replace(two, scores=scores), T0)
+    rising = {T0: ((1.0, {"accuracy": 0.5}),)}
+    with pytest.raises(ValueError, match="return a loss from validation_step"):
+        foretold("los")(replace(two, scores=rising), T0)
 
 
 def test_never_more_than_asked_for_and_never_nothing() -> None:
