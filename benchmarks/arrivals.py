@@ -7,15 +7,20 @@ slots of the `ray` backend, real gradients and their sums over wide lanes, devic
 (`emulated.py`). Then the same arrivals in virtual time, at the rates and the rescale times that
 the real runs measured.
 
-    python benchmarks/arrivals.py [--quick]
+Then how often widths change, in virtual time: three equal trials on four slots, and the loads of
+the paper's Table 3, with an epoch a visit, so that policies are asked at each epoch's end.
+
+    python benchmarks/arrivals.py [--quick] [--simulated]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -106,7 +111,94 @@ def measured(runs: Mapping[str, Found]) -> Any:
     return Table(rows)
 
 
-def compare(quick: bool) -> None:
+CAPES = Path(__file__).resolve().parent.parent / "papers"
+RULES = ("fifo", "equi", "doubling", "exact", "plus-one", "explore")
+PRINTED = {
+    "Extreme": 7.63,
+    "Moderate": 2.63,
+    "None": 1.40,
+}  # hours, Table 3, Precompute
+
+
+def rule(name: str) -> Any:
+    from shoal.policy.named import parse
+
+    if name in ("exact", "plus-one"):
+        return parse(f"doubling(rule={name!r})")
+    return parse(name)
+
+
+def over_epochs(name: str, load: list[Any], slots: int, per_node: int) -> Found:
+    """The load in virtual time: mean hours, the last end, and changes of width a trial."""
+    sys.path[:0] = [str(CAPES), str(CAPES / "capes")]
+    from harness import nodes, simulate
+    from workload import EPOCH, speeds
+
+    from shoal.core.cluster import ShardId
+
+    shards = {ShardId("cifar"): EPOCH}
+    trials = [(at, replace(trial, shards=frozenset(shards))) for at, trial in load]
+    here = [replace(slot, shards=frozenset(shards)) for slot in nodes(slots, per_node)]
+    found = simulate(rule(name), trials, here, speeds(), shards=shards)
+    return {
+        "mean_hours": found.mean_hours,
+        "makespan_hours": found.makespan / 3600,
+        "changes_a_trial": found.changes,
+    }
+
+
+def changes(seeds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """How often widths change, and what that comes to."""
+    sys.path[:0] = [str(CAPES), str(CAPES / "capes")]
+    from workload import EPOCH, LOADS
+    from workload import SLOTS as GPUS
+    from workload import arrivals as capes
+
+    from shoal.core.trial import Trial, TrialId
+
+    rows: list[dict[str, Any]] = []
+    equal = [
+        (0.0, Trial(TrialId(f"t{i}"), 100.0 * EPOCH, widths=(1, SLOTS)))
+        for i in range(3)
+    ]
+    three = {name: over_epochs(name, equal, SLOTS, SLOTS) for name in RULES}
+    rows += [{"load": "three equal", "policy": n, **each} for n, each in three.items()]
+    loads: dict[tuple[str, str], Found] = {}
+    for load in LOADS:
+        for name in RULES:
+            draws = [over_epochs(name, capes(load, s), GPUS, 8) for s in range(seeds)]
+            loads[load, name] = {
+                key: sum(each[key] for each in draws) / seeds for key in draws[0]
+            }
+            rows.append({"load": load, "policy": name, **loads[load, name]})
+            print(rows[-1], flush=True)
+
+    doublings = RULES[2:5]
+
+    def last(name: str) -> float:
+        return float(three[name]["makespan_hours"])
+
+    ratios: dict[str, Any] = {
+        "three_equal_changes": max(3 * three[n]["changes_a_trial"] for n in doublings),
+        "three_equal_changes_goal": 4,
+        "three_equal_over_equi": max(last(n) / last("equi") for n in doublings),
+        "three_equal_over_equi_goal": 1.03,
+        "three_equal_over_fifo": max(last(n) / last("fifo") for n in doublings),
+        "capes_changes_a_job": max(
+            loads[load, n]["changes_a_trial"] for load in LOADS for n in doublings
+        ),
+        "capes_changes_a_job_goal": 5,
+        "capes_changes_a_job_exploring": max(
+            loads[load, "explore"]["changes_a_trial"] for load in LOADS
+        ),
+    }
+    for load, printed in PRINTED.items():
+        over = loads[load, "doubling"]["mean_hours"] / printed
+        ratios[f"capes_{load.lower()}_over_printed"] = over
+    return rows, ratios
+
+
+def compare(quick: bool, seeds: int) -> None:
     from common import write
 
     begin, runs = time.perf_counter(), dict[str, Found]()
@@ -148,24 +240,37 @@ def compare(quick: bool) -> None:
         str(row.config): [round(r, 1) for r in row.rates] + [row.up, row.down]
         for row in profile.rows
     }
+    more, said = changes(seeds)
+    rows += more
+    ratios |= said
     ratios["minutes"] = (time.perf_counter() - begin) / 60
     write("arrivals" + ("-quick" if quick else ""), rows, ratios)
 
 
 def main() -> None:
+    from common import write
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--quick", action="store_true", help="three short trials, to see that it works"
     )
+    parser.add_argument(
+        "--simulated", action="store_true", help="only how often widths change"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=6, help="draws of the paper's arrivals"
+    )
     parser.add_argument("--run", choices=POLICIES)
     parser.add_argument("--folder", type=Path)
     args = parser.parse_args()
     if args.run:
         print(json.dumps(run(args.run, args.folder, args.quick)))
+    elif args.simulated:
+        write("arrivals-simulated", *changes(args.seeds))
     else:
-        compare(args.quick)
+        compare(args.quick, 1 if args.quick else args.seeds)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 papers' tables need.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from shoal.backend.sim.sim import Sim
-from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Entry, Planned
+from shoal.core.cluster import ShardId, Slot, SlotId
+from shoal.core.event import Entry, Opened, Planned
+from shoal.core.fold import fold
 from shoal.core.ports import Policy
 from shoal.core.profile import Profile
 from shoal.core.state import State
@@ -87,8 +89,12 @@ def simulate(
     slots: Sequence[Slot],
     truth: Table,
     believe: Callable[[Profile], Profile] = lambda profile: profile,
+    shards: Mapping[ShardId, int] = MappingProxyType({}),
 ) -> Outcome:
-    """Run to the end. The policy believes what `believe` makes of the truth."""
+    """Run to the end. The policy believes what `believe` makes of the truth.
+
+    `shards`: the samples of each; none: the data is not divided, and there are no visits.
+    """
     outcome = Outcome({trial.id: time for time, trial in arrivals})
     before = (0.0, 0)  # when, and slots busy since
 
@@ -105,13 +111,15 @@ def simulate(
             (now, entry) for entry in entries if isinstance(entry, Planned)
         ]
 
-    backend = Sim(truth.of, slots, checkpoint_every=0)
+    backend = Sim(truth.of, slots, checkpoint_every=0, shards=shards)
+    begun = fold(State(), [Opened(1, dict(shards))])
     run(
         Arrivals(arrivals),
         policy,
         backend,
         lambda state: believe(truth.of(state.known)),
         _Forgetful(),
+        begun,
         watch=[watch],
     )
     return outcome

@@ -75,13 +75,15 @@ def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
 
 def _foretells(policy: Any) -> set[str]:
     """The metrics by which the policy, or one within it, foretells."""
-    found = {getattr(policy, "foretell", None)}
+    found: set[str] = set()
+    if metric := getattr(policy, "foretell", None):
+        found.add(metric)
     within = [getattr(policy, name, None) for name in OF_POLICIES]
     within += getattr(policy, "candidates", {}).values()
     for each in within:
         if each is not None:
             found |= _foretells(each)
-    return found - {None}
+    return found
 
 
 def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
