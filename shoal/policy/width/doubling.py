@@ -29,7 +29,7 @@ from shoal.policy.width.ask import (
     powers_of_two,
     room,
 )
-from shoal.policy.width.foretell import check_foretell, left_by
+from shoal.policy.width.foretell import check_foretell, check_scores, left_by
 from shoal.policy.width.hysteresis import Decided, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 
@@ -127,6 +127,7 @@ class Doubling:
         return {}
 
     def decide(self, view: View, memory: Decided) -> tuple[Plan, Decided]:
+        check_scores(view, self.foretell)
         if not is_due(view, memory, self.every):
             return self._as_it_is(view, memory["at"]), memory
         plan = placed(view, self._widths(view, memory), self.every)

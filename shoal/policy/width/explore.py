@@ -14,7 +14,7 @@ from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.width.ask import Ask, asks, powers_of_two, room
 from shoal.policy.width.doubling import climb
-from shoal.policy.width.foretell import check_foretell, left_by
+from shoal.policy.width.foretell import check_foretell, check_scores, left_by
 from shoal.policy.width.hysteresis import SOON, decided, is_due, left_with, settled
 from shoal.policy.width.place import place
 from shoal.profile.known import known_widths
@@ -62,6 +62,7 @@ class Explore:
     ) -> tuple[Plan, Mapping[str, Any]]:
         if "tried" not in memory:  # an older journal's: all is tried again
             memory = self.start()
+        check_scores(view, self.foretell)
         wake = memory["wake"]
         if not is_due(view, memory["decided"]) and (
             wake is None or view.now < wake - SOON

@@ -92,6 +92,16 @@ def _series(view: View, trial: TrialId, metric: str) -> Series:
     return tuple(found)
 
 
+def check_scores(view: View, metric: str | None) -> None:
+    """Raise ValueError if a running trial is evaluated, and no evaluation gives the metric.
+
+    For policies that ask what is left only now and then, so that a misspelt one shows at once.
+    """
+    if metric:
+        for trial in view.running:
+            _check_metric(view, trial, metric)
+
+
 def _check_metric(view: View, trial: TrialId, metric: str) -> None:
     """Raise ValueError if the trial is evaluated, and no evaluation gives the metric."""
     scores = view.scores[trial]

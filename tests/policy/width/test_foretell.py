@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from small_studies import nodes, seen, state, table, trial
+from small_studies import follow, nodes, seen, state, table, trial
 
 from shoal.core.event import Advanced, Evaluated
 from shoal.core.fold import fold
@@ -84,6 +84,18 @@ def test_a_metric_that_rises_is_refused(policy: Any) -> None:
     with pytest.raises(ValueError, match="'val/accuracy': say foretell='loss'"):
         policy(foretell="val/accuracy")
     policy(foretell="accuracy_loss")
+
+
+@pytest.mark.parametrize("policy", [Doubling, Explore])
+def test_a_misspelt_metric_shows_at_the_first_score_though_nothing_is_decided(
+    policy: Any,
+) -> None:
+    rule = policy(foretell="los")
+    begun = state([trial(0, 10_000.0)], nodes(4))
+    plan, memory = rule.decide(seen(begun, FLAT), rule.start())
+    running = follow(begun, plan, Evaluated(T0, 1, {"loss": 1.0}))
+    with pytest.raises(ValueError, match="say foretell='loss'"):
+        rule.decide(seen(running, FLAT, 1.0), memory)
 
 
 def test_of_several_metrics_a_loss_is_suggested() -> None:
