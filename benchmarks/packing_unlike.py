@@ -5,6 +5,9 @@ Tuning", 2020, section 3.1. Each row is a pack of unlike models, each with its o
 ways train the same models on the same chunks, in turn with each other. "chosen" is what Shoal makes
 of it by its own measured steps.
 
+Then their memory (section 4.5): the bytes that tensors of a pack hold at once, by the way it is
+trained, beside the sum of what its models hold alone, and beside what Shoal counts for the pack.
+
     python benchmarks/packing_unlike.py [--short] [--device cuda]
 """
 
@@ -16,7 +19,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from common import write
+from common import show, write
+from packing_memory import Held
 from packing_nets import Images
 from packing_page import STEPS
 from packing_ways import Lanes
@@ -46,17 +50,56 @@ def main() -> None:
         "chosen_over_best_unlike": max(each["chosen / best"] for each in rows),
         "turns_over_summed": max(each["turns / summed"] for each in rows),
     }
-    write("packing_unlike", rows, ratios)
+    taken = [memory(nets) for nets in packs]
+    show(taken)
+    ratios["turns_over_sum_memory"] = max(each["turns / sum"] for each in taken)
+    ratios["held_over_counted"] = max(each["turns / counted"] for each in taken)
+    write("packing_unlike", rows, ratios, more={"memory": taken})
 
 
-def row(nets: tuple[str, ...], device: str, rounds: int) -> dict[str, Any]:
-    """A pack's times: the median over the rounds, each of which times all ways."""
-    recipe = Images(SHAPE, STEPS * BATCH)
+def lanes(nets: tuple[str, ...], how: str, device: str, steps: int = STEPS) -> Lanes:
+    """A model of each net, with Adam and SGD in alternation."""
     given = [
         {"net": net, "batch_size": BATCH, "seed": at, "lr": 1e-3, "optimizer": kind}
         for at, (net, kind) in enumerate(zip(nets, ("Adam", "SGD") * 2, strict=False))
     ]
-    ways = {how: Lanes(recipe, given, how, device) for how in WAYS}
+    return Lanes(Images(SHAPE, steps * BATCH), given, how, device)
+
+
+def memory(nets: tuple[str, ...]) -> dict[str, Any]:
+    """MiB that tensors of the pack hold at once on a CPU, and what Shoal counts for it in turns."""
+    alone = [held((net,), "interleaved")[0] for net in nets]
+    turns, counted = held(nets, "interleaved")
+    summed, _ = held(nets, "summed")
+    mib = {
+        "sum of all alone": sum(alone),
+        "in turns": turns,
+        "summed": summed,
+        "counted for turns": counted,
+    }
+    return {
+        "nets": " + ".join(nets),
+        **{f"{name} MiB": round(each / 2**20, 2) for name, each in mib.items()},
+        "turns / sum": round(turns / sum(alone), 3),
+        "turns / counted": round(turns / counted, 3),
+    }
+
+
+def held(nets: tuple[str, ...], how: str) -> tuple[float, float]:
+    """The most bytes that the pack's tensors held at once, and what the meter counts."""
+    gc.collect()
+    with Held() as tensors:
+        made = lanes(nets, how, "cpu", steps=6)
+        made.visit()
+        made.visit()
+    station = made.station
+    of = [station.lanes.get(trial.id).lane for trial in made.trials]
+    return float(tensors.most), station.at.meter.together(of)
+
+
+def row(nets: tuple[str, ...], device: str, rounds: int) -> dict[str, Any]:
+    """A pack's times: the median over the rounds, each of which times all ways."""
+    ways = {how: lanes(nets, how, device) for how in WAYS}
     for way in ways.values():
         way.settle()
     times: dict[str, list[float]] = {how: [] for how in WAYS}

@@ -23,6 +23,7 @@ from shoal.core.cluster import ShardId, Slot, SlotId  # noqa: E402
 from shoal.core.event import Entry  # noqa: E402
 from shoal.core.fold import fold  # noqa: E402
 from shoal.core.ports import Policy  # noqa: E402
+from shoal.core.profile import Cost  # noqa: E402
 from shoal.core.state import State  # noqa: E402
 from shoal.core.trial import Seconds, Value  # noqa: E402
 from shoal.core.visits import ValidateEvery  # noqa: E402
@@ -71,7 +72,8 @@ class Model:
 
     def members(self, configs: Sequence[tuple[int, str, int, str]]) -> list[Member]:
         return [
-            Member(0.4 + 0.6 * BATCHES[c[0]] / 45, -BATCHES[c[0]], c) for c in configs
+            Member(Cost(0.4 + 0.6 * BATCHES[c[0]] / 45), -BATCHES[c[0]], c)
+            for c in configs
         ]
 
     def price(

@@ -5,6 +5,7 @@ from math import inf
 
 from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Plan, goes_on
+from shoal.core.profile import MemoryTogether, stepping_in_turns
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 
@@ -115,11 +116,11 @@ def _check_memory(gang: Gang, view: View) -> None:
 
 def _memory_on(slot: Slot, gang: Gang, view: View) -> GiB:
     """What the gang's lanes on this slot need together."""
-    needs = 0.0
-    for lane in gang.lanes:
-        if slot.id in lane.slots:
-            needs += view.profile.cost(lane.trial).memory
-    return needs
+    here = [lane.trial for lane in gang.lanes if slot.id in lane.slots]
+    costs = map(view.profile.cost, here)
+    if not gang.fused:
+        costs = map(stepping_in_turns, costs)
+    return MemoryTogether(costs).now
 
 
 def _check_shards(gang: Gang, view: View) -> None:

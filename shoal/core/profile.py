@@ -1,7 +1,7 @@
 """How fast trials train and what they cost: what policies believe, and what simulations go by."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.core.cluster import GiB, SlotId
@@ -44,6 +44,8 @@ class Cost:
     `memory`: what it takes of its slot. `build`, `evaluate`, `save`: the seconds to do each once.
     `first`: how much longer building takes if the slot has built no other model before.
     `form`: equal for trials that may train in one fused step, as far as is known; None: unknown.
+    `transient`: the part of `memory` that lasts only as long as a step of the trial's. `in_turns`:
+    whether trials of its form are known to take their steps one after the other.
     """
 
     memory: GiB = 0.0
@@ -52,6 +54,52 @@ class Cost:
     save: Seconds = 0.0
     first: Seconds = 0.0
     form: Hashable = None
+    transient: GiB = 0.0
+    in_turns: bool = False
+
+
+def stepping_in_turns(cost: Cost) -> Cost:
+    """The costs of the trial in a pack in which none is fused."""
+    return cost if cost.in_turns else replace(cost, in_turns=True)
+
+
+class MemoryTogether:
+    """What trials that share a slot take of it at once: a sum that grows by trials.
+
+    Their states lie there together. What a step takes besides is there as long as the step: of
+    trials that take turns only one has it, of those of one form, which may be fused, all.
+    """
+
+    def __init__(self, costs: Iterable[Cost] = ()) -> None:
+        self._states: GiB = 0.0
+        self._steps: dict[Hashable, GiB] = {}  # by form: of those that may step at once
+        self._largest: GiB = 0.0  # of these
+        for cost in costs:
+            self.add(cost)
+
+    @property
+    def now(self) -> GiB:
+        """What they take."""
+        return self._states + self._largest
+
+    def with_one(self, cost: Cost) -> GiB:
+        """What they take with this trial."""
+        states = self._states + (cost.memory - cost.transient)
+        return states + max(self._largest, self._step(cost))
+
+    def add(self, cost: Cost) -> GiB:
+        """Take this one in, too; returns what they take then."""
+        step = self._steps[cost.form] = self._step(cost)
+        self._states += cost.memory - cost.transient
+        self._largest = max(self._largest, step)
+        return self.now
+
+    def _step(self, cost: Cost) -> GiB:
+        """What a step takes of those of the trial's form, with the trial."""
+        others = self._steps.get(cost.form, 0.0)
+        if cost.in_turns:
+            return max(others, cost.transient)
+        return others + cost.transient
 
 
 class Profile(Protocol):

@@ -19,6 +19,7 @@ from shoal.profile.pace import (
     repacked,
     rescaled,
     shares_one_slot,
+    take_turns,
     until_all_begin,
 )
 from shoal.profile.signatures import Key, Signatures
@@ -260,6 +261,8 @@ class Belief:
         if key not in self._costs:
             said = self._said(trial)
             figures = {**self._mean, **found}
+            if "memory" in found and "transient" not in found:
+                figures["transient"] = 0.0  # another's is not a part of it
             figures["first"] = said.get("first", self._first)
             crowded = 0.0
             if "memory" not in said:
@@ -391,13 +394,20 @@ class Belief:
 def _cost(figures: Figures, crowded: GiB, form: Hashable) -> Cost:
     """The costs by these figures; what is not known counts 0.
 
-    `crowded`: the memory that the trial needs at least, because it ran out of it beside others.
+    `crowded`: the memory that the trial needs at least, because it ran out of it beside others. No
+    part of it is believed then to be free between its steps.
     """
+    memory = figures.get("memory", 0.0)
+    transient = min(memory, figures.get("transient", 0.0))
+    if crowded:
+        transient = 0.0
     return Cost(
-        memory=max(figures.get("memory", 0.0), crowded),
+        memory=max(memory, crowded),
         build=figures.get("build", 0.0),
         evaluate=figures.get("evaluate", 0.0),
         save=figures.get("save", 0.0),
         first=figures["first"],
         form=form,
+        transient=transient,
+        in_turns=take_turns(figures),
     )

@@ -9,6 +9,9 @@ from shoal.core.trial import Seconds, TrialId
 FORM = 12  # letters at a signature's beginning; lanes that have them in common may be fused
 # Until fused steps were measured, k fused lanes are taken to cost as much as k ** GUESS alone.
 GUESS = 0.6
+SAVED = (
+    0.97  # fused steps must take less than this part of the time, or lanes take turns
+)
 FUSED = "fused:"  # the figure `fused:w` is the seconds of a step of w lanes
 
 
@@ -120,3 +123,21 @@ def fused_seconds(figures: Mapping[str, float], lanes: int, alone: Seconds) -> S
     # A width above the number of lanes counts as if its step took as long with fewer.
     per_lane = min(seconds / min(width, lanes) for width, seconds in widths.items())
     return min(one_by_one, lanes * alone * per_lane / figures["step"])
+
+
+def take_turns(figures: Mapping[str, float]) -> bool:
+    """Whether lanes of one form are known to be no faster fused, so that they take turns.
+
+    `figures`: as of `fused_seconds`.
+    """
+    if "unfusable" in figures:
+        return True
+    step = figures.get("step")
+    steps = {
+        int(name.removeprefix(FUSED)): seconds
+        for name, seconds in figures.items()
+        if name.startswith(FUSED)
+    }
+    if not steps or not step:
+        return False
+    return all(seconds >= SAVED * width * step for width, seconds in steps.items())

@@ -26,6 +26,7 @@ FIRST = ("rate",)
 THEN = (
     "step",
     "memory",
+    "transient",
     "crowded",
     "build",
     "first",
@@ -252,7 +253,7 @@ def _shown(name: str, figure: float | None) -> str:
         return count(figure)
     if "bytes" in name:
         return size(figure)
-    if name in ("memory", "crowded"):
+    if name in ("memory", "transient", "crowded"):
         return size(figure * GIB)
     return duration(figure)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal.core.cluster import SlotId
 from shoal.core.plan import Gang, Lane, Plan
-from shoal.core.profile import Cost, Profile
+from shoal.core.profile import Cost, MemoryTogether, Profile
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.policy.pack.company import Packs, seconds_together
@@ -106,7 +106,7 @@ class _PackProfile:
     def cost(self, trial: TrialId) -> Cost:
         costs = [self.real.cost(t) for t in self._of(trial)]
         return Cost(
-            memory=sum(cost.memory for cost in costs),
+            memory=MemoryTogether(costs).now,
             build=sum(cost.build for cost in costs),
             evaluate=sum(cost.evaluate for cost in costs),
             save=sum(cost.save for cost in costs),

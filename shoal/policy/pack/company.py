@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.plan import Gang, Lane
-from shoal.core.profile import Profile
+from shoal.core.profile import MemoryTogether, Profile
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 
@@ -82,22 +82,20 @@ def smallest_memory(view: View) -> GiB:
 
 def have_room(view: View, trials: Trials, room: GiB) -> bool:
     """Whether the trials need no more than this together."""
-    return room == inf or sum(_needs(view, trials)) <= room
+    return room == inf or MemoryTogether(map(view.profile.cost, trials)).now <= room
 
 
 def parts_with_room(view: View, pack: Trials, room: GiB) -> Packs:
     """The pack in as few parts as have room, in order."""
     if have_room(view, pack, room):
         return [[*pack]]
-    needs = _needs(view, pack)
     cuts = [0]
-    for at in range(1, len(pack)):
-        if sum(needs[cuts[-1] : at + 1]) > room:
+    used = MemoryTogether()
+    for at, trial in enumerate(pack):
+        cost = view.profile.cost(trial)
+        if at and used.with_one(cost) > room:
             cuts.append(at)
+            used = MemoryTogether()
+        used.add(cost)
     cuts.append(len(pack))
     return [[*pack[start:end]] for start, end in pairwise(cuts)]
-
-
-def _needs(view: View, trials: Trials) -> list[GiB]:
-    """The memory of each trial."""
-    return [view.profile.cost(trial).memory for trial in trials]

@@ -9,6 +9,7 @@ from itertools import pairwise, permutations
 from math import inf
 
 from shoal.core.cluster import GiB
+from shoal.core.profile import MemoryTogether
 from shoal.core.trial import Seconds
 from shoal.policy.pack.grouping import (
     SLACK,
@@ -86,10 +87,10 @@ def _begins(
     members: Members, order: Group, end: int, room: GiB, most: int
 ) -> Iterator[int]:
     """Where a group that ends before `end` may begin: the smallest group first."""
-    used = 0.0
+    used = MemoryTogether()
     for start in range(end - 1, max(-1, end - 1 - most), -1):
-        used += members[order[start]].memory
-        if used > room + SLACK and start < end - 1:
+        needs = used.add(members[order[start]].cost)
+        if needs > room + SLACK and start < end - 1:
             return
         yield start
 
@@ -108,18 +109,18 @@ def fullest(members: Members, room: GiB, most: int) -> Groups:
     This makes nearly the fewest groups.
     """
     groups: Groups = []
-    used: list[GiB] = []
-    for i in sorted(range(len(members)), key=lambda i: (-members[i].memory, i)):
-        need = members[i].memory
+    used: list[MemoryTogether] = []
+    for i in sorted(range(len(members)), key=lambda i: (-members[i].cost.memory, i)):
+        cost = members[i].cost
         free = [g for g, group in enumerate(groups) if len(group) < most]
-        free = [g for g in free if used[g] + need <= room + SLACK]
+        free = [g for g in free if used[g].with_one(cost) <= room + SLACK]
         if free:
-            into = max(free, key=used.__getitem__)
+            into = max(free, key=lambda g: used[g].now)
             groups[into].append(i)
-            used[into] += need
+            used[into].add(cost)
         else:
             groups.append([i])
-            used.append(need)
+            used.append(MemoryTogether([cost]))
     return groups
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane
-from shoal.core.profile import Cost
+from shoal.core.profile import Cost, MemoryTogether, stepping_in_turns
 from shoal.core.state import View
 from shoal.core.trial import Samples, Seconds, TrialId
 from shoal.policy.pack.company import GAIN
@@ -89,12 +89,11 @@ class Figures:
     def cost(self, trial: TrialId) -> Cost:
         """Memory, and what it takes to build, evaluate and save the trial."""
         if trial not in self._cost:
-            self._cost[trial] = self.view.profile.cost(trial)
+            cost = self.view.profile.cost(trial)
+            if not self.fuse:
+                cost = stepping_in_turns(cost)
+            self._cost[trial] = cost
         return self._cost[trial]
-
-    def memory(self, trial: TrialId) -> GiB:
-        """GiB that the trial needs."""
-        return self.cost(trial).memory
 
     def form(self, trial: TrialId) -> Hashable:
         """Equal for trials that may train in one fused step; None: nothing is known."""
@@ -112,6 +111,10 @@ class Figures:
         return self._numbers.setdefault(figures, len(self._numbers))
 
     # -- of a pack
+
+    def memory(self, trials: Trials) -> GiB:
+        """GiB that the trials need together on a slot."""
+        return MemoryTogether(map(self.cost, trials)).now
 
     def company(self, slot: Slot, trials: Trials) -> Company:
         """Equal for packs with equal figures."""

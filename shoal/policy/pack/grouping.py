@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 
 from shoal.core.cluster import GiB
+from shoal.core.profile import Cost, MemoryTogether
 
 Place = tuple[int | str, ...]
 Group = list[int]
@@ -29,7 +30,7 @@ class Member:
     value), a text for each that has none.
     """
 
-    memory: GiB
+    cost: Cost
     length: float = 0.0
     place: Place = ()
 
@@ -54,18 +55,20 @@ def _apart(a: int | str, b: int | str) -> int:
 
 def memory_of(members: Members, group: Iterable[int]) -> GiB:
     """The memory that these members need together."""
-    return sum(members[i].memory for i in group)
+    return MemoryTogether(members[i].cost for i in group).now
 
 
 def filled(members: Members, order: Iterable[int], room: GiB, most: int) -> Groups:
     """Taken in this order, each group as full as can be."""
     groups: Groups = []
-    used = 0.0
+    used = MemoryTogether()
     for i in order:
-        used += members[i].memory
-        if not groups or used > room + SLACK or len(groups[-1]) >= most:
+        cost = members[i].cost
+        over = used.with_one(cost) > room + SLACK
+        if not groups or over or len(groups[-1]) >= most:
             groups.append([])
-            used = members[i].memory
+            used = MemoryTogether()
+        used.add(cost)
         groups[-1].append(i)
     return groups
 
@@ -127,9 +130,8 @@ def _by_distance(members: Members, drawn: int, others: Group, within: float) -> 
 
 def _first_that_fit(members: Members, order: Group, room: GiB, most: int) -> Group:
     """The members in this order as far as they fit together; the first one always."""
-    used = members[order[0]].memory
+    used = MemoryTogether([members[order[0]].cost])
     for count in range(1, len(order)):
-        used += members[order[count]].memory
-        if used > room + SLACK or count >= most:
+        if used.add(members[order[count]].cost) > room + SLACK or count >= most:
             return order[:count]
     return order

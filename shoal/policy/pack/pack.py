@@ -176,7 +176,7 @@ class _PacksForIdle:
 
     def _memory(self, pack: Group) -> GiB:
         """What the pack needs."""
-        return sum(map(self.figures.memory, pack))
+        return self.figures.memory(pack)
 
     def _packs(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs; of very many, only those of them that are to run next."""
@@ -209,7 +209,7 @@ class _PacksForIdle:
 
     def _cheapest(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs that take least in all, sorted by steps to go."""
-        members = [Member(self.figures.memory(t), self._steps(t)) for t in trials]
+        members = [Member(self.figures.cost(t), self._steps(t)) for t in trials]
         span = self._span(slot, trials)
         groups = cheapest(members, slot.memory, most, span)
         return [[trials[i] for i in group] for group in groups]
@@ -239,10 +239,10 @@ class _PacksForIdle:
         if self.rule.grouping == "nearest":
             groups = self._nearest(slot, trials, most)
         elif self.rule.grouping == "random":
-            members = [Member(self.figures.memory(trial)) for trial in trials]
+            members = [Member(self.figures.cost(trial)) for trial in trials]
             groups = at_random(members, slot.memory, most, self._seed)
         else:
-            members = [Member(self.figures.memory(t), self._batch(t)) for t in trials]
+            members = [Member(self.figures.cost(t), self._batch(t)) for t in trials]
             groups = equal_length(members, slot.memory, most)
         return [[trials[i] for i in group] for group in groups]
 
@@ -252,7 +252,7 @@ class _PacksForIdle:
         others = (trial.config for trial in self.view.known.values())
         members = []
         for i, place in enumerate(places(configs, self.rule.levels, others)):
-            members.append(Member(self.figures.memory(trials[i]), place=place))
+            members.append(Member(self.figures.cost(trials[i]), place=place))
         within = inf
         if self.rule.within is not None:
             within = self.rule.within

@@ -153,7 +153,7 @@ class Refill:
         """Whether the slot's memory holds the trials together."""
         if slot.memory == inf:
             return True
-        return sum(map(self.figures.memory, trials)) <= slot.memory
+        return self.figures.memory(trials) <= slot.memory
 
     def _lost(self, runs: Gang, fewer: Gang, more: Gang) -> Seconds:
         """What it costs to go from `fewer` trials to `more`; the slot runs `runs` now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from statistics import median
 from time import perf_counter
@@ -73,6 +73,40 @@ class Meter:
         if self.wants(signature):
             self._steps.setdefault(signature, []).append((samples, seconds))
 
+    def together(self, lanes: Iterable[TrainingLane]) -> float:
+        """Bytes that such lanes take in training that take turns."""
+        states = 0.0
+        step = 0.0
+        for lane in lanes:
+            transient = self.transient(lane)
+            states += self.memory(lane) - transient
+            step = max(step, transient)
+        return states + step
+
+    def at_once(
+        self,
+        lanes: Sequence[TrainingLane],
+        beside: Iterable[TrainingLane],
+        room: float,
+    ) -> float:
+        """How many of these lanes may take a step at once in so many bytes: 1 at least.
+
+        `beside`: all whose states are there, these among them. The largest steps count. Infinite
+        where the memory of a lane is not known.
+        """
+        beside = list(beside)
+        if room == inf or not all(lane.signature in self._extra for lane in beside):
+            return inf
+        free = room - sum(self.memory(lane) - self.transient(lane) for lane in beside)
+        steps = sorted(map(self.transient, lanes), reverse=True)
+        count = 0
+        for step in steps:
+            free -= step
+            if free < 0:
+                break
+            count += 1
+        return max(1, count)
+
     def knows_memory(self, signature: str) -> bool:
         """Whether it is known what a step of such trials needs beside their state."""
         return signature in self._extra
@@ -94,7 +128,9 @@ class Meter:
         step = _of_a_batch(took, lane.settings.accumulate_grad_batches)
         rate = samples / max(step, 1e-9)
         memory = self.memory(lane) / 2**30
-        self.tell(lane.signature, step=step, rate=rate, memory=memory)
+        transient = self.transient(lane) / 2**30
+        figures = {"step": step, "rate": rate, "memory": memory, "transient": transient}
+        self.tell(lane.signature, **figures)
 
     def memory(self, lane: TrainingLane | None) -> float:
         """Bytes that such a lane takes in training.
@@ -108,6 +144,10 @@ class Meter:
         if self._most == inf or needs > self._most:
             self._most = needs
         return needs
+
+    def transient(self, lane: TrainingLane) -> float:
+        """Those of the lane's bytes that last as long as a step; 0 where they are not known."""
+        return self._extra.get(lane.signature, 0)
 
     def record(
         self, signature: str, name: str, seconds: Seconds, times: int = REPEATS

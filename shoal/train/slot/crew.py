@@ -75,6 +75,12 @@ class SameBatches:
     mix: str = ""
     made: int = 0  # batches of the pass so far
     reported: Seconds = 0.0  # when the crew last reported, by the clock
+    most: float = inf  # of its lanes, by the memory that a step of each takes
+
+    @property
+    def at_once(self) -> int:
+        """The lanes that may be in one step, where all are parted evenly: those that have room."""
+        return evenly(len(self.passes), self.most)
 
 
 class Crews:
@@ -133,8 +139,7 @@ class Crews:
         graph = self._fusable(crew)
         if graph is None or self._paced:
             return None
-        lanes = len(crew.passes)
-        width = self.gauge.wants(graph, lanes, crew.mix, left)
+        width = self.gauge.wants(graph, crew.at_once, crew.mix, left)
         if width is None:
             return None
         return width, self.gauge.missing(graph, width, crew.mix)
@@ -147,7 +152,7 @@ class Crews:
         choose = self.gauge.choose
         if self._paced:
             choose = self.gauge.room
-        return choose(graph, len(crew.passes))
+        return choose(graph, crew.at_once)
 
     def unmeasured(self, crew: SameBatches) -> bool:
         """Whether the time of a step alone is unknown for any of the lanes.
@@ -278,6 +283,13 @@ def _evaluated(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]
         for step in range(first, _steps_in(samples, lane) + 1, unit.steps):
             found[step] = min(1.0, step * size / samples)
     return found
+
+
+def evenly(count: int, most: float) -> int:
+    """How many of so many each part has at most, in as few parts as have no more than `most`."""
+    if count <= most or count < 1:
+        return count
+    return ceil(count / ceil(count / max(1, int(most))))
 
 
 def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
+from math import inf
 from time import perf_counter
 
 import torch
@@ -30,7 +31,7 @@ from shoal.train.lane.blame import blaming
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError
 from shoal.train.rng import drawn
-from shoal.train.slot.crew import News, Pass
+from shoal.train.slot.crew import News, Pass, evenly
 from shoal.train.slot.fusing import PART_SECONDS, FusedLanes, LaneSteps, fail, let_go
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.batches import Batch
@@ -48,6 +49,9 @@ class Summing:
         self._meter = meter
         self._paced = paced  # nothing is timed, and lanes take turns
         self.gauge = Gauge()
+        self.most: float = (
+            inf  # lanes in one step, by the memory that a step of each takes
+        )
 
     def wants(self, passes: Sequence[Pass], left: float) -> int | None:
         """The number of lanes whose step in one is to be timed next; None: enough is known.
@@ -56,7 +60,7 @@ class Summing:
         """
         if not self._may_be_summed(passes):
             return None
-        return self.gauge.wants(kind_of(passes), len(passes), left=left)
+        return self.gauge.wants(kind_of(passes), self._at_once(passes), left=left)
 
     def missing(self, passes: Sequence[Pass], width: int) -> int:
         """How many such steps are still to be timed."""
@@ -66,7 +70,7 @@ class Summing:
         """How many lanes are to be in one step."""
         if not self._may_be_summed(passes):
             return 1
-        return self.gauge.choose(kind_of(passes), len(passes))
+        return self.gauge.choose(kind_of(passes), self._at_once(passes))
 
     def timed(
         self, passes: Sequence[Pass], width: int, took: Sequence[Sequence[Seconds]]
@@ -89,6 +93,10 @@ class Summing:
             ratio = min(self.gauge.ratios(kind).values())
         for signature in {each.lane.signature for each in passes}:
             self._meter.tell(signature, summed=ratio)
+
+    def _at_once(self, passes: Sequence[Pass]) -> int:
+        """The lanes that have room in one step, where all are parted evenly."""
+        return evenly(len(passes), self.most)
 
     def _may_be_summed(self, passes: Sequence[Pass]) -> bool:
         """Whether it is known what each takes alone, and all steps are Shoal's."""

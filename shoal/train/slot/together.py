@@ -21,6 +21,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.gauge import TRIES
 from shoal.train.lane.blame import add, blaming
+from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import Part, TrialError
 from shoal.train.shard.passes import ShardPass
@@ -57,6 +58,7 @@ class PackRun:
         self.evaluation = Evaluation(workplace, self.fusing)
         self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
         self._shards = shard_passes(workplace, self._steps)
+        self._lanes: list[TrainingLane] = []  # of all that share the slot now
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -69,6 +71,7 @@ class PackRun:
             for each in passes:
                 yield from self._shards.run(each, self._chunks(each))
             return
+        self._lanes = [each.lane for each in passes]
         for together in self._by_stream(passes):
             yield from self._pass(together, fuse)
 
@@ -87,7 +90,10 @@ class PackRun:
             with closing(self._chunks(together[0])) as chunks:
                 chunk = self._next(chunks, together)
             going = [each for each in together if not each.failed]
-            for crew in self.crews.of(going, True):
+            self._lanes = [each.lane for each in passes]
+            crews = self.crews.of(going, True)
+            self._find_room(crews)
+            for crew in crews:
                 self._probe(crew, chunk)
 
     def _probe(self, crew: SameBatches, chunk: Columns) -> None:
@@ -143,6 +149,7 @@ class PackRun:
         size = self._size(passes[0])
         going = yield from self._begin(passes)
         crews = self.crews.of(going, fuse)
+        self._find_room(crews)
         with closing(self._chunks(passes[0])) as chunks:
             left = size
             while left > 0 and going:
@@ -158,6 +165,19 @@ class PackRun:
             yield from self._check_last(chunks, going)
         for each in passes:
             self._meter.waited(each.lane, each.waited / size)
+
+    def _find_room(self, crews: Sequence[SameBatches]) -> None:
+        """Find out how many lanes have room in one step, beside all states.
+
+        It is known for each crew, whose lanes may be fused, and for all of them.
+        """
+        room = self._at.slot_room
+        seen: list[TrainingLane] = []
+        for crew in crews:
+            lanes = [each.lane for each in crew.passes]
+            crew.most = self._meter.at_once(lanes, self._lanes, room)
+            seen += lanes
+        self.summing.most = self._meter.at_once(seen, self._lanes, room)
 
     def _check_last(self, chunks: Chunks, passes: Sequence[Pass]) -> Iterator[News]:
         """End the chunks, which checks that no step wrote to the last one."""

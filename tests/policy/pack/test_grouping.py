@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from shoal.core.profile import Cost
 from shoal.policy.pack.division import cheapest, contiguous, exact
 from shoal.policy.pack.grouping import (
     Member,
@@ -18,7 +19,7 @@ SAMPLES = 50_000
 
 
 def members(batches):
-    return [Member(0.4 + 0.6 * b / 45, -b, (b // 5,)) for b in batches]
+    return [Member(Cost(0.4 + 0.6 * b / 45), -b, (b // 5,)) for b in batches]
 
 
 def cost_of(batches):
@@ -65,7 +66,7 @@ def test_everyone_is_in_one_group_that_fits(name, count):
     groups = GROUPINGS[name](m, batches)
     assert sorted(i for g in groups for i in g) == list(range(count))
     assert all(
-        len(g) <= 4 and sum(m[i].memory for i in g) <= 3.0 + 1e-9 for g in groups
+        len(g) <= 4 and sum(m[i].cost.memory for i in g) <= 3.0 + 1e-9 for g in groups
     )
 
 
@@ -90,7 +91,7 @@ def test_cheapest_is_nearly_exact(room):
 
 def test_contiguous_leaves_alone_what_gains_nothing():
     assert contiguous(
-        [Member(1.0, i) for i in range(4)], 99.0, 99, lambda g: float(len(g))
+        [Member(Cost(1.0), i) for i in range(4)], 99.0, 99, lambda g: float(len(g))
     ) == [
         [0],
         [1],
@@ -101,7 +102,7 @@ def test_contiguous_leaves_alone_what_gains_nothing():
 
 def test_one_that_fits_nowhere_is_alone():
     assert contiguous(
-        [Member(5.0), Member(1.0), Member(1.0)], 2.0, 9, lambda g: 1.0
+        [Member(Cost(5.0)), Member(Cost(1.0)), Member(Cost(1.0))], 2.0, 9, lambda g: 1.0
     ) == [
         [0],
         [1, 2],
@@ -109,21 +110,21 @@ def test_one_that_fits_nowhere_is_alone():
 
 
 def test_nearest_stops_at_its_threshold():
-    m = [Member(0.0, place=(p,)) for p in (0, 1, 10, 11)]
+    m = [Member(Cost(0.0), place=(p,)) for p in (0, 1, 10, 11)]
     groups = sorted(sorted(g) for g in nearest(m, 1.0, 9, [3], within=2))
     assert groups == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_nearest_are_taken_first(seed):
-    m = [Member(0.0, place=(p,)) for p in (0, 10, 1, 11)]
+    m = [Member(Cost(0.0), place=(p,)) for p in (0, 10, 1, 11)]
     groups = sorted(sorted(g) for g in nearest(m, 1.0, 2, [seed]))
     assert groups == [[0, 2], [1, 3]]
 
 
 def test_who_takes_the_nearest_is_drawn_at_random():
     """Four seeds of twenty tell of four members drawn first, each with its own nearest one."""
-    m = [Member(0.0, place=(p,)) for p in (0, 10, 1, 11)]
+    m = [Member(Cost(0.0), place=(p,)) for p in (0, 10, 1, 11)]
     firsts = {tuple(nearest(m, 1.0, 2, [seed])[0]) for seed in range(20)}
     assert firsts == {(0, 2), (2, 0), (1, 3), (3, 1)}
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_kit import S0, Small, blobs, drive, station, trial
+from train_kit import S0, S1, Small, blobs, drive, station, trial
 
 from shoal.core.trial import Trial, TrialId, Visit
+from shoal.train.fuse.gauge import Gauge
 from shoal.train.recipe.unit import Done, PackRefused, TrialError, Unit
 from shoal.train.slot.station import Station
 from shoal.train.tools.verify import differences
@@ -155,3 +156,66 @@ def test_a_trial_that_trained_before_loses_nothing_when_its_pack_is_refused() ->
     drive(plain.train(*first_units(old)))
     drive(plain.train(second))
     assert list(differences(held.state(old.id), plain.state(old.id))) == []
+
+
+# -- how many take a step at once
+
+
+class Broad(Small):
+    """A small model whose step takes much."""
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(6, 4),
+            nn.Tanh(),
+            nn.Linear(4, config["width"]),
+            nn.Linear(config["width"], 3),
+        )
+
+
+class All(Gauge):
+    """As many in one step as there may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths: list[int] = []
+
+    def wants(self, *_: Any, **__: Any) -> int | None:
+        return None
+
+    def choose(self, kind: str, lanes: int) -> int:
+        self.widths.append(lanes)
+        return lanes
+
+
+@pytest.mark.parametrize("way", ["fused", "summed"])
+@pytest.mark.parametrize(("steps", "at_once"), [(1.5, 1), (2.5, 2), (3.5, 2), (4.5, 4)])
+def test_no_more_lanes_step_at_once_than_have_room(
+    way: str, steps: float, at_once: int
+) -> None:
+    """Beside the states of all four. Three would leave one alone: they are parted evenly."""
+    alone = station(Broad(batch_size=16), blobs())
+    name = wide("a", 256)
+    _, done = drive(alone.train(*first_units(name)))
+    step = done.figures["transient"]
+    state = done.figures["memory"] - step
+    assert step > 0.2 * state
+    held = limited(Broad(batch_size=16), 4 * state + steps * step)
+    gauge = All()
+    if way == "fused":
+        held.pack.crews.gauge = gauge
+    else:
+        held.pack.summing.gauge = gauge
+    trials = [wide(each, 256) for each in "abcd"]
+    for turn in range(2):
+        units = [
+            Unit(
+                each,
+                tuple(held.lanes.get(each.id).lane.visits) if turn else (),
+                Visit(turn, (S0, S1)[turn], turn, 0),
+            )  # type: ignore[union-attr]
+            for each in trials
+        ]
+        found = dict(held.together(units, way == "fused"))
+        assert {type(news) for news in found.values()} == {Done}
+    assert max(gauge.widths) == at_once

@@ -54,15 +54,16 @@ class FirstPacks:
 
     def _learnt_too_large(self, units: Sequence[Unit]) -> bool:
         """As `too_large`, where memory is limited."""
-        needs = 0.0
+        lanes: list[TrainingLane] = []
         learnt = False
         for unit in units:
             lane = self._lane(unit)
             if lane is None:
                 continue
             learnt |= self._learn(unit, lane)
-            needs += self._meter.memory(lane)
-            if learnt and needs > self._at.slot_room:
+            lanes.append(lane)
+            # the slot itself sees to it that no more are at work in one step than have room
+            if learnt and self._meter.together(lanes) > self._at.slot_room:
                 return True
         return False
 
@@ -92,13 +93,14 @@ class FirstPacks:
         try:
             state, extra = self._step(unit, lane)
         except OutOfMemory:  # it has no room beside any other
-            state, extra = 0, int(self._at.slot_room)
+            state, extra = int(self._at.slot_room), 0
         except TrialError:
             return False
         finally:
             collect()
         self._meter.learn_memory(signature, extra, state)
-        self._meter.tell(signature, memory=(state + extra) / 2**30)
+        figures = {"memory": (state + extra) / 2**30, "transient": extra / 2**30}
+        self._meter.tell(signature, **figures)
         return True
 
     def _step(self, unit: Unit, lane: TrainingLane) -> tuple[int, int]:
