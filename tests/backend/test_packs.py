@@ -196,7 +196,7 @@ def trained_together(study: Any) -> list[int]:
 def test_the_first_pack_that_trains_has_room(
     tmp_path: Path, blobs: Any, fuse: bool
 ) -> None:
-    """Nobody runs out of memory, and nobody gets a strike."""
+    """Nobody runs out of memory, and nobody gets a strike. More have room that take turns."""
 
     def searched(name: str, policy: Any, **options: Any) -> Any:
         space = {"width": 64, "lr": shoal.grid([1e-1, 1e-2, 1e-3, 1e-4])}
@@ -208,10 +208,13 @@ def test_the_first_pack_that_trains_has_room(
 
     alone = searched("alone", Fifo())
     (figures,) = alone.state.figures.values()
-    room = 2.5 * figures["memory"]
+    step = figures["transient"]
+    state = figures["memory"] - step
+    room = 3.5 * state + step  # of three that take turns
     study = searched("packed", Pack("random", fuse=fuse), slot_memory_gb=room)
     assert together(study) == 4, "what is planned while nothing is known"
-    assert set(trained_together(study)) == {2}
+    most = int(room / figures["memory"]) if fuse else 3  # all may step at once
+    assert most < 4 and max(trained_together(study)) == most
     (packed,) = study.state.figures.values()
     assert packed["memory"] == pytest.approx(figures["memory"])
     assert "crowded" not in packed

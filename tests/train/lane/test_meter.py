@@ -55,4 +55,9 @@ def test_of_48_batches_the_last_20_count(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(meter.timed(lane, steps()))) == 88
     meter.conclude(lane)
     assert meter.step("some") == 2.5
-    assert meter.news("some") == {"step": 2.5, "rate": 8 / 2.5, "memory": 0.0}
+    assert meter.news("some") == {
+        "step": 2.5,
+        "rate": 8 / 2.5,
+        "memory": 0.0,
+        "transient": 0.0,
+    }

@@ -551,7 +551,15 @@ def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> Non
     ]
     first = dict(figures[0].figures)
     first.pop("first", None)  # only of the first model of the process
-    assert set(first) == {"build", "step", "rate", "memory", "evaluate", "save"}
+    assert set(first) == {
+        "build",
+        "step",
+        "rate",
+        "memory",
+        "transient",
+        "evaluate",
+        "save",
+    }
     assert first["rate"] == pytest.approx(8 / first["step"]) and first["step"] > 0
     assert (
         first["memory"] * 2**30 > held.lanes.get(ID).bytes > 4 * 4 * (6 * 16 + 16 * 3)
