@@ -60,7 +60,7 @@ Cohorts = Mapping[str, int]
 Memory = dict[str, Any]  # "cohorts": when each slot joined; "departures": see `watched`
 
 
-class Kept:
+class RowsKept:
     """The rows of the last decision, so that the next one costs what changed.
 
     All of it could be asked again: no decision depends on the ones before.
@@ -152,7 +152,7 @@ class Elastic:
     objective: Objective = "throughput"
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
-    kept: Kept = field(default_factory=Kept, init=False, repr=False, compare=False)
+    kept: RowsKept = field(default_factory=RowsKept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_horizon(self.horizon)
