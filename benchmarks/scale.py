@@ -9,6 +9,9 @@ One process, one core, processor time of one thread: other processes do not coun
 - Trials: 10 000 of them in packs on 100 slots, all alike, or no two alike; the engine's time and
   the policy's. Asked for: 0.5 ms a trial.
 
+- Runs: the part of a real run's time that goes to deciding, in units of one second and of
+  ten. Asked for: 0.5 % and 0.1 %.
+
 `python benchmarks/scale.py slots trials` runs parts; without names all run.
 """
 
@@ -20,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Any
+from unittest.mock import patch
 
 from common import write
 
+from shoal.backend.local import Local
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Opened
@@ -38,6 +43,7 @@ from shoal.engine.run import Stalled, run
 from shoal.policy import Elastic, Fifo, Hop, Pack
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
+from shoal.search import Trace
 
 SAMPLES = 1000  # of a shard
 ROUNDS = 3
@@ -202,7 +208,8 @@ def decisions(rounds: int = ROUNDS, counts: Sequence[int] = (1000, 10_000)) -> R
     for name in ("fifo", "hop", "pack", "elastic"):
         for count in counts:
             found = []
-            for _ in range(rounds):
+            # Forming the first ten thousand packs takes minutes.
+            for _ in range(1 if (name, count) == ("pack", 10_000) else rounds):
                 spent = world_of(name, count).run(1 + WARM + MOMENTS)
                 measured = spent[1 + WARM :]
                 found.append(1e3 * sum(measured) / len(measured))
@@ -270,6 +277,72 @@ def of_trials() -> tuple[Rows, Ratios]:
     }
 
 
+# -- real runs
+
+
+def deciding(policy: str, unit: Seconds, units: int) -> dict[str, Any]:
+    """What part of a real run the engine took. Units are so long; each trial has `units`.
+
+    All that happens between two moments counts: searcher, policy, check, notes, and the wait for
+    the disk where states and lines become durable. `flotilla.py` has the share on Ray.
+    """
+    from emulated import SAMPLES as EPOCH
+    from emulated import Emulated
+
+    import shoal
+
+    spent: list[Seconds] = []
+    work: list[Seconds] = []
+    moments = Local.moments
+
+    def watched(self: Local) -> Iterator[Moment]:
+        for moment in moments(self):
+            clock, processor = perf_counter(), thread_time()
+            yield moment
+            spent.append(perf_counter() - clock)
+            work.append(thread_time() - processor)
+
+    given = [
+        (0.0, _slow(model, unit / EPOCH), float(EPOCH * units)) for model in range(4)
+    ]
+    with TemporaryDirectory() as folder, patch.object(Local, "moments", watched):
+        study = shoal.create_study(Emulated(), storage=Path(folder) / "study")
+        study.optimize(Trace(given), policy=policy, progress=False)
+        lines = study.lines()
+    whole = max(line.time for line in lines)
+    return {
+        "part": "runs",
+        "policy": policy,
+        "unit_s": unit,
+        "seconds": whole,
+        "decided_s": sum(spent),
+        "share": sum(spent) / whole,
+        "processor_share": sum(work) / whole,
+    }
+
+
+def _slow(model: int, per_sample: Seconds) -> dict[str, float]:
+    """A configuration of which a sample takes so long."""
+    return {"model": model, "fixed": 0.0, "per_sample": 1e3 * per_sample}
+
+
+def of_runs() -> tuple[Rows, Ratios]:
+    """Shares of the wall time in units of one second and of ten."""
+    rows = []
+    for policy in ("fifo", "pack", "hop"):
+        for unit, units in ((1.0, 4), (10.0, 1)):
+            rows.append(deciding(policy, unit, units))
+            print(rows[-1], flush=True)
+    ratios = {}
+    for unit in (1, 10):
+        here = [row for row in rows if row["unit_s"] == unit]
+        ratios[f"deciding_share_{unit}_s"] = max(row["share"] for row in here)
+        ratios[f"deciding_processor_share_{unit}_s"] = max(
+            row["processor_share"] for row in here
+        )
+    return rows, ratios
+
+
 # -- long journals: a part of its own, with the key open_million_lines_s
 
 
@@ -277,6 +350,7 @@ def of_trials() -> tuple[Rows, Ratios]:
 PARTS: dict[str, Callable[[], tuple[Rows, Ratios]]] = {
     "slots": of_slots,
     "trials": of_trials,
+    "runs": of_runs,
 }
 
 

@@ -152,7 +152,9 @@ class Elastic:
     objective: Objective = "throughput"
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
-    kept: RowsKept = field(default_factory=RowsKept, init=False, repr=False, compare=False)
+    kept: RowsKept = field(
+        default_factory=RowsKept, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _check_horizon(self.horizon)
