@@ -250,7 +250,7 @@ def _note_gone(draft: Draft, slot: Slot | None) -> None:
     if slot is None or not slot.shards:
         return
     gone = draft.write("gone")
-    for shard in slot.shards:
+    for shard in sorted(slot.shards):
         gone[shard] = gone.get(shard, frozenset()) | {slot.node}
 
 

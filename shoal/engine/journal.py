@@ -1,7 +1,8 @@
 """The journal: append-only JSON lines, one entry each; the only record of a study."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOENT
 from functools import lru_cache
@@ -167,28 +168,28 @@ class Journal:
         # The times of the first and the last of these entries.
         self._oldest: Seconds | None = None
         self._newest: Seconds = 0.0
-        self._number = 0  # lines so far, those that wait included
+        self.number = 0  # lines so far, those that wait included
         if path is not None:
             self._open(path)
 
     def _open(self, path: Path) -> None:
         size = 0
         if is_there(path):
-            size, self._number = sound_part(path)
+            size, self.number = sound_part(path)
         self._file = open_file(path, "ab", buffering=0)
         # A crash may have torn the last line. Nobody has acted upon it: it was never durable.
         self._file.truncate(size)
         if size == 0:
             self._waiting.append(first_line())
-            self._number = 1
+            self.number = 1
 
     def append(self, time: Seconds, entry: Entry) -> None:
         """Add an entry that happened at this time of the study."""
         if self._file is None:
             self.lines.append(Line(time, entry))
             return
-        self._number += 1
-        self._waiting.append(sealed(encode(time, entry), self._number))
+        self.number += 1
+        self._waiting.append(sealed(encode(time, entry), self.number))
         self._newest = time
         if self._oldest is None:
             self._oldest = time
@@ -236,6 +237,11 @@ class Journal:
         self._check_there(self._file)
         self._grouping.after()
 
+    @property
+    def size(self) -> int:
+        """The bytes of the file; 0 without one."""
+        return 0 if self._file is None else os.fstat(self._file.fileno()).st_size
+
     def _check_there(self, file: IO[bytes]) -> None:
         """Check that the file still is where it was opened.
 
@@ -281,13 +287,39 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 
 def sound_part(path: Path) -> tuple[int, int]:
-    """Bytes up to the end of the last whole line, and how many lines these are."""
+    """Bytes up to the end of the last whole line, and how many lines these are.
+
+    The last whole line says its number itself. Only in a journal of before, and after damage to
+    that line, are the lines counted.
+    """
+    size, line = _last_line(path)
+    with suppress(JournalError):
+        number = number_of(line)
+        if number is not None:
+            return size, number
     size = count = 0
     for line in raw_lines(path):
         if line.endswith(b"\n"):
             size += len(line)
             count += 1
     return size, count
+
+
+def _last_line(path: Path) -> tuple[int, bytes]:
+    """Where the last whole line ends, and that line; 0 and nothing: no such line ends the file."""
+    with open_file(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        length = 2**12
+        while length <= 2 * LONGEST_LINE:
+            begin = max(0, end - length)
+            file.seek(begin)
+            found = file.read(end - begin)
+            newline = found.rfind(b"\n") + 1
+            first = found.rfind(b"\n", 0, max(0, newline - 1)) + 1
+            if newline and (first or begin == 0):
+                return begin + newline, found[first:newline]
+            length *= 4
+    return 0, b""
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
@@ -310,22 +342,28 @@ def _lines_left(path: Path, file: IO[bytes], number: int) -> Iterator[bytes]:
         yield line
 
 
-def read(path: Path) -> Iterator[Line]:
+def read(path: Path, offset: int = 0, number: int = 0) -> Iterator[Line]:
     """The entries of a journal, oldest first. A last line that a crash has torn is left out.
+
+    `offset`: of a sealed journal those from that byte on, before which there are `number` lines.
 
     Raises:
         JournalError: the file is no journal, is damaged before its last line, or has another
             schema. Lines that are missing, doubled or changed are damage, too.
     """
     order = LineOrder()
-    for line in raw_lines(path):
-        if not line.endswith(b"\n"):
-            return
-        if order.number == 0:
-            check_schema(path, line)
-            order.number = 1
-            continue
-        yield _next(path, order, line)
+    if offset:
+        order.go_on(number)
+    with open_file(path) as file:
+        file.seek(offset)
+        for line in _lines_left(path, file, order.number):
+            if not line.endswith(b"\n"):
+                return
+            if order.number == 0:
+                check_schema(path, line)
+                order.number = 1
+                continue
+            yield _next(path, order, line)
 
 
 def _next(path: Path, order: LineOrder, line: bytes) -> Line:
@@ -342,12 +380,17 @@ def _next(path: Path, order: LineOrder, line: bytes) -> Line:
 
 
 class Tail:
-    """Reads a journal that grows: each call of `lines` gives the entries that came since."""
+    """Reads a journal that grows: each call of `lines` gives the entries that came since.
 
-    def __init__(self, path: Path) -> None:
+    `offset` and `number`: see `read`.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, number: int = 0) -> None:
         self.path = path
-        self._offset = 0  # bytes that were read
+        self._offset = offset  # bytes that were read
         self._order = LineOrder()
+        if offset:
+            self._order.go_on(number)
         self._file: tuple[int, int] | None = None  # which file this is
 
     def lines(self) -> list[Line]:
@@ -446,14 +489,14 @@ def check_schema(path: Path, line: bytes) -> None:
         )
 
 
-def replay(lines: Iterator[Line] | list[Line]) -> State:
-    """The state that these entries lead to, from the beginning.
+def replay(lines: Iterable[Line], begin: State = State()) -> State:
+    """The state that these entries lead to, from the beginning or another state.
 
     Raises:
         JournalError: they do not fit each other.
     """
     try:
-        return fold(State(), (line.entry for line in lines))
+        return fold(begin, (line.entry for line in lines))
     except WRONG as error:
         about = f"{type(error).__name__}: {str(error)[:300]}"
         raise JournalError(

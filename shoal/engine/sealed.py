@@ -55,6 +55,11 @@ class LineOrder:
         self.number = 0
         self._sealed = False  # a line that carried its number has come
 
+    def go_on(self, number: int) -> None:
+        """So many lines, which carry their numbers, came before; they are not looked at."""
+        self.number = number
+        self._sealed = True
+
     def follow(self, line: bytes) -> None:
         """Take the next line.
 

@@ -26,7 +26,13 @@ from shoal.engine.plain_files import (
     status_of,
 )
 from shoal.engine.small import SlotsFile, check_head, decoded
-from shoal.study.code.mark import are_own_places, places_outside
+from shoal.engine.snapshot import Past, Snapshots
+from shoal.study.code.mark import (
+    are_own_places,
+    is_own_snapshot,
+    places_outside,
+    snapshot_marks,
+)
 
 
 class StudyError(RuntimeError):
@@ -164,6 +170,19 @@ class Folder:
         if not is_there(self.journal):
             return []
         return list(read(self.journal))
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots of the journal's state, under the user's key."""
+        return Snapshots(self.journal, snapshot_marks, is_own_snapshot)
+
+    def past(self) -> Past:
+        """What the journal comes to; quicker than to read all of it, if it is long.
+
+        Raises:
+            JournalError: it cannot be read, or its entries do not fit each other.
+        """
+        return self.snapshots.past()
 
     def slots(self) -> Any:
         """What the run of the study wrote of its slots last; None if it has no run."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal import policy as policies
 from shoal import search
-from shoal.core.event import Advanced, Opened
+from shoal.core.event import Advanced, Entry, Opened
 from shoal.core.ports import Policy, Searcher
 from shoal.core.state import State
 from shoal.core.trial import TrialId
@@ -270,20 +270,34 @@ def _is_other_code(before: Head, now: Head) -> bool:
     return len({before.get("sha256"), now.get("sha256")} - {None}) > 1
 
 
-def trained_by_other_code(lines: Iterable[Line], recipe: Head) -> set[TrialId]:
-    """The trials that were last trained by another code than this recipe's, as heads say it."""
+def trained_by_other_code(
+    runs: Iterable[Line], lines: Callable[[], Iterable[Line]], recipe: Head
+) -> set[TrialId]:
+    """The trials that were last trained by another code than this recipe's, as heads say it.
+
+    `runs`: the lines that began runs. `lines`: reads them all, if one of these had other code.
+    """
     found: set[TrialId] = set()
+    if not any(_had_other_code(line.entry, recipe) for line in runs):
+        return found
     other = False
-    for _, entry in lines:
+    for _, entry in lines():
         if isinstance(entry, Opened):
-            then = entry.head.get("recipe", {})
-            other = _is_other_code(then, recipe) or _are_other_texts(then, recipe)
+            other = _had_other_code(entry, recipe)
         elif isinstance(entry, Advanced):
             if other:
                 found.update(entry.samples)
             else:
                 found.difference_update(entry.samples)
     return found
+
+
+def _had_other_code(entry: Entry, recipe: Head) -> bool:
+    """Whether that is the begin of a run with other code than this recipe's."""
+    if not isinstance(entry, Opened):
+        return False
+    then = entry.head.get("recipe", {})
+    return _is_other_code(then, recipe) or _are_other_texts(then, recipe)
 
 
 def code_now(setup: Setup, before: Head) -> Head:

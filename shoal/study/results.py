@@ -70,7 +70,7 @@ def data_as_trained(setup: Setup) -> Data:
         StudyError: it is other data than the study's runs had, or there is no recipe.
     """
     check_recipe_type(setup.recipe)
-    head = last_head(setup.folder.lines())
+    head = setup.folder.head()
     with from_where(head):
         data = data_of(setup.recipe)
     if head and head["data"]["fingerprint"] != data.fingerprint:
@@ -164,7 +164,7 @@ def saved_state(setup: Setup, state: State, trial: TrialId, which: str) -> Tree:
 def _best(setup: Setup, vault: Checkpoints, trial: TrialId) -> str | None:
     """The name of the best of its durable states that were kept."""
     retention = Retention(vault, setup.aim)
-    retention.learn(setup.folder.lines())
+    retention.learn_past(setup.folder.past(), setup.folder.lines)
     if trial not in retention.best:
         return None
     _, name = retention.best[trial]
@@ -219,7 +219,9 @@ def replayed(
     data = None
     if not isinstance(setup.recipe, FunctionRecipe):
         data = data_as_trained(setup)
-    former = trained_by_other_code(lines, code_now(setup, last_head(lines)))
+    former = trained_by_other_code(
+        lines, lambda: lines, code_now(setup, last_head(lines))
+    )
     needed = (
         frozenset() if perform is perform_here else _names_there(setup, state, chosen)
     )
@@ -285,7 +287,7 @@ def _replay_rows(
 
 def _check_seed(setup: Setup) -> None:
     """Raise StudyError if the study was begun with another seed than it is opened with."""
-    seed = last_head(setup.folder.lines()).get("seed", setup.seed)
+    seed = setup.folder.head().get("seed", setup.seed)
     if seed != setup.seed:
         both = f"begun with seed={seed}, and is opened with seed={setup.seed}"
         raise StudyError(f"this study was {both}: open it with the same, or load_study")

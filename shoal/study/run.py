@@ -16,8 +16,9 @@ from shoal.core.profile import Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.files import whole
-from shoal.engine.journal import Journal, Line, replay
+from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
+from shoal.engine.snapshot import Past, runs_in
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
@@ -102,6 +103,7 @@ from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Damage, Idleness, MetricCheck, Repeats
 from shoal.study.watch.retention import Retention
 from shoal.study.watch.running import at_work, was_cut_off
+from shoal.study.watch.snapshots import Sealing
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import forget_shared
 from shoal.train.recipe.shard import ShardRecipe
@@ -131,7 +133,7 @@ class _Ready:
     deciders: Deciders
     rule: Policy[Any]
     given: Profile | Given | None
-    lines: list[Line]
+    past: Past
     start: Start
     logs: list[Any]  # watchers that write the study down in other forms
     opening: list[Entry]  # with which the run begins
@@ -162,14 +164,14 @@ def train(setup: Setup, asked: Request) -> None:
 def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     """Check everything, then write down that a run begins. `place`: where it is started."""
     callbacks = (*checked(asked.callbacks), *checked(loggers_of(asked.loggers)))
-    lines = setup.folder.lines()
-    survey = survey_for(asked.deciders.options, bool(lines), place)
-    with from_where(before := last_head(lines)):
+    past = setup.folder.past()
+    survey = survey_for(asked.deciders.options, bool(past.runs), place)
+    with from_where(before := last_head(past.runs)):
         data = data_of(setup.recipe, survey)
     given = profile_of(asked.profile)
     rule = _rule(setup, asked.deciders, data, tells_of_hops(given))
     check_slots(asked.deciders.options, place.room(threads=1))
-    state = replay(lines)
+    state = past.state
     with reading(before):
         longest = plan(setup, asked.deciders.searcher, before, state)
     _check_asked(setup, asked.deciders, rule, data, state)
@@ -186,7 +188,7 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
     if not state.known or before.get("space") != now["space"]:
         space = _space_of(deciders.searcher)
         parameters = check_recipe(setup, space)
-        if not lines:
+        if not before:
             for own, its, inner in each_recipe(setup, data, space):
                 options = asked.deciders.options
                 check_by_rehearsal(own, inner, its or data, options, parameters)
@@ -195,26 +197,23 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
 
     logs = optuna_log(setup, asked.optuna_log, deciders.searcher)
     if control.take(setup):
-        lines = setup.folder.lines()
-        state = replay(lines)
-    again: tuple[Trial, ...] = ()
-    if asked.retry_failed:
-        again = tried_again(setup, state)
-    more = longer(deciders.searcher, lines, with_work_again(state, again))
+        past = setup.folder.past()
+        state = past.state
+    again = tried_again(setup, state) if asked.retry_failed else ()
+    more = longer(deciders.searcher, past.runs, with_work_again(state, again))
     check_longer(setup, state, more, now[SCHEDULE])
     now["recipe"] = {**now["recipe"], **save(setup.folder, setup.recipe)}
     entries = _opening(setup.folder, state, (*again, *more), data, before, now)
-    since = _end_of(lines)
-    _write(setup.folder, since, entries)
+    past = _opened(setup.folder, past, entries)
+    state = past.state
     forget_tracebacks(setup, again)
-    state = fold(state, entries)
-    if not lines and control.take(setup):  # notes that were left before the first run
-        lines = setup.folder.lines()
-        state = replay(lines)
+    if not before and control.take(setup):  # notes that were left before the first run
+        past = setup.folder.past()
+        state = past.state
     start = Start(
         data,
         state,
-        since,
+        past.time,
         _whole(given),
         not hops(rule),
         place=place,
@@ -227,12 +226,12 @@ def _prepare(setup: Setup, asked: Request, place: RunPlace) -> _Ready:
         deciders,
         rule,
         given,
-        lines,
+        past,
         start,
         logs,
         entries,
         callbacks,
-        trained_by_other_code(lines, now["recipe"]),
+        trained_by_other_code(past.runs, setup.folder.lines, now["recipe"]),
     )
 
 
@@ -299,13 +298,6 @@ def _deciders(
     if before:
         searcher = with_past(searcher, before["searcher"], state)
     return Deciders(with_own_draws(setup, searcher), said, asked.options)
-
-
-def _end_of(lines: Sequence[Line]) -> Seconds:
-    """The time of the study at which its former runs ended."""
-    if not lines:
-        return 0.0
-    return lines[-1].time
 
 
 def _opening(
@@ -380,11 +372,15 @@ def _head_of(asked: Request, given: Profile | Given | None) -> Head:
     return {"profile": file, "given": given_rows(given), "loggers": loggers}
 
 
-def _write(folder: Folder, since: float, entries: Sequence[Entry]) -> None:
+def _opened(folder: Folder, past: Past, entries: Sequence[Entry]) -> Past:
+    """Write down that a run begins; what the journal comes to with that."""
+    lines = [Line(past.time, entry) for entry in entries]
     journal = Journal(folder.journal)
-    for entry in entries:
-        journal.append(since, entry)
+    for line in lines:
+        journal.append(*line)
     journal.close()
+    runs = [*past.runs, *runs_in(lines)]
+    return past._replace(runs=runs, state=fold(past.state, entries))
 
 
 def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) -> State:
@@ -405,7 +401,8 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         tell(start.since, start.place.text())
     made = backend(setup, ready.deciders.options, start)
     open_.callback(made.close)
-    watchers = [*_watchers(setup, ready, made), *told, *ready.logs]
+    retention = _retention(setup, ready, made)
+    watchers = [retention, *_watchers(setup, ready, made), *told, *ready.logs]
     for watcher in watchers:
         if hasattr(watcher, "close"):
             open_.callback(watcher.close)
@@ -427,6 +424,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         start.state,
         made.backend.tell,
     )
+    sealing = Sealing(setup.folder.snapshots, journal, ready.past, retention.learnt)
     with limit:
         return run(
             ready.deciders.searcher,
@@ -436,7 +434,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
             journal,
             start.state,
             _deadline(asked, start),
-            [*watchers, limit],
+            [*watchers, limit, sealing],
         )
     return limit.ended(journal, made.backend.now())
 
@@ -458,13 +456,17 @@ def _called(
     return [called]
 
 
-def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
-    """What follows the run and does not decide anything."""
+def _retention(setup: Setup, ready: _Ready, made: WiredBackend) -> Retention:
+    """What decides which checkpoints stay."""
     limit = ready.deciders.options.max_checkpoint_gb
     retention = Retention(made.vault, setup.aim, limit)
-    retention.restore(ready.lines)
+    retention.restore(ready.past, setup.folder.lines)
+    return retention
+
+
+def _watchers(setup: Setup, ready: _Ready, made: WiredBackend) -> list[Any]:
+    """What else follows the run and does not decide anything."""
     return [
-        retention,
         Damage(),
         Idleness(),
         MetricCheck(setup.aim),

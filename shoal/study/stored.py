@@ -9,7 +9,7 @@ from shoal import reporting
 from shoal.core.state import State
 from shoal.core.trial import TrialId, shown
 from shoal.engine.files import whole
-from shoal.engine.journal import Line, replay
+from shoal.engine.journal import Line
 from shoal.search.batch import is_whole
 from shoal.study import results
 from shoal.study.folder import Folder, StudyError
@@ -96,7 +96,7 @@ class StoredStudy:
             return self.folder.live
         size = self.folder.size()
         if self._state is None or self._state[0] != size:
-            self._state = size, replay(self.lines())
+            self._state = size, self.folder.past().state
         return self._state[1]
 
     @property

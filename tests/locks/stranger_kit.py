@@ -223,6 +223,8 @@ ALSO = (
     "trials/t000",
     "trials/t000/error.txt",
     "journal.damaged-1.jsonl",
+    "journal.snapshot",
+    "journal.former.snapshot",
     "report.html",
     "harvest",
     "harvest/harvest.lock",
@@ -241,8 +243,9 @@ def names_of(folder: Path) -> list[str]:
     """The names that a study's folder has or may have, and their parts while they are written."""
     there = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
     names = sorted({*there, *ALSO})
-    parts = ("report.html", "slots.json", "holder.json", "recipe/recipe.json")
-    return [*names, *(f"{name}.part" for name in (*parts, "csv/scores.csv"))]
+    parts = ("report.html", "slots.json", "holder.json", "journal.snapshot")
+    more = ("recipe/recipe.json", "csv/scores.csv")
+    return [*names, *(f"{name}.part" for name in (*parts, *more))]
 
 
 def forge(folder: Path, path: Sequence[str], value: Any) -> None:

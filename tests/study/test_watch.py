@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from math import nan
 
+import msgspec
 import pytest
 from simkit import SHARDS, state_of, trial
 
@@ -22,8 +23,9 @@ from shoal.core.event import (
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import TrialId, Visit
-from shoal.engine.journal import Journal, Line
+from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import run
+from shoal.engine.snapshot import Past, Snapshot
 from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
 from shoal.search import ASHA, SuccessiveHalving
@@ -98,11 +100,55 @@ def test_what_another_trial_starts_from_is_kept_until_it_has_its_own():
     assert play(ended)[0].held == {"a/3", "b/3"}
 
 
+def past(lines, since=None):
+    """What these lines come to, of which a snapshot has the first."""
+    rest = lines[since.lines :] if since else lines
+    return Past(len(lines), 0.0, (), replay(lines), rest, since)
+
+
 def test_also_after_a_restart():
     shelf, lines = play([*BEGUN, kept(A, 3)])
     again = Retention(shelf, by_loss)
-    again.restore(lines)
+    again.restore(past(lines), lambda: pytest.fail("they are all there"))
     assert shelf.held == {"a/2", "a/3"}
+
+
+def by_gain(config):
+    return "gain", "max"
+
+
+def test_also_after_a_restart_from_a_snapshot_wherever_it_was_written():
+    """What was learnt is in it; of one that no run wrote, or ranked otherwise, all is read."""
+    moments = [
+        *BEGUN,
+        scored(A, 1, 0.5),
+        scored(B, 1, nan),
+        scored(A, 2, 0.7),
+        scored(B, 2, 0.1),
+        [Finished(B)],
+        scored(A, 3, 0.6),
+    ]
+    _, lines = play(moments)
+    whole = Retention(Shelf(), by_loss)
+    whole.learn(lines)
+    for cut in range(len(lines) + 1):
+        first = Retention(Shelf(), by_loss)
+        first.learn(lines[:cut])
+        state = replay(lines[:cut])
+        learnt = msgspec.msgpack.decode(msgspec.msgpack.encode(first.learnt()))
+        some = past(lines, Snapshot(cut, 0, 0.0, (), state, learnt))
+        again = Retention(Shelf(), by_loss)
+        again.learn_past(some, lambda: pytest.fail("the snapshot says enough"))
+        assert repr(again.learnt()) == repr(whole.learnt())
+        assert +again._uses == +whole._uses
+        for other in (Snapshot(cut, 0, 0.0, (), state), some.since):
+            aim = by_loss if other.learnt is None else by_gain
+            anew = Retention(Shelf(), aim)
+            expected = Retention(Shelf(), aim)
+            expected.learn(lines)
+            anew.learn_past(past(lines, other), lambda: lines)
+            if cut > 2:  # before it there is no trial, and nothing is ranked
+                assert repr(anew.learnt()) == repr(expected.learnt())
 
 
 def test_a_state_that_vanishes_at_once_is_no_end_but_a_place_that_is_gone_is(tmp_path):

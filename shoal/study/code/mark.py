@@ -22,6 +22,7 @@ from shoal.policy.elastic.objective import is_in_file
 
 KEY = "recipe.key"
 BYTES = 32
+SNAPSHOT = b"snapshot\0"  # begins what is marked of one
 MADE, TRUSTED = "made", "trusted"  # how a recipe has become a user's own
 
 
@@ -120,6 +121,22 @@ def _why_shared(found: os.stat_result) -> str | None:
     if mode & 0o077:
         return f"others may read it (mode {mode:o}; chmod 600)"
     return None
+
+
+# -- snapshots of a study's state ------------------------------------------------------------------
+
+
+def snapshot_marks(content: bytes) -> dict[str, str]:
+    """The user's mark of a snapshot of a journal; empty if there can be no key."""
+    key = make_key()
+    if key.secret is None:
+        return {}
+    return {key.name: key.mark(SNAPSHOT + content, MADE)}
+
+
+def is_own_snapshot(content: bytes, marks: Mapping[str, str]) -> bool:
+    """Whether the user's own process wrote this snapshot."""
+    return read_key().standing(SNAPSHOT + content, marks) is not None
 
 
 # -- places outside of a study's folder ------------------------------------------------------------

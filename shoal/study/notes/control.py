@@ -12,7 +12,7 @@ from shoal.core.event import Commanded, Entry
 from shoal.core.fold import fold
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, shown
-from shoal.engine.journal import WRONG, Journal, as_read, replay
+from shoal.engine.journal import WRONG, Journal, as_read
 from shoal.engine.plain_files import is_there
 from shoal.search.space import value_of
 from shoal.study.folder import StudyBusy, StudyError
@@ -67,7 +67,7 @@ def _alike(setup: Setup, config: Mapping[str, Any]) -> TrialId | None:
     An objective may have drawn more parameters for a trial that was added.
     """
     draws = getattr(setup.recipe, "draws", False)
-    state = setup.folder.live or replay(setup.folder.lines())
+    state = setup.folder.live or setup.folder.past().state
     found = {trial.id: trial.config for trial in state.known.values()}
     for note in Inbox(setup.folder.path).read().values():
         if "add" in note:
@@ -110,11 +110,11 @@ def stop(setup: Setup, trial: str | None) -> str:
     ended before: "finished", "failed" or "retired".
     """
     name = TrialId(str(trial))
-    before = setup.folder.live or replay(setup.folder.lines())
+    before = setup.folder.live or setup.folder.past().state
     _ask(setup, lambda names: {"stop": trial})
     if trial is not None and name in before.ended:
         return before.ended[name].partition(": ")[0]
-    if trial is None or name not in replay(setup.folder.lines()).ended:
+    if trial is None or name not in setup.folder.past().state.ended:
         return "asked"
     return "stopped"
 
@@ -133,10 +133,10 @@ def take(setup: Setup) -> bool:
     inbox = Inbox(setup.folder.path)
     if not inbox:
         return False
-    lines = setup.folder.lines()
-    if not lines:
+    past = setup.folder.past()
+    if not past.runs:
         return False
-    paths, entries = answers(inbox, replay(lines), meaning(setup))
+    paths, entries = answers(inbox, past.state, meaning(setup))
     # A note that asks for an end, or for slots, was for a run that is over.
     _write(setup, [entry for entry in entries if not isinstance(entry, Commanded)])
     inbox.remove(paths)
@@ -155,7 +155,7 @@ def _ask(setup: Setup, said: Callable[[Names], Note]) -> Note:
     if setup.folder.live is not None:  # a callback asks, whose run has the study open
         with inbox.writing():
             return _leave(setup, inbox, said)
-    if not setup.folder.lines():
+    if not setup.folder.past().runs:
         raise StudyError(
             f"the study in {setup.folder.path} has not begun: run optimize() first"
         )
@@ -181,7 +181,7 @@ def _leave_first(setup: Setup, said: Callable[[Names], Note]) -> Note:
 def _write_now(setup: Setup, said: Callable[[Names], Note]) -> Note:
     """Write it down here, as nobody runs the study."""
     take(setup)
-    state = replay(setup.folder.lines())
+    state = setup.folder.past().state
     note = said(frozenset(state.known))
     if note.get("stop", "") is None:
         raise StudyError(
@@ -200,7 +200,7 @@ def _leave(setup: Setup, inbox: Inbox, said: Callable[[Names], Note]) -> Note:
     """Leave a note to the process that runs the study."""
     # The notes are read before the journal, which has what is no longer among them.
     waiting = inbox.read().values()
-    state = setup.folder.live or replay(setup.folder.lines())
+    state = setup.folder.live or setup.folder.past().state
     for other in waiting:
         state = _after(setup, state, other)
     note = said(frozenset(state.known))
@@ -220,15 +220,13 @@ def _after(setup: Setup, state: State, note: Note) -> State:
 
 def _write(setup: Setup, entries: Iterable[Entry]) -> None:
     """Append to the journal, which nobody else does now."""
-    lines = setup.folder.lines()
+    past = setup.folder.past()
     new = [as_read(entry) for entry in entries]
-    fold(
-        replay(lines), new
-    )  # raises if the journal could not be read with these entries
+    fold(past.state, new)  # raises if the journal could not be read with these entries
     journal = Journal(setup.folder.journal)
     try:
         for entry in new:
-            journal.append(lines[-1].time, entry)
+            journal.append(past.time, entry)
     finally:
         journal.close()
 

@@ -2,10 +2,11 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite, nan
 from typing import Any, Protocol
 
+from shoal.core.cluster import RECIPE
 from shoal.core.event import (
     Entry,
     Evaluated,
@@ -20,6 +21,7 @@ from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line
+from shoal.engine.snapshot import Past, Snapshot
 from shoal.train.recipe.several.recipes import Aim
 
 GIB = 1024**3
@@ -74,13 +76,13 @@ class Retention:
         self._scored: dict[TrialId, tuple[int, float]] = {}
         self._warned = False
 
-    def restore(self, lines: Iterable[Line]) -> None:
+    def restore(self, past: Past, lines: Callable[[], Iterable[Line]]) -> None:
         """Learn from the journal what is kept, and delete the states that no entry names.
 
         There are such states if a crash came between writing a state and its entry. Those of
         trials that the study does not know are not its own, and stay.
         """
-        self.learn(lines)
+        self.learn_past(past, lines)
         for name in self.vault.names():
             if self._uses[name]:
                 self._measure(name)
@@ -91,6 +93,56 @@ class Retention:
         """Learn from the journal what is kept."""
         for _, entry in lines:
             self._learn(entry)
+
+    def learn_past(self, past: Past, lines: Callable[[], Iterable[Line]]) -> None:
+        """Learn it from what the journal comes to.
+
+        `lines`: reads it all, if its snapshot says too little: if no run wrote that, or if trials
+        were ranked otherwise then.
+        """
+        if past.since is None or self._recall(past.since):
+            self.learn(past.tail)
+        else:
+            self.learn(lines())
+
+    def learnt(self) -> Any:
+        """What was learnt so far, JSON-able: for a snapshot."""
+        return {
+            "aims": self._aims(),
+            "last": self.last,
+            "former": self.former,
+            "visits": self._visits,
+            "best": self.best,
+            "scored": self._scored,
+        }
+
+    def _recall(self, snapshot: Snapshot) -> bool:
+        """Take over what was learnt when the snapshot was written; whether that says enough."""
+        known = snapshot.state.known.values()
+        self._shards = {trial.id: len(trial.shards) for trial in known}
+        self._configs = {trial.id: trial.config for trial in known}
+        learnt = snapshot.learnt
+        if learnt is None or learnt["aims"] != self._aims():
+            return False
+        self.last = learnt["last"]
+        self.former = learnt["former"]
+        self._visits = learnt["visits"]
+        self.best = {
+            trial: (score, name) for trial, (score, name) in learnt["best"].items()
+        }
+        self._scored = {
+            trial: (visits, score)
+            for trial, (visits, score) in learnt["scored"].items()
+        }
+        for names in (self.last, self.former):
+            self._uses.update(names.values())
+        self._uses.update(name for _, name in self.best.values())
+        return True
+
+    def _aims(self) -> list[str]:
+        """By what trials are ranked; of several recipes by what those of each."""
+        configs = {config.get(RECIPE): config for config in self._configs.values()}
+        return sorted(f"{name}: {self._aim(each)}" for name, each in configs.items())
 
     def __call__(self, now: Seconds, entries: tuple[Entry, ...], state: State) -> None:
         before: set[str] = set()
