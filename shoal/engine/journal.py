@@ -26,6 +26,7 @@ __all__ = ["Journal", "JournalError", "Line", "Tail", "newest", "read", "replay"
 E = TypeVar("E")
 SCHEMA = 1
 LONGEST_LINE = 2**26  # bytes
+BLOCK = 2**20  # bytes that are searched at once
 KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind for kind in (*get_args(Event), Planned, Remembered)
 }
@@ -336,10 +337,15 @@ def _lines_left(path: Path, file: IO[bytes], number: int) -> Iterator[bytes]:
     """As `raw_lines`, from where the file stands, which is after so many lines."""
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
-        if len(line) > LONGEST_LINE:
-            error = JournalError(f"no journal entry: it has over {LONGEST_LINE} bytes")
-            raise at_line(path, number, error)
+        check_length(path, number, line)
         yield line
+
+
+def check_length(path: Path, number: int, line: bytes) -> None:
+    """Raise JournalError if the line is longer than any that Shoal writes."""
+    if len(line) > LONGEST_LINE:
+        error = JournalError(f"no journal entry: it has over {LONGEST_LINE} bytes")
+        raise at_line(path, number, error)
 
 
 def read(path: Path, offset: int = 0, number: int = 0) -> Iterator[Line]:
@@ -446,13 +452,24 @@ def newest(path: Path, kind: type[E]) -> E | None:
 def _lines_with(path: Path, mark: bytes) -> list[tuple[int, bytes]]:
     """The whole lines, after the first, that contain the mark, with their numbers."""
     found: list[tuple[int, bytes]] = []
-    for number, line in enumerate(raw_lines(path), 1):
-        if not line.endswith(b"\n"):
-            continue
-        if number == 1:
-            check_schema(path, line)
-        elif mark in line:
-            found.append((number, line))
+    count = 0  # lines so far
+    torn = b""
+    with open_file(path) as file:
+        while block := file.read(BLOCK):
+            whole, _, rest = block.rpartition(b"\n")
+            if len(block) == len(rest):  # no line ends here
+                torn += rest
+                check_length(path, count + 1, torn)
+                continue
+            whole = torn + whole + b"\n"
+            torn = rest
+            if count == 0:
+                check_schema(path, whole[: whole.index(b"\n") + 1])
+            if mark in whole:
+                for number, line in enumerate(whole.split(b"\n"), count + 1):
+                    if number > 1 and mark in line:
+                        found.append((number, line + b"\n"))
+            count += whole.count(b"\n")
     return found
 
 

@@ -11,9 +11,10 @@ snapshot of their own reads it all (docs/decisions/0072). One is used only if
 Lines before that are not looked at: damage to them costs nothing.
 """
 
+import gc
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
@@ -153,12 +154,13 @@ class Snapshots:
         """
         if not is_there(self.journal):
             return Past(0, 0.0, (), State(), (), None)
-        since = self.newest()
-        begin = since or Snapshot(1, 0, 0.0, (), State())
-        tail = list(read(self.journal, begin.offset, begin.lines))
+        with _uncollected():
+            since = self.newest()
+            begin = since or Snapshot(1, 0, 0.0, (), State())
+            tail = list(read(self.journal, begin.offset, begin.lines))
+            state = replay(tail, begin.state)
         time = tail[-1].time if tail else begin.time
         runs = [*begin.runs, *runs_in(tail)]
-        state = replay(tail, begin.state)
         return Past(begin.lines + len(tail), time, runs, state, tail, since)
 
     def _read(self, file: Path) -> Snapshot | None:
@@ -233,6 +235,18 @@ class Snapshots:
         if len(found) != offset - begin:
             raise JournalError(f"{self.journal} is shorter than its snapshot")
         return blake2b(found, digest_size=16).digest()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's collector rests: it looks at all of a large tree again and again as that grows."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def runs_in(lines: Sequence[Line]) -> list[Line]:

@@ -76,6 +76,7 @@ class Drawing:
         self.spans: dict[SlotId, list[Span]] = {}
         self.gangs: set[Gang] = set()
         self.running: dict[TrialId, Gang] = {}
+        self.busy: set[SlotId] = set()  # of the gangs
         self.times = Timeline()
 
     def take(self, time: Seconds, entry: Entry) -> None:
@@ -119,6 +120,7 @@ class Drawing:
         draft.spans = {slot: [*spans] for slot, spans in self.spans.items()}
         draft.gangs = {*self.gangs}
         draft.running = {**self.running}
+        draft.busy = {*self.busy}
         draft.times = self.times.copy()
         if goes_on:
             for gang in self.gangs:
@@ -134,6 +136,11 @@ class Drawing:
             spans[slot] = tuple(self.spans[slot])
             bars[slot] = tiled(slot, self.times.bars.get(slot, ()), spans[slot])
         return Chart(bars, spans, tuple(self.runs))
+
+    @property
+    def some_idle(self) -> bool:
+        """Whether some slot has no gang now."""
+        return len(self.busy) < len(self.here)
 
     # -- runs and slots ----------------------------------------------------------------------------
 
@@ -204,6 +211,7 @@ class Drawing:
             self._forget(gang)
         for gang in new:
             self.gangs.add(gang)
+            self.busy |= gang.slots
             self.running.update(dict.fromkeys(gang.trials, gang))
 
     def _ended(self, gang: Gang, trials: tuple[TrialId, ...]) -> None:
@@ -217,6 +225,7 @@ class Drawing:
     def _forget(self, gang: Gang) -> None:
         """The gang is no longer there."""
         self.gangs.discard(gang)
+        self.busy -= gang.slots
         for trial in gang.trials:
             self.running.pop(trial, None)
 

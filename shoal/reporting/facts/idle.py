@@ -65,11 +65,15 @@ class IdleTally:
             wait.why = why
         self._open.clear()
 
-    def look(self, time: Seconds, state: State) -> None:
-        """A moment has come to its end with this state, in which some slot may be idle."""
+    def is_due(self) -> bool:
+        """Whether to look at the moment that came to its end now, with idle slots."""
         if self._skip:
             self._skip -= 1
-            return
+            return False
+        return True
+
+    def look(self, time: Seconds, state: State) -> None:
+        """A moment has come to its end with this state, in which some slot may be idle."""
         busy = state.busy.keys()
         idle = [slot for name, slot in state.slots.items() if name not in busy]
         self._skip = len(idle) // FEW

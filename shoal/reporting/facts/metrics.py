@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.core.cluster import RECIPE, SlotId
-from shoal.core.event import Joined
+from shoal.core.event import Entry, Joined, Opened, Planned
 from shoal.core.fold import fold
 from shoal.core.masking import masked_config
 from shoal.core.plan import Gang, Lane
 from shoal.core.state import Figures, State
 from shoal.core.trial import Samples, Seconds, TrialId, Value
 from shoal.engine.journal import Line
+from shoal.engine.snapshot import Snapshot
 from shoal.profile.given import Given
 from shoal.profile.measure import believe, measured
 from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
@@ -33,6 +34,9 @@ from shoal.reporting.facts.rows import (
 )
 from shoal.reporting.facts.tally import PolicyChoice, Split, Tally
 
+# So many trials are drawn and listed at most. Of more the best are, and others evenly spread.
+DRAWN = 10_000
+BEST = 2_000
 # The objective of `auto` without another. To import it from the policies would import NumPy.
 AUTO_MAKES_SHORT = "makespan"
 
@@ -41,9 +45,23 @@ ByKind = Mapping[str, Seconds]
 Feeders = Mapping[tuple[int, str], Mapping[str, float]]
 
 
+class Since(NamedTuple):
+    """What was counted of a long journal: all before is known by the state that it had led to.
+
+    `entries`: so many were not counted. `time`: of the last of these.
+    """
+
+    entries: int
+    time: Seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
-    """All figures of a study. `metric` None: there is nothing to rank by."""
+    """All figures of a study. `metric` None: there is nothing to rank by.
+
+    `since`: the use of slots, the seconds and hops of trials and what else is no part of a study's
+    state are those from then on; None: from the beginning.
+    """
 
     head: Mapping[str, Any]
     metric: str | None
@@ -66,6 +84,23 @@ class Account:
     starting: Seconds = 0.0  # in which runs waited for their first slots
     # Of several recipes with metrics of their own: the account of each one's trials, by its name.
     by_recipe: Mapping[str, "Account"] = field(default_factory=dict)
+    since: Since | None = None
+
+    def sampled(self) -> "Account":
+        """The same, with no more trials than are drawn and listed."""
+        if len(self.trials) <= DRAWN:
+            return self
+        ranked = self.ranked()
+        stride = (len(ranked) - BEST) / (DRAWN - BEST)
+        others = [ranked[BEST + int(number * stride)] for number in range(DRAWN - BEST)]
+        chosen = {row.id for row in (*ranked[:BEST], *others)}
+        curves = {
+            name: {trial: own[trial] for trial in own.keys() & chosen}
+            for name, own in self.curves.items()
+        }
+        some = tuple(row for row in self.trials if row.id in chosen)
+        own = {name: each.sampled() for name, each in self.by_recipe.items()}
+        return replace(self, trials=some, curves=curves, by_recipe=own)
 
     @property
     def seconds(self) -> Seconds:
@@ -206,16 +241,20 @@ class Account:
 
 
 def account(
-    lines: Iterable[Line], metric: str | None = None, mode: str | None = None
+    lines: Iterable[Line],
+    metric: str | None = None,
+    mode: str | None = None,
+    since: Snapshot | None = None,
 ) -> Account:
     """The figures of the study that these lines record.
 
-    `metric` and `mode` ("min" or "max"): as the journal says, unless given.
+    `metric` and `mode` ("min" or "max"): as the journal says, unless given. `since`: see
+    `Accounting`.
 
     Raises:
         ValueError: the mode is neither "min" nor "max".
     """
-    counted = Accounting(metric, mode)
+    counted = Accounting(metric, mode, since)
     counted.take(lines)
     return counted.account()
 
@@ -223,10 +262,16 @@ def account(
 class Accounting:
     """The figures of a study whose journal grows: each line is counted once.
 
-    `metric` and `mode` ("min" or "max"): as the journal says, unless given.
+    `metric` and `mode` ("min" or "max"): as the journal says, unless given. `since`: what the lines
+    before come to, which are not counted; see `Account.since`.
     """
 
-    def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        since: Snapshot | None = None,
+    ) -> None:
         self._metric = metric
         self._mode = mode
         self._clock = SteadyClock()
@@ -237,8 +282,29 @@ class Accounting:
         self._nodes: dict[SlotId, str] = {}
         self._drawing = Drawing()
         self._idle = IdleTally()
-        self._state = State()
+        self._state = State()  # after all lines but those of
+        self._unfolded: list[Entry] = []
         self._entries = 0
+        self._since: Since | None = None
+        if since is not None:
+            self._go_on(since)
+
+    def _go_on(self, snapshot: Snapshot) -> None:
+        """Begin where the snapshot stands, as if a run began with what runs there."""
+        state = snapshot.state
+        self.take(snapshot.runs)
+        begin = [Joined(tuple(state.slots.values())), Planned((), tuple(state.gangs))]
+        time = snapshot.time
+        self.take([Line(time, entry) for entry in begin])
+        self._drawing = Drawing()
+        self._drawing.take(time, Opened(state.run, state.shards))
+        for entry in begin:
+            self._drawing.take(time, entry)
+        self._tally.go_on(time, state)
+        self._state = state
+        self._unfolded = []
+        self._entries = snapshot.lines - 1
+        self._since = Since(self._entries, time)
 
     def take(self, lines: Iterable[Line]) -> None:
         """Count the lines that come next."""
@@ -259,10 +325,19 @@ class Accounting:
         self._entries += len(new)
 
     def _end_moment(self, time: Seconds, lines: Sequence[Line]) -> None:
-        """Fold what happened at one time, and see why slots are idle after it."""
-        self._state = fold(self._state, (line.entry for line in lines))
-        if len(self._state.busy) < len(self._state.slots):
-            self._idle.look(time, self._state)
+        """See why slots are idle after what happened at one time.
+
+        To fold many lines at once takes a fraction of what it takes at each moment.
+        """
+        self._unfolded += [line.entry for line in lines]
+        if self._drawing.some_idle and self._idle.is_due():
+            self._idle.look(time, self._folded())
+
+    def _folded(self) -> State:
+        """The state after all lines so far."""
+        self._state = fold(self._state, self._unfolded)
+        self._unfolded = []
+        return self._state
 
     def account(self, goes_on: bool = False) -> Account:
         """The figures so far. `goes_on`: the last run is known to be under way.
@@ -271,7 +346,7 @@ class Accounting:
             ValueError: the mode is neither "min" nor "max".
         """
         tally = self._tally
-        state = self._state
+        state = self._folded()
         metric = self._metric or _text(tally.head.get("metric"))
         mode = self._mode or _text(tally.head.get("mode")) or "min"
         if mode not in ("min", "max"):
@@ -308,6 +383,7 @@ class Accounting:
             use={slot: seconds(bars) for slot, bars in drawn.bars.items()},
             figures=state.figures,
             entries=self._entries,
+            since=self._since,
             choices=tuple(tally.choices),
             splits=tuple(tally.splits),
             feeders={**tally.feeders},

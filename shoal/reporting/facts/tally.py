@@ -24,6 +24,7 @@ from shoal.core.event import (
     Submitted,
 )
 from shoal.core.plan import Gang
+from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId
 from shoal.core.visits import EPS
 
@@ -335,6 +336,25 @@ class Tally:
             self.trials[trial.id] = self._new(trial)
         else:
             known.trial = trial
+
+    def go_on(self, time: Seconds, state: State) -> None:
+        """What a state says of trials whose lines were not counted.
+
+        Their scores were there by then; when they came is not known any more.
+        """
+        self.shards = state.shards
+        for trial in state.known.values():
+            tally = self.trials[trial.id] = self._new(trial)
+            tally.samples = state.done[trial.id]
+            tally.visits = len(state.visits[trial.id])
+            for epoch, values in state.scores[trial.id]:
+                for name, value in values.items():
+                    tally.points.setdefault(name, []).append(Point(epoch, time, value))
+            tally.marks = [(tally.samples, 0.0)]
+        self.left = set(state.trials)
+        for trial_id, gang in state.running.items():
+            (lane,) = [each for each in gang.lanes if each.trial == trial_id]
+            self.trials[trial_id].slots = lane.slots
 
     def _new(self, trial: Trial) -> TrialTally:
         """The counts of a trial that is new."""
