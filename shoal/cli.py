@@ -94,6 +94,7 @@ from shoal.tools.arguments import (
     UntilEmpty,
     ValidateEvery,
     Values,
+    Whole,
     Widths,
     Workers,
 )
@@ -240,9 +241,9 @@ def slots(
 
 
 @app.command()
-def status(directory: Dir, as_json: AsJson = False) -> None:
+def status(directory: Dir, whole: Whole = False, as_json: AsJson = False) -> None:
     """Say how a study stands, also while it runs."""
-    _commands().status(directory, as_json)
+    _commands().status(directory, as_json, whole)
 
 
 @app.command(epilog=POLICIES)
@@ -322,9 +323,14 @@ def repair(directory: Dir, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def report(directory: Dir, out: ReportFile = None, as_json: AsJson = False) -> None:
+def report(
+    directory: Dir,
+    out: ReportFile = None,
+    whole: Whole = False,
+    as_json: AsJson = False,
+) -> None:
     """Write the report, one HTML file that opens offline."""
-    _commands().report(directory, out, as_json)
+    _commands().report(directory, out, as_json, whole)
 
 
 @app.command()

@@ -6,6 +6,7 @@ through here.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 MASK = "***"
@@ -24,9 +25,15 @@ _IN_QUERY = re.compile(
 )
 
 
+@lru_cache(4096)
+def _words_of(name: str) -> tuple[str, ...]:
+    """The words of a name, in small letters."""
+    return tuple(word.lower() for word in _WORDS.findall(name))
+
+
 def is_secret(name: str, value: Any) -> bool:
     """Whether the value of this name is shown to nobody."""
-    words = [word.lower() for word in _WORDS.findall(name)]
+    words = _words_of(name)
     if value is None or isinstance(value, bool) or not words:
         return False
     if not _ALWAYS.isdisjoint(words):

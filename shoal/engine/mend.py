@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from shoal.engine.files import write_durably
 from shoal.engine.journal import (
@@ -29,7 +30,8 @@ class Mended:
     `lines`: that stay, the head among them. `doubled`: that were there twice, and stay once. `cut`:
     lines from the first bad one on. `why`: what is wrong with that one; empty if none is. `copy`:
     the journal as it was; None if nothing was wrong. `restored`: lines that are as they were
-    before a bit of them turned, or the first line, made anew.
+    before a bit of them turned, or the first line, made anew. `spared`: lines that are damaged and
+    stay, as a snapshot says what they and those before and after them came to.
     """
 
     lines: int
@@ -38,13 +40,15 @@ class Mended:
     why: str = ""
     copy: Path | None = None
     restored: int = 0
+    spared: int = 0
 
 
-def mend(path: Path) -> Mended:
+def mend(path: Path, known: tuple[int, int] | None = None) -> Mended:
     """Leave out what was doubled, and all from the first bad line on.
 
     A line that says what another says already is left out, and nothing is lost. What stays is a
-    journal that a run can go on with. Whoever calls this holds the study.
+    journal that a run can go on with. Whoever calls this holds the study. `known`: a snapshot
+    says what so many bytes come to, which were so many lines: of these none is cut.
 
     Raises:
         JournalError: it is no journal, or one of another version.
@@ -52,15 +56,19 @@ def mend(path: Path) -> Mended:
     lines = [line for line in raw_lines(path) if line.endswith(b"\n")]
     if not lines:
         raise JournalError(f"{path} is empty: bring the file back from a copy")
-    kept, doubled, why = _sound([_sound_head(path, lines), *lines[1:]])
+    lines_now = [_sound_head(path, lines), *lines[1:]]
+    begin = _Begin(lines_now[:1])
+    if known is not None:
+        begin = _known(lines_now, *known)
+    kept, doubled, why = _sound(lines_now[len(begin.lines) :], begin)
     cut = len(lines) - len(kept) - doubled
     stay = set(kept)
     restored = sum(line not in stay for line in lines[: len(kept) + doubled])
     if not (cut or doubled or restored):
-        return Mended(len(kept))
+        return Mended(len(kept), spared=begin.bad)
     copy = _copied(path)
     write_durably(path, b"".join(kept))
-    return Mended(len(kept), doubled, cut, why, copy, restored)
+    return Mended(len(kept), doubled, cut, why, copy, restored, begin.bad)
 
 
 def _sound_head(path: Path, lines: Sequence[bytes]) -> bytes:
@@ -127,13 +135,51 @@ def _number_of_sealed(line: bytes | bytearray) -> int | None:
         return None
 
 
-def _sound(lines: Sequence[bytes]) -> tuple[list[bytes], int, str]:
-    """The lines up to the first bad one, how many were doubled, and what is wrong with that one."""
-    kept = [lines[0]]
+class _Begin(NamedTuple):
+    """The lines that stay whatever they are. `bad`: of these. `shift`: so many more were written;
+    damage may have made ends of lines, or taken them away.
+    """
+
+    lines: list[bytes]
+    bad: int = 0
+    shift: int = 0
+
+
+def _known(lines: Sequence[bytes], offset: int, number: int) -> _Begin:
+    """The lines up to that byte, which were so many; with turned bits as they were before."""
+    kept: list[bytes] = []
+    size = bad = 0
+    for line in lines:
+        size += len(line)
+        if size > offset:
+            break
+        if kept and not _is_sound(line, len(kept) + 1):
+            before = _restored(line, len(kept) + 1)
+            bad += before is None
+            line = before or line
+        kept.append(line)
+    return _Begin(kept, bad, number - len(kept))
+
+
+def _is_sound(line: bytes, number: int) -> bool:
+    """Whether it is an entry as it was written, as that line or before lines had numbers."""
+    try:
+        decode(line)
+        return number_of(line) in (None, number)
+    except JournalError:
+        return False
+
+
+def _sound(lines: Sequence[bytes], begin: _Begin) -> tuple[list[bytes], int, str]:
+    """The lines up to the first bad one, how many were doubled, and what is wrong with that one.
+
+    `begin`: those before, which stay.
+    """
+    kept = [*begin.lines]
     doubled = 0
     numbered = False
-    for line in lines[1:]:
-        expected = len(kept) + 1
+    for line in lines:
+        expected = len(kept) + begin.shift + 1
         try:
             number = number_of(line)
             decode(line)
@@ -147,7 +193,7 @@ def _sound(lines: Sequence[bytes]) -> tuple[list[bytes], int, str]:
         numbered = number is not None
         if number is None or number == expected:
             kept.append(line)
-        elif number < expected and kept[number - 1] == line:
+        elif number < expected and kept[number - begin.shift - 1] == line:
             doubled += 1
         else:
             why = f"it was written as line {number}, and line {expected} should follow"

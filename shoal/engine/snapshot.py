@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 import shoal.core
-from shoal.core.event import Commanded, Opened
+from shoal.core.event import Commanded, Joined, Opened, Planned
 from shoal.core.plan import Gang
 from shoal.core.state import State
 from shoal.core.trial import Seconds
@@ -38,6 +38,7 @@ from shoal.engine.journal import (
     plain,
     read,
     replay,
+    sound_part,
 )
 from shoal.engine.plain_files import (
     is_there,
@@ -48,6 +49,9 @@ from shoal.engine.plain_files import (
     status_of,
 )
 
+# A journal of more lines is long: people are shown what at least so many newest ones tell.
+LONG = 100_000
+LEAST = 10_000
 EVERY = 50_000  # lines of a journal
 ENDING = (
     2**16
@@ -72,6 +76,12 @@ class Snapshot(NamedTuple):
     runs: Sequence[Line]
     state: State
     learnt: Any = None
+
+    def begin(self) -> list[Line]:
+        """Lines that bring about what is there and runs, for who counts what comes after."""
+        slots, gangs = tuple(self.state.slots.values()), tuple(self.state.gangs)
+        entries = (Joined(slots), Planned((), gangs))
+        return [*self.runs, *(Line(self.time, entry) for entry in entries)]
 
 
 class Past(NamedTuple):
@@ -157,11 +167,42 @@ class Snapshots:
         with _uncollected():
             since = self.newest()
             begin = since or Snapshot(1, 0, 0.0, (), State())
-            tail = list(read(self.journal, begin.offset, begin.lines))
+            tail = self._lines_after(since)
             state = replay(tail, begin.state)
         time = tail[-1].time if tail else begin.time
         runs = [*begin.runs, *runs_in(tail)]
         return Past(begin.lines + len(tail), time, runs, state, tail, since)
+
+    def recent(self, whole: bool = False) -> tuple[Snapshot | None, list[Line]]:
+        """The newest lines of a long journal, and the snapshot that they begin with.
+
+        None and all lines of a shorter one, if `whole` is asked for, and without such a snapshot.
+        A shorter one that is damaged is read from its newest snapshot on.
+
+        Raises:
+            JournalError: see `journal.read`.
+        """
+        if not is_there(self.journal):
+            return None, []
+        with _uncollected():
+            since = None if whole else self.of_long()
+            try:
+                return since, self._lines_after(since)
+            except JournalError:
+                since = None if since or whole else self.newest()
+                if since is None:
+                    raise
+                return since, self._lines_after(since)
+
+    def of_long(self) -> Snapshot | None:
+        """A snapshot with enough lines after it, if the journal is long."""
+        _, count = sound_part(self.journal)
+        return self.newest(before=count - LEAST) if count > LONG else None
+
+    def _lines_after(self, since: Snapshot | None) -> list[Line]:
+        if since is None:
+            return list(read(self.journal))
+        return list(read(self.journal, since.offset, since.lines))
 
     def _read(self, file: Path) -> Snapshot | None:
         """The snapshot in this file; None if it is not to be used."""
@@ -216,6 +257,20 @@ class Snapshots:
             rename_file(self.file, self.former)
         write_durably(self.file, msgspec.msgpack.encode(_File(marks, content)))
         return True
+
+    def rebuild(self) -> bool:
+        """Have a sound one of a journal that is sound from its newest one on; whether it was made.
+
+        Raises:
+            JournalError: the journal is not.
+            OSError: it cannot be written.
+        """
+        past = self.past()
+        if past.lines < EVERY or (past.since and len(past.tail) < EVERY):
+            return False
+        size, _ = sound_part(self.journal)
+        at = past.lines, size, past.time
+        return self.write(Snapshot(*at, past.runs, past.state))
 
     def remove(self) -> None:
         """Forget them: the journal was cut, or they were found to be wrong."""

@@ -92,11 +92,14 @@ def page(
 def page_of(facts: Account, title: str | None, folder: str | None) -> str:
     """The whole page with these figures; for the rest see `page`."""
     name = title or str(facts.head.get("study") or "study")
-    varying, same = parameters(facts)
+    some = facts.sampled()
+    varying, same = parameters(some)
     chart = gantt(facts)
-    drawings = _drawings(facts, varying, chart)
+    drawings = _drawings(some, varying, chart)
+    best = sections.sampled(facts, some)
+    best += tables.trials(some, varying, same, "all" if some is facts else "these")
     parts: Parts = {
-        "best": ("Trials", tables.trials(facts, varying, same)),
+        "best": ("Trials", best),
         "curves": ("Learning curves", sections.curves(drawings["curves"] or ())),
         "slots": ("Slots", _slots(facts, chart, drawings)),
         "harvest": ("Harvest", harvest.harvest(facts)),
@@ -113,7 +116,8 @@ def page_of(facts: Account, title: str | None, folder: str | None) -> str:
     }
     shown = {key: part for key, part in parts.items() if part[1]}
     drawn = {key: figure for key, figure in drawings.items() if figure is not None}
-    return document(name, sections.heading(facts, name, folder), shown, drawn)
+    top = sections.heading(facts, name, folder) + sections.since(facts, folder)
+    return document(name, top, shown, drawn)
 
 
 def _drawings(

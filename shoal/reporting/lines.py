@@ -32,6 +32,7 @@ def status_lines(found: Mapping[str, Any]) -> list[str]:
         *_best_lines(found),
         *fold_lines(found),
         _time_line(found),
+        *_since_lines(found),
         *_slot_lines(found),
         *asked_lines(found.get("asked")),
         *standing_lines(found.get("standing", ())),
@@ -113,6 +114,18 @@ def _better_before(row: Mapping[str, Any]) -> str:
     if row["best_score"] == row["score"]:
         return ""
     return f"  ({score(row['best_score'])} after epoch {row['best_epoch']:g})"
+
+
+def _since_lines(found: Mapping[str, Any]) -> list[str]:
+    """What the lines below are of, if that is not the whole journal."""
+    since = found.get("since")
+    if since is None:
+        return []
+    counted = found["entries"] - since["entries"]
+    return [
+        f"since    {duration(since['time'])}: use of slots and repeated work are of the newest "
+        f"{counted:,} of {found['entries']:,} entries; --whole counts all"
+    ]
 
 
 def _time_line(found: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from shoal.reporting.facts.format import (
     size,
 )
 from shoal.reporting.facts.metrics import Account, given_rows
+from shoal.reporting.facts.rows import first_config
 from shoal.reporting.lines import rescales_line
 from shoal.reporting.packing import FUSED
 from shoal.reporting.tables import SHOWN, details, folded, table
@@ -196,13 +197,14 @@ def _measured(account: Account) -> str:
         return ""
 
     names = _names(account)
+    trials_of = account.by_signature()
     rows = []
     for signature, figures in account.figures.items():
-        trials = len(account.of_signature(signature))
+        own = trials_of.get(signature, ())
         first = [
             (f"<code>{escape(signature)}</code>", signature, "html"),
-            (str(trials), trials),
-            account.example(signature, 60),
+            (str(len(own)), len(own)),
+            first_config(own, 60),
         ]
         rows.append([*first, *_cells(names, figures)])
 

@@ -6,6 +6,7 @@ from typing import Any
 from shoal.core.trial import Seconds
 from shoal.reporting.facts.format import DASH, duration, escape, plural
 from shoal.reporting.facts.metrics import Account
+from shoal.reporting.facts.rows import first_config
 from shoal.reporting.tables import folded, table
 
 Figures = Mapping[str, float]  # measured, by name
@@ -39,8 +40,10 @@ def packs(account: Account) -> str:
     against the same trials one after the other, and what a switch costs (eq. 4).
     """
     rows: list[list[Any]] = []
+    trials = account.by_signature()
     for signature in account.figures:
-        rows += _rows(account, signature)
+        example = first_config(trials.get(signature, ()), 60)
+        rows += _rows(account, signature, example)
     if not rows:
         return ""
 
@@ -48,11 +51,11 @@ def packs(account: Account) -> str:
     return TEXT + folded(f"{plural(len(rows), 'way')} to train them", body, len(rows))
 
 
-def _rows(account: Account, signature: str) -> list[list[Any]]:
+def _rows(account: Account, signature: str, example: str) -> list[list[Any]]:
     """The rows of one signature: its trials alone if they cannot be fused, then together."""
     figures = account.figures[signature]
     code = (f"<code>{escape(signature)}</code>", signature, "html")
-    first = [code, account.example(signature, 60)]
+    first = [code, example]
     switch = figures.get("switch", figures.get("build"))
     last = [_seconds(switch), _seconds(figures.get("repack"))]
     middles = [*_alone(figures), *_together(figures, account.chart.shared)]

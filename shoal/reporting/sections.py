@@ -23,7 +23,7 @@ from shoal.reporting.facts.format import (
     size,
     value,
 )
-from shoal.reporting.facts.metrics import Account
+from shoal.reporting.facts.metrics import BEST, Account
 from shoal.reporting.tables import details, table
 
 # A status in words.
@@ -81,6 +81,31 @@ def _facts(account: Account, folder: str | None) -> dict[str, str]:
         "started": _date(described(head.get("started") or head.get("date"))),
         "folder": folder or "",
     }
+
+
+def since(account: Account, folder: str | None) -> str:
+    """What the page is of, if that is not the whole journal."""
+    if account.since is None:
+        return ""
+    counted = account.entries - account.since.entries
+    text = (
+        f"The journal has {account.entries:,} entries. Trials, their scores and their samples are "
+        f"of all of them; slots, what trials spent there, hops, repeated work and training values "
+        f"are of the newest {counted:,}, from {duration(account.since.time)} on."
+    )
+    if folder:
+        text += f" shoal report {shlex.quote(folder)} --whole reads all, which takes longer."
+    return f'<div class="since"><p>{escape(text)}</p></div>'
+
+
+def sampled(account: Account, some: Account) -> str:
+    """Which trials are drawn and listed, if these are not all."""
+    if some is account:
+        return ""
+    return (
+        f"<p>Of {len(account.trials):,} trials, {len(some.trials):,} are listed and drawn here and "
+        f"below: the best {BEST:,}, and others spread evenly over the ranks.</p>"
+    )
 
 
 def _recipe(recipe: Any) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from shoal.reporting.charts.palette import painted_by
@@ -27,6 +28,8 @@ from shoal.reporting.facts.tally import Split
 # What is shown and what it sorts by; with "html" behind if it is not a plain text.
 Cell = tuple[Any, ...]
 
+# Rows of one table: of more the page gets slow.
+LISTED = 10_000
 # Rows shown at once: of trials the best, of others all or, folded away, more.
 SHOWN = 20
 TAG = re.compile(r"<[^>]*>")
@@ -42,7 +45,7 @@ def table(
 
     A cell is a text, or (what is shown, what it sorts by), or (HTML, what it sorts by, "html").
     """
-    body = [[_pair(cell) for cell in row] for row in rows]
+    body = [[_pair(cell) for cell in row] for row in islice(rows, LISTED)]
     right = [_is_numeric(column, body) for column in range(len(heads))]
 
     top = ""
@@ -54,7 +57,10 @@ def table(
     if sortable:
         kind = ' class="sortable"'
     whole = f"<table{kind}><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"
-    return f'<div class="wide">{whole}</div>'
+    more = ""
+    if len(body) == LISTED:
+        more = f"<p>{LISTED:,} rows are listed at most.</p>"
+    return f'<div class="wide">{whole}</div>{more}'
 
 
 def details(title: str, body: str, opened: bool = False) -> str:
@@ -134,16 +140,20 @@ def _reads_as(text: str, key: float) -> bool:
 
 
 def trials(
-    account: Account, varying: Sequence[Parameter], same: Mapping[str, str]
+    account: Account,
+    varying: Sequence[Parameter],
+    same: Mapping[str, str],
+    whole: str = "all",
 ) -> str:
-    """The best trials, and all of them folded away."""
+    """The best trials, and all of them folded away. `whole`: instead of "all", of a sample."""
     if not account.trials:
         return "<p>No trial was submitted.</p>"
 
     if account.by_recipe:
         own = account.by_recipe.items()
         parts = [
-            f"<h3>{escape(n)}</h3>{trials(each, varying, same)}" for n, each in own
+            f"<h3>{escape(n)}</h3>{trials(each, varying, same, whole)}"
+            for n, each in own
         ]
         return "".join(parts)
     names = [parameter.name for parameter in varying]
@@ -158,7 +168,7 @@ def trials(
     every = len(account.trials)
     if every <= SHOWN:
         return note + first
-    return note + first + details(f"all {every:,} trials", made.html(every))
+    return note + first + details(f"{whole} {every:,} trials", made.html(every))
 
 
 class TrialTable:

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from shoal.engine.journal import Line
+from shoal.engine.snapshot import Snapshot
 from shoal.reporting.facts.bars import waiting
 from shoal.reporting.facts.folds import over_folds
 from shoal.reporting.facts.format import (
@@ -30,7 +31,10 @@ COLOURS = {"failed": "red", "finished": "green", "running": "cyan"}  # of a stat
 
 
 def summary(
-    lines: Iterable[Line], metric: str | None = None, mode: str | None = None
+    lines: Iterable[Line],
+    metric: str | None = None,
+    mode: str | None = None,
+    since: Snapshot | None = None,
 ) -> dict[str, Any]:
     """How the study stands, JSON-able; `metric` and `mode` as the journal says, unless given.
 
@@ -57,12 +61,16 @@ def summary(
     - hops, moved_bytes; dealt_bytes: of samples that were dealt to shards of other nodes;
     - failures; splits: packs that had no room;
     - feeders: what they did, by run and node;
+    - entries; since: of a long journal of which `lines` are the newest: entries, those that were
+      not counted, and the time of the last of them; else None. `since` (the argument): what these
+      come to. What is no part of a study's state is counted from then on: slots, used, idle,
+      training, shares, waiting, formed, harvest, rescales, repeated, hops, bytes and splits;
     - figures: measured ones by signature; given: those given instead, by configuration.
 
     Raises:
         ValueError: the mode is neither "min" nor "max".
     """
-    facts = account(lines, metric, mode)
+    facts = account(lines, metric, mode, since)
     found = {**_head(facts), **_trials(facts), **_work(facts), **_profile(facts)}
     return {key: _plain(part) for key, part in found.items()}
 
@@ -150,6 +158,8 @@ def _work(facts: Account) -> dict[str, Any]:
         training = used["train"] / whole
     return {
         "seconds": facts.seconds,
+        "entries": facts.entries,
+        "since": None if facts.since is None else facts.since._asdict(),
         "starting": facts.starting,
         "runs": [run._asdict() for run in facts.runs],
         "slots": facts.use,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shoal import reporting
 from shoal.core.state import State
 from shoal.core.trial import TrialId, shown
-from shoal.engine.files import whole
+from shoal.engine.files import whole as whole_path
 from shoal.engine.journal import Line
 from shoal.search.batch import is_whole
 from shoal.study import results
@@ -205,17 +205,22 @@ class StoredStudy:
         """
         return _frame(curve_rows(self.lines()), "learning_curves")
 
-    def report(self, path: str | Path | None = None) -> Path:
+    def report(self, path: str | Path | None = None, *, whole: bool = False) -> Path:
         """Write the report, one HTML file made from the journal alone; returns its path.
 
-        By default it goes into the study's folder.
+        By default it goes into the study's folder. Of a journal of more than 100 000 entries the
+        use of slots is that of the newest of them, and of more than 10 000 trials a sample is
+        drawn; the page says so. `whole`: the use of slots of the whole journal, which takes longer.
 
         Raises:
             StudyError: the study has not begun.
         """
         self.folder.check_begun()
-        target = whole(path or self.folder.report)
-        return reporting.write(self.folder.journal, target, named=path is not None)
+        target = whole_path(path or self.folder.report)
+        since, lines = self.folder.snapshots.recent(whole)
+        facts = reporting.account(lines, since=since)
+        folder = str(self.folder.path)
+        return reporting.save(facts, target, None, folder, named=path is not None)
 
     def replay(
         self, trials: Sequence[str] | None = None, *, address: str | None = None

@@ -29,6 +29,13 @@ CommandLine = Annotated[
 ]
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="the study's folder")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+Whole = Annotated[
+    bool,
+    typer.Option(
+        "--whole",
+        help="count a long journal from its first entry on, which takes longer",
+    ),
+]
 StoredIn = Annotated[
     Path, typer.Argument(metavar="DIR", help="where studies are to be stored")
 ]

@@ -129,20 +129,22 @@ def _collect_rarely() -> None:
 
 
 @errors()
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, as_json: bool, whole: bool = False) -> None:
     """Say how a study stands."""
     _collect_rarely()
     folder = Folder(directory)
-    lines = folder.lines()
+    since, lines = folder.snapshots.recent(whole)
     pooled = summary(directory)
     if not lines and pooled is not None:
         return show(pooled, as_json, summary_lines)
     if not lines:
-        return _status_of_all(directory, as_json)
-    found = _with_process(reporting.summary(lines), folder)
+        return _status_of_all(directory, whole, as_json)
+    found = _with_process(reporting.summary(lines, since=since), folder)
     if found["status"] == "open" and found["process"]["running"] is not False:
         board = folder.slots()
-        found["standing"] = reporting.standing(lines, board, time.time())
+        begin = since.begin() if since else []
+        now = time.time()
+        found["standing"] = reporting.standing([*begin, *lines], board, now)
         found["asked"] = reporting.asked(board)
     show(found, as_json, reporting.status_lines)
 
@@ -154,16 +156,17 @@ def _with_process(found: dict[str, Any], folder: Folder) -> dict[str, Any]:
     return found
 
 
-def _status_of_all(directory: Path, as_json: bool) -> None:
+def _status_of_all(directory: Path, whole: bool, as_json: bool) -> None:
     """A line for each study below the folder.
 
     Raises:
         StudyError: there is none.
     """
-    found = {
-        name: _with_process(reporting.summary(Folder(place).lines()), Folder(place))
-        for name, place in studies_in(directory).items()
-    }
+    found = {}
+    for name, place in studies_in(directory).items():
+        since, lines = Folder(place).snapshots.recent(whole)
+        summed = reporting.summary(lines, since=since)
+        found[name] = _with_process(summed, Folder(place))
     if not found:
         raise StudyError(f"there is no study in {directory}: no journal.jsonl")
     show(
@@ -298,12 +301,15 @@ def replay(
 
 
 @errors()
-def report(directory: Path, out: Path | None, as_json: bool) -> None:
+def report(
+    directory: Path, out: Path | None, as_json: bool, whole: bool = False
+) -> None:
     """Write the report."""
     _collect_rarely()
     folder = Folder(directory)
     folder.check_begun()
-    facts = reporting.account(folder.lines())
+    since, entries = folder.snapshots.recent(whole)
+    facts = reporting.account(entries, since=since)
     path = reporting.save(
         facts, out or folder.report, None, str(folder.path), named=out is not None
     )

@@ -175,7 +175,8 @@ def concluded(
     """
     with suppress(TrialsFailed):
         yield
-    found = reporting.summary(study.lines()) | {"report": _report_of(study)}
+    since, lines = study.folder.snapshots.recent()
+    found = reporting.summary(lines, since=since) | {"report": _report_of(study)}
     show(found, as_json, reporting.status_lines)
     trials = study.trials
     failed = [trial.id for trial in trials if trial.status.startswith("failed")]

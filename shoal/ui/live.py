@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.core.trial import Seconds
 from shoal.engine.journal import JournalError, Tail
-from shoal.engine.plain_files import status_of
+from shoal.engine.plain_files import is_there, status_of
 from shoal.reporting.charts.palette import painted_by
 from shoal.reporting.facts.metrics import Account, Accounting
 from shoal.reporting.facts.params import Parameter, parameters
@@ -69,10 +69,14 @@ class LiveStudy:
         self._start()
 
     def _start(self) -> None:
-        """Begin with an empty account."""
+        """Begin with an empty account; of a long journal with what came before its newest lines."""
         self.feed = NewsFeed()
-        self._tail = Tail(self.folder.journal)
-        self._accounting = Accounting()
+        since = None
+        if is_there(self.folder.journal):
+            since = self.folder.snapshots.of_long()
+        begin = (since.offset, since.lines) if since else ()
+        self._tail = Tail(self.folder.journal, *begin)
+        self._accounting = Accounting(since=since)
         self._seen: Seen | None = None
         self._fresh = True  # there are lines that no account was made of
 

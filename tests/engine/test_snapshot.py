@@ -42,6 +42,7 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId, Visit
 from shoal.engine import snapshot
 from shoal.engine.journal import Journal, JournalError, Line, as_read, read, replay
+from shoal.engine.mend import mend
 from shoal.engine.snapshot import Snapshot, Snapshots, packed, runs_in, unpacked
 from shoal.policy.hop.hop import Hop
 from shoal.testing import World, worlds
@@ -124,8 +125,7 @@ def same(one: State, other: State) -> bool:
     """Equal in types and values, nan with nan, and each table in the same order."""
     return all(
         _form(getattr(one, name)) == _form(getattr(other, name))
-        for name in (f.name for f in fields(State))
-        if name not in ("news", "_plan")
+        for name in (f.name for f in fields(State) if f.compare)
     )
 
 
@@ -221,8 +221,9 @@ def test_a_snapshot_that_lacks_a_table_is_noticed(
 
 
 def test_each_table_of_a_state_is_in_a_snapshot() -> None:
-    left_out = {f.name for f in fields(State)} - set(snapshot.TABLES)
-    assert left_out == {"news", "_plan"}, "what is no part of what a journal says"
+    """But what follows from the others, and what was new to whom."""
+    follows = {f.name for f in fields(State) if not f.init}
+    assert set(snapshot.TABLES) == {f.name for f in fields(State)} - follows - {"news"}
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -429,3 +430,66 @@ def test_the_one_before_is_there_for_who_wants_more_of_the_journal(
     former = own.newest(before=newest.lines - 1)
     assert former is not None and former.lines < newest.lines
     assert own.newest(before=3) is None
+
+
+# -- mending ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", ["two bits", "a line's end", "a new end", "zeros"])
+def test_mending_cuts_nothing_that_a_snapshot_knows(
+    folder: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "ENDING", 100)  # this journal is small
+    path = folder / "journal.jsonl"
+    own = _own(folder)
+    before = _own(folder).newest() or _rewritten(own)
+    state = replay(read(path))
+    content = bytearray(path.read_bytes())
+    second = content.index(b"\n") + 1
+    if harm == "two bits":
+        content[second + 9] ^= 4
+        content[second + 12] ^= 4
+    elif harm == "a line's end":
+        content[content.index(b"\n", second)] ^= 1
+    elif harm == "a new end":
+        content[second + 9 : second + 11] = b"\n\n"
+    else:
+        content[second + 5 : second + 300] = bytes(295)
+    path.write_bytes(content)
+    assert same(own.past().state, state)
+    # A copy of a line after the snapshot is left out all the same, and the last one is bad.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], lines[-2], lines[-1][:-9] + b"!!!!!!!!\n"]))
+    mended = mend(path, (before.offset, before.lines))
+    assert mended.spared and (mended.doubled, mended.cut) == (1, 1), mended
+    past = own.past()
+    assert past.since is not None and len(past.tail) > 0
+    journal = Journal(path)
+    journal.append(1e6, Decided(1.0))
+    journal.close()
+    assert own.past().lines == past.lines + 1
+    assert mend(path).cut, "what is not known to be in a snapshot is cut as before"
+
+
+def _rewritten(own: Snapshots) -> Snapshot:
+    """The newest one, once more: of less of what is before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "ENDING", 2**16)
+        newest = own.newest()
+    assert newest is not None and own.write(newest)
+    return newest
+
+
+def test_one_is_made_anew_if_it_is_gone_or_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = _own(folder)
+    assert not own.rebuild(), "this journal is short"
+    monkeypatch.setattr(snapshot, "EVERY", 20)
+    _flip(folder)
+    assert own.newest() is None
+    assert own.rebuild()
+    past = own.past()
+    assert past.since is not None and not past.tail
+    assert same(past.state, replay(read(folder / "journal.jsonl")))
+    assert not own.rebuild()

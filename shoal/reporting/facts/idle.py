@@ -5,12 +5,12 @@ the state of the study then; whether a search went on to ask for more is known o
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 
-from shoal.core.cluster import Slot, SlotId
+from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Entry, Opened, Submitted
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -78,8 +78,9 @@ class IdleTally:
         idle = [slot for name, slot in state.slots.items() if name not in busy]
         self._skip = len(idle) // FEW
         waiting = _waiting(state)
+        wanted = _wanted_by_running(state) if idle and not waiting else set()
         for slot in idle:
-            why = _why(slot, state, waiting, len(idle))
+            why = _why(slot, state, waiting, wanted, len(idle))
             waits = self._waits.setdefault(slot.id, [])
             if slot.id in self._idle and waits[-1].why == why:
                 continue
@@ -122,12 +123,18 @@ def _waiting(state: State) -> list[Trial]:
     return list(islice(some, LOOKED_AT))
 
 
-def _why(slot: Slot, state: State, waiting: Sequence[Trial], idle: int) -> str:
+def _why(
+    slot: Slot,
+    state: State,
+    waiting: Sequence[Trial],
+    wanted: Set[ShardId],
+    idle: int,
+) -> str:
     """What an idle slot waits for; "" if that depends on what is asked for later."""
     if state.stopped is not None:
         return STOPPING
     if not waiting:
-        if state.held_back or _wanted_elsewhere(slot, state):
+        if state.held_back or not wanted.isdisjoint(slot.shards):
             return SHARD
         return ""
     reasons = [_hindered(trial, slot, state, idle) for trial in waiting]
@@ -137,13 +144,13 @@ def _why(slot: Slot, state: State, waiting: Sequence[Trial], idle: int) -> str:
     return PACK if any(len(gang.lanes) > 1 for gang in gangs) else POLICY
 
 
-def _wanted_elsewhere(slot: Slot, state: State) -> bool:
-    """Whether a trial that is at work elsewhere has yet to come here for a shard."""
+def _wanted_by_running(state: State) -> set[ShardId]:
+    """The shards that some of the trials at work have yet to visit elsewhere."""
+    wanted: set[ShardId] = set()
     for name, gang in islice(state.running.items(), LOOKED_AT):
-        rest = state.pending.get(name, frozenset()).difference(gang.shards)
-        if gang.shards and not rest.isdisjoint(slot.shards):
-            return True
-    return False
+        if gang.shards:
+            wanted |= state.pending.get(name, frozenset()).difference(gang.shards)
+    return wanted
 
 
 def _hindered(trial: Trial, slot: Slot, state: State, idle: int) -> str:

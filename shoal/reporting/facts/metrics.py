@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import RECIPE, SlotId
-from shoal.core.event import Entry, Joined, Opened, Planned
+from shoal.core.event import Commanded, Entry, Joined, Opened
 from shoal.core.fold import fold
 from shoal.core.masking import masked_config
 from shoal.core.plan import Gang, Lane
@@ -19,7 +19,6 @@ from shoal.reporting.facts.bars import KINDS, Chart, seconds, waiting
 from shoal.reporting.facts.cost.outcome import OutcomeTally
 from shoal.reporting.facts.cost.overhead import Overhead, OverheadTally
 from shoal.reporting.facts.cost.rescales import WidthChange, WidthTally
-from shoal.reporting.facts.format import config
 from shoal.reporting.facts.gantt import Drawing, SteadyClock
 from shoal.reporting.facts.harvest import Harvest, Speeds, harvested
 from shoal.reporting.facts.idle import IdleTally
@@ -199,16 +198,12 @@ class Account:
         """Some trial did not begin yet."""
         return any(row.status == "waiting" for row in self.trials)
 
-    def of_signature(self, signature: str) -> list[TrialRow]:
-        """The trials of one signature, in the order of submission."""
-        return [row for row in self.trials if row.signature == signature]
-
-    def example(self, signature: str, limit: int) -> str:
-        """The configuration of the first trial of this signature, cut to so many characters."""
+    def by_signature(self) -> dict[str, list[TrialRow]]:
+        """The trials of each signature, in the order of submission."""
+        found: dict[str, list[TrialRow]] = {}
         for row in self.trials:
-            if row.signature == signature:
-                return config(row.config, limit)
-        return ""
+            found.setdefault(row.signature, []).append(row)
+        return found
 
     def count(self) -> dict[str, int]:
         """Trials by status."""
@@ -222,19 +217,17 @@ class Account:
 
         Then follow trials without a score, then those that failed.
         """
-        sign = 1.0
-        if self.mode == "max":
-            sign = -1.0
+        return sorted(self.trials, key=self._order)
 
-        def order(row: TrialRow) -> tuple[bool, bool, float, int]:
-            loss = sign * (row.last or 0.0)
-            return row.status == "failed", row.last is None, loss, row.number
-
-        return sorted(self.trials, key=order)
+    def _order(self, row: TrialRow) -> tuple[bool, bool, float, int]:
+        """What trials are ranked by."""
+        sign = -1.0 if self.mode == "max" else 1.0
+        loss = sign * (row.last or 0.0)
+        return row.status == "failed", row.last is None, loss, row.number
 
     def best(self) -> TrialRow | None:
         """The trial with the best last score of those that did not fail."""
-        first = next(iter(self.ranked()), None)
+        first = min(self.trials, key=self._order, default=None)
         if first is None or not first.scored:
             return None
         return first
@@ -292,14 +285,14 @@ class Accounting:
     def _go_on(self, snapshot: Snapshot) -> None:
         """Begin where the snapshot stands, as if a run began with what runs there."""
         state = snapshot.state
-        self.take(snapshot.runs)
-        begin = [Joined(tuple(state.slots.values())), Planned((), tuple(state.gangs))]
+        begin = snapshot.begin()
+        self.take(begin)
         time = snapshot.time
-        self.take([Line(time, entry) for entry in begin])
         self._drawing = Drawing()
         self._drawing.take(time, Opened(state.run, state.shards))
-        for entry in begin:
-            self._drawing.take(time, entry)
+        for line in begin:
+            if not isinstance(line.entry, Opened | Commanded):
+                self._drawing.take(*line)
         self._tally.go_on(time, state)
         self._state = state
         self._unfolded = []

@@ -1,7 +1,7 @@
 """What the configurations of a study vary, and on which axes that is best drawn."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, log10
 from statistics import median
 from typing import Any
@@ -28,6 +28,11 @@ class Parameter:
     scale: str
     values: Mapping[TrialId, float | str]
     categories: tuple[str, ...] = ()  # in the order they are drawn
+    places: Mapping[str, int] = field(init=False)  # of each in that order
+
+    def __post_init__(self) -> None:
+        places = {text: place for place, text in enumerate(self.categories)}
+        object.__setattr__(self, "places", places)
 
     def place(self, trial: TrialId) -> float:
         """Where the trial's value lies on a linear axis.
@@ -36,7 +41,7 @@ class Parameter:
         """
         at = self.values[trial]
         if isinstance(at, str):
-            return float(self.categories.index(at))
+            return float(self.places[at])
         if self.scale == "log":
             return log10(at)
         return at

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from shoal.core.masking import masked_config
 from shoal.core.state import State
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value
+from shoal.reporting.facts.format import config
 from shoal.reporting.facts.tally import Point, RunTally, Tally, TrialTally
 
 Points = Sequence[Point]
@@ -64,7 +65,8 @@ class Void(NamedTuple):
 class RunRow(NamedTuple):
     """One run of the study.
 
-    `how` it ended: finished, "stopped: why", cut off; open: nothing says that it has ended.
+    `how` it ended: finished, "stopped: why", cut off, or ended, if it is not known how; open:
+    nothing says that it has ended.
     """
 
     number: int
@@ -193,6 +195,11 @@ def _space_names(head: Mapping[str, Any]) -> list[str]:
     return [pair[0] for pair in pairs if isinstance(pair[0], str)]
 
 
+def first_config(rows: Sequence[TrialRow], limit: int) -> str:
+    """The configuration of the first of these trials, cut to so many characters."""
+    return config(rows[0].config, limit) if rows else ""
+
+
 # -- runs and curves -------------------------------------------------------------------------------
 
 
@@ -213,7 +220,7 @@ def _how(run: RunTally, is_last: bool, finished: bool) -> str:
         return "finished"
     if is_last:
         return "open"
-    return "cut off"
+    return "ended" if run.finished is None else "cut off"
 
 
 def curves_of(tallies: Iterable[TrialTally]) -> Curves:

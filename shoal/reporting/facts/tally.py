@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shoal.core.cluster import GiB, ShardId, SlotId
@@ -65,7 +66,8 @@ class Split(NamedTuple):
 
 @dataclass(slots=True)
 class RunTally:
-    """One run. `finished`: all its trials had ended, and nothing was started after that.
+    """One run. `finished`: all its trials had ended, and nothing was started after that; None: it
+    is not known.
 
     `joined`: when its first slots were there; None: it has none yet.
     """
@@ -74,7 +76,7 @@ class RunTally:
     start: Seconds
     end: Seconds
     stopped: str | None = None
-    finished: bool = False
+    finished: bool | None = False
     joined: Seconds | None = None
 
     @property
@@ -342,6 +344,10 @@ class Tally:
 
         Their scores were there by then; when they came is not known any more.
         """
+        for run, following in pairwise(self.runs):
+            run.end = following.start
+        for run in self.runs:
+            run.finished, run.joined = None, run.start
         self.shards = state.shards
         for trial in state.known.values():
             tally = self.trials[trial.id] = self._new(trial)

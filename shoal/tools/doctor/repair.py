@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.trial import TrialId
-from shoal.engine.journal import replay
 from shoal.engine.mend import mend
 from shoal.reporting.facts.format import plural
 from shoal.study.folder import Folder
@@ -22,7 +21,9 @@ def repaired(directory: Path) -> dict[str, Any]:
     folder = Folder(directory)
     folder.check_begun()
     with folder.lock():
-        mended = mend(folder.journal)
+        since = folder.snapshots.newest()
+        mended = mend(folder.journal, since and (since.offset, since.lines))
+        rebuilt = folder.snapshots.rebuild()
         forgotten, damaged = _look_at_checkpoints(folder)
     return {
         "lines": mended.lines,
@@ -30,6 +31,8 @@ def repaired(directory: Path) -> dict[str, Any]:
         "cut": mended.cut,
         "restored": mended.restored,
         "why": mended.why,
+        "spared": mended.spared,
+        "snapshot": rebuilt,
         "copy": str(mended.copy) if mended.copy else None,
         "forgotten_run": forgotten,
         "damaged_checkpoints": damaged,
@@ -43,7 +46,7 @@ def _look_at_checkpoints(folder: Folder) -> tuple[int | None, dict[TrialId, str]
     The place of checkpoints is given back to the journal's newest run.
     """
     folder.go_on(folder.head())
-    state = replay(folder.lines())
+    state = folder.past().state
     vault = Checkpoints(folder.checkpoints, state.run)
     forgotten = vault.mark_back()
     damaged: dict[TrialId, str] = {}
@@ -59,9 +62,9 @@ def _look_at_checkpoints(folder: Folder) -> tuple[int | None, dict[TrialId, str]
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The same for people."""
-    if found["copy"] is None:
+    if found["copy"] is None and not found["spared"]:
         yield f"the journal is sound: {plural(found['lines'], 'line')}"
-    else:
+    elif found["copy"] is not None:
         if found["restored"]:
             yield (
                 f"{plural(found['restored'], 'line')} in which a bit had turned, as before: "
@@ -75,6 +78,14 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
                 f"{plural(found['cut'], 'line')} gone from there on"
             )
         yield f"the journal as it was: {found['copy']}"
+    if found["spared"]:
+        yield (
+            f"{plural(found['spared'], 'damaged line')} before the newest snapshot stay: its state "
+            "is known, so that nothing is lost of trials and scores; replay, learning_curves and "
+            "--whole need a copy of the journal"
+        )
+    if found["snapshot"]:
+        yield "a snapshot of the state, which makes opening quick, was made anew"
     if found["forgotten_run"] is not None:
         yield (
             f"run {found['forgotten_run']} is not in the journal: the study goes on as if it had "
