@@ -84,7 +84,7 @@ class Snapshot(NamedTuple):
         return [*self.runs, *(Line(self.time, entry) for entry in entries)]
 
 
-class Past(NamedTuple):
+class History(NamedTuple):
     """What a whole journal comes to; the fields are as those of `Snapshot`.
 
     `tail`: the lines since the snapshot that it began with, `since`; all if there is none.
@@ -156,14 +156,14 @@ class Snapshots:
                 return found
         return None
 
-    def past(self) -> Past:
+    def past(self) -> History:
         """What the journal comes to, from the newest sound snapshot on.
 
         Raises:
             JournalError: see `journal.read` and `replay`; damage before the snapshot is none.
         """
         if not is_there(self.journal):
-            return Past(0, 0.0, (), State(), (), None)
+            return History(0, 0.0, (), State(), (), None)
         with _uncollected():
             since = self.newest()
             begin = since or Snapshot(1, 0, 0.0, (), State())
@@ -171,7 +171,7 @@ class Snapshots:
             state = replay(tail, begin.state)
         time = tail[-1].time if tail else begin.time
         runs = [*begin.runs, *runs_in(tail)]
-        return Past(begin.lines + len(tail), time, runs, state, tail, since)
+        return History(begin.lines + len(tail), time, runs, state, tail, since)
 
     def recent(self, whole: bool = False) -> tuple[Snapshot | None, list[Line]]:
         """The newest lines of a long journal, and the snapshot that they begin with.

@@ -26,7 +26,7 @@ from shoal.engine.plain_files import (
     status_of,
 )
 from shoal.engine.small import SlotsFile, check_head, decoded
-from shoal.engine.snapshot import Past, Snapshots
+from shoal.engine.snapshot import History, Snapshots
 from shoal.study.code.mark import (
     are_own_places,
     is_own_snapshot,
@@ -176,7 +176,7 @@ class Folder:
         """The snapshots of the journal's state, under the user's key."""
         return Snapshots(self.journal, snapshot_marks, is_own_snapshot)
 
-    def past(self) -> Past:
+    def past(self) -> History:
         """What the journal comes to; quicker than to read all of it, if it is long.
 
         Raises:

@@ -18,7 +18,7 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.engine.files import whole
 from shoal.engine.journal import Journal, Line
 from shoal.engine.run import reopened, run
-from shoal.engine.snapshot import Past, runs_in
+from shoal.engine.snapshot import History, runs_in
 from shoal.profile.given import Given, given_rows, tells_of_hops
 from shoal.reporting.facts.format import plural
 from shoal.search.named import nested
@@ -133,7 +133,7 @@ class _Ready:
     deciders: Deciders
     rule: Policy[Any]
     given: Profile | Given | None
-    past: Past
+    past: History
     start: Start
     logs: list[Any]  # watchers that write the study down in other forms
     opening: list[Entry]  # with which the run begins
@@ -372,7 +372,7 @@ def _head_of(asked: Request, given: Profile | Given | None) -> Head:
     return {"profile": file, "given": given_rows(given), "loggers": loggers}
 
 
-def _opened(folder: Folder, past: Past, entries: Sequence[Entry]) -> Past:
+def _opened(folder: Folder, past: History, entries: Sequence[Entry]) -> History:
     """Write down that a run begins; what the journal comes to with that."""
     lines = [Line(past.time, entry) for entry in entries]
     journal = Journal(folder.journal)

@@ -25,7 +25,7 @@ from shoal.core.state import State
 from shoal.core.trial import TrialId, Visit
 from shoal.engine.journal import Journal, Line, replay
 from shoal.engine.run import run
-from shoal.engine.snapshot import Past, Snapshot
+from shoal.engine.snapshot import History, Snapshot
 from shoal.policy.fifo import Fifo
 from shoal.profile.table import Row, Table
 from shoal.search import ASHA, SuccessiveHalving
@@ -103,7 +103,7 @@ def test_what_another_trial_starts_from_is_kept_until_it_has_its_own():
 def past(lines, since=None):
     """What these lines come to, of which a snapshot has the first."""
     rest = lines[since.lines :] if since else lines
-    return Past(len(lines), 0.0, (), replay(lines), rest, since)
+    return History(len(lines), 0.0, (), replay(lines), rest, since)
 
 
 def test_also_after_a_restart():

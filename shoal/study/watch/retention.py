@@ -21,7 +21,7 @@ from shoal.core.state import State, having
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
 from shoal.engine.journal import Line
-from shoal.engine.snapshot import Past, Snapshot
+from shoal.engine.snapshot import History, Snapshot
 from shoal.train.recipe.several.recipes import Aim
 
 GIB = 1024**3
@@ -76,7 +76,7 @@ class Retention:
         self._scored: dict[TrialId, tuple[int, float]] = {}
         self._warned = False
 
-    def restore(self, past: Past, lines: Callable[[], Iterable[Line]]) -> None:
+    def restore(self, past: History, lines: Callable[[], Iterable[Line]]) -> None:
         """Learn from the journal what is kept, and delete the states that no entry names.
 
         There are such states if a crash came between writing a state and its entry. Those of
@@ -94,7 +94,7 @@ class Retention:
         for _, entry in lines:
             self._learn(entry)
 
-    def learn_past(self, past: Past, lines: Callable[[], Iterable[Line]]) -> None:
+    def learn_past(self, past: History, lines: Callable[[], Iterable[Line]]) -> None:
         """Learn it from what the journal comes to.
 
         `lines`: reads it all, if its snapshot says too little: if no run wrote that, or if trials

@@ -8,7 +8,7 @@ from shoal.core.event import Entry
 from shoal.core.state import State
 from shoal.core.trial import Seconds
 from shoal.engine.journal import Journal, Line
-from shoal.engine.snapshot import EVERY, Past, Snapshot, Snapshots, runs_in
+from shoal.engine.snapshot import EVERY, History, Snapshot, Snapshots, runs_in
 
 
 class Sealing:
@@ -21,7 +21,7 @@ class Sealing:
         self,
         snapshots: Snapshots,
         journal: Journal,
-        past: Past,
+        past: History,
         learnt: Callable[[], Any] = lambda: None,
     ) -> None:
         self._snapshots = snapshots
