@@ -101,8 +101,10 @@ class Draft:
         """The slot is here, or has changed."""
         self.write("slots")[slot.id] = slot
         lines = self._who_waits()
-        if lines is not None and slot.id not in self.read("busy"):
+        if lines is not None:
             lines[0].add(slot.id)
+            if slot.id in self.read("busy"):
+                lines[0].leave(slot.id)
 
     def leave(self, name: SlotId) -> Slot | None:
         """The slot is here no more. Returns it, if it was here."""
@@ -117,8 +119,10 @@ class Draft:
         self.write("known")[trial.id] = trial
         self.write("trials")[trial.id] = trial
         lines = self._who_waits()
-        if lines is not None and trial.id not in self.read("running"):
+        if lines is not None:
             lines[1].add(trial.id)
+            if trial.id in self.read("running"):
+                lines[1].leave(trial.id)
 
     # -- gangs: the tables `gangs`, `busy` and `running` change together -------------------------
 

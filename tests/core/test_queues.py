@@ -20,7 +20,7 @@ from shoal.policy.idle import idle_slots, idle_trials
 from shoal.testing import World, worlds
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.lists(ENTRIES, max_size=3), max_size=12),
     st.integers(0, 12),
