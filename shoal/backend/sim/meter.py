@@ -84,6 +84,8 @@ class SimulatedMeter:
         self._measuring = measuring
         self._known = state.figures
         self._told: set[tuple[SlotId, str, str]] = set()
+        # The memory that is known from a step before a pack began.
+        self._tried: set[tuple[SlotId, str, str]] = set()
         # What is to be reported with the end of the trial's unit.
         self._notes: dict[TrialId, dict[str, float]] = {}
         # When the rates of units under way become known, the soonest first.
@@ -111,15 +113,14 @@ class SimulatedMeter:
             needs += cost.memory
             trial = self.trials[lane.trial]
             key = (lane.slots[0], signature_of(trial), "memory")
-            if key not in self._told and "memory" not in self._known.get(key[1], {}):
-                self._told.add(key)
+            known = key in self._told or "memory" in self._known.get(key[1], {})
+            if not known and key not in self._tried:
+                self._tried.add(key)
                 rate = self._alone(lane.trial, lane.slots[0])
                 seconds += cost.build + _batch(trial.config) / rate
                 reports.append(Measured(lane.trial, key[1], {"memory": cost.memory}))
             if reports and needs > room:
                 return seconds, reports
-        for report in reports:
-            self._note(report.trial, memory=report.figures["memory"])
         return seconds, []
 
     # -- what changes of gangs took ----------------------------------------------------------------

@@ -104,6 +104,15 @@ def test_who_has_no_room_together_is_told_before_it_trains() -> None:
     assert found[1:] == [(1.5, Ended(pack))]
 
 
+def test_who_has_room_is_told_with_the_first_unit() -> None:
+    """To learn that took a step of a model of each kind, which is thrown away."""
+    pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), fused=True)
+    row = Row((2.0,), memory=6.0)
+    both = trial("a", 10.0), trial("b", 10.0)
+    ((now, _, figures), *_) = measured(told((row,), {0.0: (None, pack)}, *both))
+    assert now == 10.5 and figures["memory"] == 6.0
+
+
 def test_errors_have_a_bound_and_a_seed() -> None:
     row = Row((100.0, 180.0), {}, build=1.0, memory=2.0)
     wide = Gang((Lane(A, (W[0], W[1])),))
