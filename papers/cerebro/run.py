@@ -26,7 +26,8 @@ from shoal.core.event import Joined, Left  # noqa: E402
 from shoal.policy.fifo import Fifo  # noqa: E402
 from shoal.policy.fixed import Fixed  # noqa: E402
 from shoal.policy.hop.hop import Hop  # noqa: E402
-from shoal.policy.hop.openshop import bound, groups, quick4  # noqa: E402
+from shoal.policy.hop.hybrid import division  # noqa: E402
+from shoal.policy.hop.openshop import bound, quick4  # noqa: E402
 from shoal.policy.hop.replicas import replica_shares  # noqa: E402
 from shoal.policy.hop.rotation import spread  # noqa: E402
 from shoal.policy.hop.rules import most_left  # noqa: E402
@@ -357,7 +358,8 @@ def _hybrid(rows: Rows, rho: float) -> float:
 
     worst = 0.0
     for trials in range(1, 9):
-        count, takes = groups(trials, 8, efficiency)
+        speeds = [lambda width: width * efficiency(width)] * trials
+        count, takes = division(lambda _, each=[8.0] * trials: each, speeds, 8)
         hopping, parallel = 8.0, trials / efficiency(8)
         paper = hopping if trials > 4 else parallel
         worst = max(worst, takes / min(hopping, parallel))

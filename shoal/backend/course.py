@@ -27,8 +27,8 @@ from shoal.core.event import (
     Sum,
 )
 from shoal.core.state import Figures, State
-from shoal.core.trial import Trial, TrialId
-from shoal.core.visits import ValidateEvery, is_met, next_visit
+from shoal.core.trial import Trial, TrialId, Visit
+from shoal.core.visits import ValidateEvery, counted, is_met, next_visit
 from shoal.engine.own import make_folder, write_private
 from shoal.train.recipe.guard import warn_of_shared
 from shoal.train.recipe.unit import (
@@ -157,9 +157,17 @@ class Positions:
         """The trial's next unit, in a gang that is not over."""
         at = self.positions[trial]
         shards = at.trial.shards or frozenset(self.sizes)
-        visit = next_visit(self.seed, at.visits, shards, run.next_shard())
-        last = is_met(at.trial, at.samples + self.sizes[visit.shard])
-        parts = self.validate_every.parts(len(at.visits), len(shards))
+        beside = run.shards_beside()
+        visit = next_visit(self.seed, at.visits, shards, run.next_shard(), beside)
+        last = is_met(
+            at.trial, at.samples + sum(self.sizes[each] for each in visit.shards)
+        )
+        made = range(len(at.visits), len(at.visits) + len(visit.shards))
+        parts = [
+            part
+            for number in made
+            for part in self.validate_every.parts(number, len(shards))
+        ]
         return Unit(
             at.trial,
             at.visits,
@@ -171,6 +179,7 @@ class Positions:
             age=inf if trial in self._struck else at.age,
             last=last,
             carry=carry,
+            reads=run.gang.shards if run.gang.joint else (),
         )
 
     def part(self, trial: TrialId, part: Part) -> list[Event]:
@@ -230,14 +239,17 @@ class Positions:
         trial = unit.trial.id
         at = self.positions[trial]
         fresh = done.visit.samples - at.reported
-        at.visits = (*unit.visits, done.visit)
+        visits: tuple[Visit, ...] = (done.visit,)
+        if done.visit.beside:
+            visits = counted(done.visit, self.sizes)
+        at.visits = (*unit.visits, *visits)
         at.samples += done.visit.samples
         at.age = done.age
         at.restart()
         return Advanced(
             {trial: fresh},
             values={trial: values} if values else {},
-            visits={trial: (done.visit,)},
+            visits={trial: visits},
             spent={trial: done.spent},
             moved={trial: moved} if moved else {},
             dealt={trial: done.dealt} if done.dealt else {},

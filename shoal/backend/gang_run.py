@@ -24,7 +24,7 @@ class GangRun:
 
     @classmethod
     def of(cls, gang: Gang) -> "GangRun":
-        return cls(gang, list(gang.shards) or None, gang.quota)
+        return cls(gang, list(dict.fromkeys(gang.shards)) or None, gang.quota)
 
     @property
     def over(self) -> bool:
@@ -38,6 +38,12 @@ class GangRun:
             return None
         return self.left[0]
 
+    def shards_beside(self) -> tuple[ShardId, ...]:
+        """The shards that are read together with the next one."""
+        if not self.gang.joint or self.left is None:
+            return ()
+        return tuple(self.left[1:])
+
     def waiting(self, units: Iterable[Unit], shard: ShardId) -> tuple[TrialId, ...]:
         """The trials of these units that cannot go on, as the shard cannot be read.
 
@@ -45,7 +51,7 @@ class GangRun:
         """
         if self.left is not None:
             return ()
-        return tuple(unit.trial.id for unit in units if unit.visit.shard == shard)
+        return tuple(unit.trial.id for unit in units if shard in unit.visit.shards)
 
     def count_down(
         self, visited: Sequence[Visit], sizes: Mapping[ShardId, int]
@@ -53,7 +59,9 @@ class GangRun:
         """Each lane has made a unit: these visits are the lanes' newest ones."""
         passed = max((visit.samples for visit in visited), default=0)
         if self.left is not None:
-            passed = sizes[self.left.pop(0)]
+            count = len(self.left) if self.gang.joint else 1
+            passed = sum(sizes[shard] for shard in self.left[:count])
+            del self.left[:count]
         if self.quota is not None:
             self.quota -= passed
 

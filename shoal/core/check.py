@@ -19,13 +19,14 @@ class PlanError(ValueError):
 
 
 def check(plan: Plan, view: View) -> None:
-    """Check that the plan can run. The same five rules hold for every policy.
+    """Check that the plan can run. The same rules hold for every policy.
 
     1. A gang with a quota is not cut short, unless it only measures.
     2. A slot is in at most one gang.
     3. A trial is in at most one gang.
     4. The lanes that meet on a slot fit its memory.
-    5. Each shard that a gang reads lies at one of its slots.
+    5. Each shard that a gang reads lies at one of its slots. A joint gang is one lane with a shard
+       for each of its slots, which lies there.
 
     Only the gangs that the plan starts or stops are checked. The others were checked when they
     started.
@@ -124,10 +125,27 @@ def _memory_on(slot: Slot, gang: Gang, view: View) -> GiB:
 
 
 def _check_shards(gang: Gang, view: View) -> None:
+    if gang.joint:
+        _check_joint(gang, view)
     for shard in gang.shards:
         if not any(shard in view.slots[slot].shards for slot in gang.slots):
             raise PlanError(
                 f"{_name(gang)} reads shard {shard}, which lies at none of its slots"
+            )
+
+
+def _check_joint(gang: Gang, view: View) -> None:
+    slots = gang.lanes[0].slots
+    if len(gang.lanes) > 1 or len(gang.shards) != len(slots):
+        raise PlanError(
+            f"{_name(gang)} is joint, and needs one lane with a shard for each of its slots;"
+            f" got {len(gang.lanes)} lanes, {len(gang.shards)} shards and {len(slots)} slots"
+        )
+    for slot, shard in zip(slots, gang.shards, strict=True):
+        if shard not in view.slots[slot].shards:
+            raise PlanError(
+                f"{_name(gang)} is joint, and reads shard {shard} at slot {slot},"
+                f" where it does not lie; there: {_some(view.slots[slot].shards)}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,9 @@ class Gang:
     With a quota over the whole data set a gang only `measures`: a policy may cut it short, or lift
     the quota, and then it goes on as any other.
     `fused`: whether the lanes train in one fused step.
+    `joint`: the one lane reads all the shards at once, slot number j of it the shard number j; each
+    batch has rows of every shard. Slots may name the same shard. The gang ends with this one unit.
+    Otherwise the shards are read one after another, each at all slots.
     `since`: the turn that made the gang. Turn and trials together identify a gang.
 
     Raises:
@@ -54,6 +58,7 @@ class Gang:
     quota: Samples | None = None
     fused: bool = False
     since: int = 0
+    joint: bool = False
 
     def __post_init__(self) -> None:
         count = len(self.lanes)
@@ -138,11 +143,24 @@ def goes_on(before: Gang, after: Gang) -> bool:
     return not set(before.trials).isdisjoint(after.trials)
 
 
+def evenness(gang: Gang, sizes: Mapping[ShardId, int]) -> float:
+    """How evenly the slots of a joint gang share its samples; 1: each has as many.
+
+    Each batch waits for the slot with the most: the lane goes at so much of its width's speed.
+    """
+    readers = Counter(gang.shards)
+    most = max(sizes[shard] / count for shard, count in readers.items())
+    return sum(sizes[shard] for shard in readers) / (most * len(gang.shards))
+
+
 def same_stream(before: Gang, after: Gang) -> bool:
     """Whether both read the same, so that a unit under way may go on in the other gang.
 
-    A gang that measured goes on without its quota.
+    A gang that measured goes on without its quota. A joint one has the same slots: each reads a
+    shard of its own.
     """
+    if before.joint != after.joint or (before.joint and before.lanes != after.lanes):
+        return False
     if before.shards != after.shards:
         return False
     lifted = before.measures and after.quota is None

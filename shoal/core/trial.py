@@ -128,6 +128,8 @@ class Visit(NamedTuple):
     What a trial has learnt is a function of its visits, in order. `turn`: what shuffle="each" and
     augment are drawn from. `samples`: those trained in the visit. `widths`: with a batch per slot,
     the width from each sample of the visit on, as (sample, width); empty: width 1 throughout.
+    `beside`: the shards that were read together with this one, of which each batch had its part.
+    They follow as visits of their own (`core.visits.counted`); empty: this shard was read alone.
     """
 
     epoch: int  # counts from 0
@@ -135,3 +137,14 @@ class Visit(NamedTuple):
     turn: int
     samples: int
     widths: tuple[tuple[int, int], ...] = ()
+    beside: tuple[ShardId, ...] = ()
+
+    @property
+    def shards(self) -> tuple[ShardId, ...]:
+        """The shards that were read: several if they were read together."""
+        return (self.shard, *self.beside)
+
+    def as_list(self) -> list[Any]:
+        """The visit in a trial's state; as earlier versions stored it, where they could."""
+        fields = list(self)
+        return fields if self.beside else fields[:-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, inf
@@ -24,12 +24,14 @@ def next_visit(
     visits: Sequence[Visit],
     shards: frozenset[ShardId],
     shard: ShardId | None = None,
+    beside: tuple[ShardId, ...] = (),
 ) -> Visit:
     """The visit that comes after these visits.
 
     Its `samples` are 0, because how many it will have is not known yet. An epoch is one visit to
     each of the `shards`. `shard`: the shard to visit, if the trial's gang decides that; None: the
-    first one in `shard_order` that this epoch still lacks.
+    first one in `shard_order` that this epoch still lacks. `beside`: shards to read together with
+    it.
     """
     epoch, seen = divmod(len(visits), len(shards))
     if shard is None:
@@ -37,7 +39,19 @@ def next_visit(
         shard = next(
             each for each in whole_order(seed, epoch, shards) if each not in gone
         )
-    return Visit(epoch, shard, epoch, 0)
+    return Visit(epoch, shard, epoch, 0, beside=beside)
+
+
+def counted(visit: Visit, sizes: Mapping[ShardId, int]) -> tuple[Visit, ...]:
+    """The visits that this one counts as, each with the samples of its shard (`sizes`).
+
+    They are several if it read shards together. The first one says so, and has the widths.
+    """
+    first = visit._replace(samples=sizes[visit.shard])
+    others = (
+        Visit(visit.epoch, shard, visit.turn, sizes[shard]) for shard in visit.beside
+    )
+    return (first, *others)
 
 
 @lru_cache(maxsize=64)

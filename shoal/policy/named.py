@@ -21,7 +21,7 @@ from shoal.policy.elastic.objective import FileObjective
 from shoal.policy.elastic.spatial import Spatial, rack_of
 from shoal.policy.fifo import Fifo
 from shoal.policy.fixed import Fixed
-from shoal.policy.hop.hop import Hop
+from shoal.policy.hop.hop import RULES, Hop
 from shoal.policy.hop.hybrid import Hybrid
 from shoal.policy.killable import Killable
 from shoal.policy.mixed import Mixed
@@ -65,7 +65,7 @@ NAMES: Mapping[str, str] = {
     "pack": "small models: several on one slot, over one stream of data",
     "hop": "data spread over the slots: models move from shard to shard, data stays",
     "hop-packs": "as hop, for small models: packs of them move together",
-    "hybrid": "hops while trials abound, and widens the last ones when slots would idle",
+    "hybrid": "hops while trials abound; the last ones read several shards at once",
     "doubling": "trials of several widths: slots go where one more saves most time",
     "explore": "as doubling, when nobody knows yet how trials scale: tries each width first",
     "equi": "trials of several widths: equal shares for all, whatever their lengths",
@@ -79,10 +79,7 @@ Fill = Callable[[Mapping[str, Any]], dict[str, Any]]  # of a policy's descriptio
 FILE = r"""[^\s,()"'=]+\.py:\w+"""  # FILE.py:NAME without quotes
 OF_POLICIES = ("policy", "other")  # arguments that are policies
 SHORT: Mapping[str, Mapping[str, Any]] = {
-    "hop-lrw": {"name": "hop", "rule": "lrw"},
-    "hop-random": {"name": "hop", "rule": "random"},
-    "hop-early": {"name": "hop", "rule": "early"},
-    "hop-quick4": {"name": "hop", "rule": "quick4"},
+    **{f"hop-{rule}": {"name": "hop", "rule": rule} for rule in RULES},
     "hop-packs": {"name": "packed", "policy": {"name": "hop"}},
 }
 
@@ -154,6 +151,8 @@ def rebuild(data: Mapping[str, Any]) -> Policy[Any]:
     name = given.pop("name", None)
     if name not in KNOWN:
         raise ValueError(f"no policy is named {name!r}; there are {', '.join(NAMES)}")
+    if name == "hybrid" and "policy" not in given:
+        given = {"policy": rebuild({"name": "hop", **given})}
     _check_switches(name, given)
     try:
         policy: Policy[Any] = KNOWN[name](**given)

@@ -490,7 +490,7 @@ class TrialsAgain:
 
     def _is_before(self, saved: Tree, trial: TrialId) -> bool:
         """Whether the trial's recorded visits begin with those of the state."""
-        made = [list(visit) for visit in self._state.visits[trial]]
+        made = [visit.as_list() for visit in self._state.visits[trial]]
         visits: list[Any] = saved["visits"]
         return visits == made[: len(visits)]
 

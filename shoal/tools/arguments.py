@@ -75,7 +75,7 @@ Policies, and when to use each:
   pack       small models: several on one slot, over one stream of data
   hop        data spread over the slots: models move from shard to shard, data stays
   hop-packs  as hop, for small models: packs of them move together
-  hybrid     hops while trials abound, and widens the last ones when slots would idle
+  hybrid     hops while trials abound; the last ones read several shards at once
   doubling   trials of several widths: slots go where one more saves most time
   explore    as doubling, when nobody knows yet how trials scale: tries each width first
   equi       trials of several widths: equal shares for all, whatever their lengths

@@ -22,6 +22,7 @@ from shoal.policy.auto import Auto
 from shoal.policy.combine import admit, every, fallback
 from shoal.policy.fifo import Fifo
 from shoal.policy.hop.hop import Hop
+from shoal.policy.hop.hybrid import Hybrid
 from shoal.policy.mixed import Mixed
 from shoal.policy.width.doubling import Doubling, Width
 from shoal.policy.width.equi import Equi, HeSrpt, SrptK, Wrate
@@ -55,6 +56,8 @@ POLICIES: dict[str, Callable[[], Policy[Any]]] = {
     "flotilla-local": lambda: Flotilla("local"),
     "flotilla-as-printed": lambda: Flotilla(guard=False, delta=20.0),
     "rounds": Rounds,
+    "hybrid": Hybrid,
+    "hybrid-lrw": lambda: Hybrid(Hop("lrw")),
     "mixed": lambda: Mixed(gain=0.0, most=3, fuse=True),
     "admit": lambda: admit(2, Equi()),
     "every": lambda: every(4.0, Equi()),

@@ -120,7 +120,7 @@ def test_it_hops_only_where_some_slot_lacks_data() -> None:
     assert {"pack", "fifo"} <= everywhere
     assert not any(name.startswith(("hop", "hybrid")) for name in everywhere)
     assert names("auto:fifo,hop", False) == {"fifo", "hop"}  # as the user said
-    assert names("auto", True) == {"hop-packs", "hop", "hop-quick4"}
+    assert names("auto", True) == {"hop-packs", "hop", "hop-quick4", "hybrid"}
     assert names("auto", None) >= everywhere | names("auto", True)
 
 

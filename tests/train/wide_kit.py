@@ -22,6 +22,7 @@ from shoal.train.data.data import Data
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.recipe.recipe import LRSchedule, Recipe
 from shoal.train.recipe.seat import Move, Orders, Seat
+from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Stream
 from shoal.train.wide import buckets
 from shoal.train.wide.gate import Gate, Meeting
@@ -307,7 +308,9 @@ def process(link: Connection, what: What) -> None:
             return stream.chunks(visit.shard, visit.turn, lane.settings.shuffle, skip)
 
         wide.begin(
-            chunks, visit.samples, whole=whole, follow=follow[number] if follow else ()
+            Reader(chunks, visit.samples),
+            whole=whole,
+            follow=follow[number] if follow else (),
         )
         rates = []
         try:

@@ -160,7 +160,7 @@ class SlotProcess:
         shards: set[Reading] = set()
         for call in self.calls:
             for unit in call.units.values():
-                shards.add((self.id, unit.visit.shard))
+                shards.update((self.id, shard) for shard in unit.visit.shards)
         return shards
 
 

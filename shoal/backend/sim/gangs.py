@@ -18,7 +18,7 @@ from shoal.backend.sim.virtual import (
 )
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Ended, Event, Failed, Finished, Left, Measured
-from shoal.core.plan import Gang, Lane, prune
+from shoal.core.plan import Gang, Lane, evenness, prune
 from shoal.core.profile import Profile
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.core.visits import EPS, is_met
@@ -100,7 +100,11 @@ class SimulatedGangs:
 
     def _run_of(self, gang: Gang) -> SimulatedGang:
         """The gang at its beginning, not yet at work."""
-        return SimulatedGang.of(gang, self.truth.rates(gang))
+        rates = self.truth.rates(gang)
+        if gang.joint:  # the slot with the most to read sets the pace
+            even = evenness(gang, self.units.shards)
+            rates = {trial: rate * even for trial, rate in rates.items()}
+        return SimulatedGang.of(gang, rates)
 
     def _start_afresh(self, run: SimulatedGang) -> None:
         """Each lane begins a unit, once all models are built and all states are loaded.
@@ -278,6 +282,9 @@ class SimulatedGangs:
         if rest is None:
             run.forget(old.trials)
             return []
+        if rest.joint and slots:  # a shard has lost its reader: the unit is void
+            run.forget(old.trials)
+            return [] if run.leaving else [Ended(rest)]
         run.forget(set(old.trials).difference(rest.trials))
         wait = self.truth.switch(old, rest) if slots else 0.0
         return self._go_on_as(run, rest, wait)

@@ -15,7 +15,7 @@ from shoal.core.cluster import ShardId
 from shoal.core.event import Advanced, Evaluated, Event, Sum
 from shoal.core.profile import Profile
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
-from shoal.core.visits import ValidateEvery, is_met, next_visit
+from shoal.core.visits import ValidateEvery, counted, is_met, next_visit
 
 # (configuration, epochs) -> metrics
 Curve = Callable[[Mapping[str, Value], float], Mapping[str, float]]
@@ -80,12 +80,16 @@ class SimulatedUnits:
         trial = position.trial
         shards = trial.shards or frozenset(self.shards)
         chosen = run.next_shard(trial.id)
-        visit = next_visit(self.seed, position.visits, shards, chosen)
-        size = self.shards[visit.shard]
+        beside = run.shards_beside(trial.id)
+        visit = next_visit(self.seed, position.visits, shards, chosen, beside)
+        size = sum(self.shards[shard] for shard in visit.shards)
 
         last = is_met(trial, position.samples + size)
         made = len(position.visits)
-        parts = self.recipe.validate_every.parts(made, len(shards))
+        every = self.recipe.validate_every
+        parts: set[float] = set()
+        for number in range(made, made + len(visit.shards)):
+            parts.update(every.parts(number, len(shards)))
         scored = len(parts) + (last and 1.0 not in parts)
         due = 0.0
         if not last:
@@ -180,9 +184,10 @@ class SimulatedUnits:
         position = unit.position
         if unit.visit is None:
             return {}
-        position.visits += (unit.visit,)
+        visits = counted(unit.visit, self.shards)
+        position.visits += visits
         position.samples += unit.size
-        return {position.trial.id: (unit.visit,)}
+        return {position.trial.id: visits}
 
     def _epoch(self, position: SimulatedTrial) -> float:
         """The epochs that a trial has made; without shards, each sample counts as one."""

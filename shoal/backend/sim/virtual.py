@@ -182,7 +182,8 @@ class SimulatedGang:
         """The gang at its beginning."""
         left = None
         if gang.shards:
-            left = {trial: list(gang.shards) for trial in gang.trials}
+            shards = list(dict.fromkeys(gang.shards))
+            left = {trial: list(shards) for trial in gang.trials}
         return cls(gang, rates, left, dict.fromkeys(gang.trials, 0.0))
 
     def room(self, trial: TrialId) -> Samples:
@@ -211,11 +212,18 @@ class SimulatedGang:
             return None
         return self.left[trial][0]
 
+    def shards_beside(self, trial: TrialId) -> tuple[ShardId, ...]:
+        """The shards that the lane reads together with the next one."""
+        if not self.gang.joint or self.left is None:
+            return ()
+        return tuple(self.left[trial][1:])
+
     def take(self, trial: TrialId, size: Samples) -> None:
         """The lane has completed a unit of this size."""
         self.stream[trial] += size
         if self.left is not None:
-            self.left[trial].pop(0)
+            count = len(self.left[trial]) if self.gang.joint else 1
+            del self.left[trial][:count]
 
     def take_over(self, old: "SimulatedGang", trial: TrialId, unit: UnitAtWork) -> None:
         """The trial goes on in this gang as it was in the old one, with its unit under way."""

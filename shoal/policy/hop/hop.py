@@ -8,15 +8,13 @@ The paper's rule is Algorithm 1 (`random`). Ours are `rotation`, `lrw` (largest 
 barrier between epochs, and any live slot that holds a shard may serve it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan, solo
 from shoal.core.state import View, epoch_of
 from shoal.core.trial import TrialId
-from shoal.policy.choice import check_one_of
 from shoal.policy.hop.choose import Choice, by_lot, by_work
 from shoal.policy.hop.early import by_slack
 from shoal.policy.hop.planned import by_plan, noted, order_all, planned_shards
@@ -29,29 +27,90 @@ from shoal.policy.hop.rotation import (
 )
 from shoal.policy.idle import fits, idle_slots, idle_trials, with_more
 
-Rule = Literal["rotation", "lrw", "random", "early", "quick4"]
-PLANNED = "quick4"
 Trials = Sequence[TrialId]
 Slots = Sequence[Slot]
+Choices = Iterable[Choice]
+
+
+def _kept(view: View, memory: Memory) -> Memory:
+    return memory
+
+
+def _no_note(view: View, memory: Memory, choices: Sequence[Choice]) -> Memory:
+    return memory
+
+
+def _no_order(memory: Memory, trial: TrialId) -> object:
+    return None
+
+
+def _copied(memory: Memory, trials: Trials, leader: TrialId) -> Memory:
+    return {**memory, **dict.fromkeys(map(str, trials), memory[leader])}
+
+
+@dataclass(frozen=True, slots=True)
+class HopRule:
+    """Which trial an idle slot takes, over which shard.
+
+    `choose(view, slots, trials, memory, seed)`: what idle slots take. `does`: for users. The others
+    are for rules that fix each trial's order of shards: `prepare` gives one to every trial that can
+    have one, `note` notes what was chosen, `order` is equal for trials of one order, and `follow`
+    gives new trials that of another.
+    """
+
+    does: str
+    choose: Callable[[View, Slots, Trials, Memory, int], Choices]
+    prepare: Callable[[View, Memory], Memory] = _kept
+    note: Callable[[View, Memory, Sequence[Choice]], Memory] = _no_note
+    order: Callable[[Memory, TrialId], object] = _no_order
+    follow: Callable[[Memory, Trials, TrialId], Memory] = _copied
+
+
+# All rules. `hop-NAME` is short for hop(rule=NAME).
+RULES: Mapping[str, HopRule] = {
+    "rotation": HopRule(
+        "the trial with the fewest visits whose next shard lies here; each trial's order of shards "
+        "is fixed when it is first seen, so an interrupted run equals the undisturbed one",
+        lambda view, slots, trials, memory, _: by_rotation(view, slots, trials, memory),
+        prepare=seat,
+        order=ring_of,
+        follow=seated_beside,
+    ),
+    "lrw": HopRule(
+        "the trial with the most seconds of work left, over all epochs; best where times are "
+        "uncertain",
+        lambda view, slots, trials, *_: by_work(view, slots, trials),
+    ),
+    "early": HopRule(
+        "the same among trials without slack, else the one with the least left: most trials end "
+        "early, and the last no later",
+        lambda view, slots, trials, *_: by_slack(view, slots, trials),
+    ),
+    "random": HopRule(
+        "any trial, as a function of (seed, turn): the paper's Algorithm 1",
+        lambda view, slots, trials, _, seed: by_lot(view, slots, trials, seed),
+    ),
+    "quick4": HopRule(
+        "the trial that is due in the best of several planned schedules, which fixes orders too: "
+        "for slots of unlike speed and shards with replicas; unknown speeds are measured first",
+        lambda view, slots, trials, memory, _: by_plan(view, slots, trials, memory),
+        prepare=order_all,
+        note=noted,
+        order=planned_shards,
+    ),
+}
+# Names of the field that are no rules of `hop`, and where they are.
+ELSEWHERE = (
+    "(matching, insertion and quota are ways in which quick4 plans; Cerebro's milp and vector "
+    "rearrangement, longest and shortest are only compared with: papers/cerebro in the repository)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
     """Each idle slot takes one pass of an idle trial over a shard that lies at the slot.
 
-    `rule` says which trial:
-
-    - "rotation": the one with the fewest visits whose next shard lies here. Each trial's order of
-      shards is fixed when it is first seen, so an interrupted run equals the undisturbed one.
-    - "lrw": the one with the most seconds of work left, over all epochs; best where times are
-      uncertain.
-    - "early": the same among trials without slack, else the one with the least left. Most trials
-      then end early, and the last no later.
-    - "random": any, as a function of (seed, turn).
-    - "quick4": the one that is due in a planned schedule, which fixes orders too. For slots of
-      unlike speed, and for shards with replicas. Speeds that nobody gave are measured first: until
-      each kind of trial and each slot was at work, visits are chosen that tell most about them.
-
+    `rule` says which trial: a name in `RULES`, where each says what it does. `seed`: of `random`.
     `barrier`: no trial begins an epoch before all others with work left have ended the one before.
     Trials whose data is not divided run whole, on slots that no unit wants.
 
@@ -59,30 +118,33 @@ class Hop:
         ValueError: no such rule.
     """
 
-    rule: Rule = "rotation"
+    rule: str = "rotation"
     seed: int = 0
     barrier: bool = False
 
     def __post_init__(self) -> None:
-        check_one_of("hop's rule", Rule, self.rule)
+        if not isinstance(self.rule, str) or self.rule not in RULES:
+            raise ValueError(
+                f"hop's rule is one of {', '.join(RULES)}; got {self.rule!r}. {ELSEWHERE}"
+            )
 
     def start(self) -> Memory:
         return {}
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
-        memory = self._prepared(view, memory)
+        rule = RULES[self.rule]
+        memory = rule.prepare(view, memory)
         slots = idle_slots(view)
         if not slots:
             return view.plan, memory
         trials: Trials = idle_trials(view)
         if self.barrier:
-            trials = _at_the_barrier(view, trials)
+            trials = at_the_barrier(view, trials)
         if not trials:
             return view.plan, memory
 
-        choices = list(self._choose(view, slots, trials, memory))
-        if self.rule == PLANNED:
-            memory = noted(view, memory, choices)
+        choices = list(rule.choose(view, slots, trials, memory, self.seed))
+        memory = rule.note(view, memory, choices)
         units = [_unit(view, choice) for choice in choices]
         whole = _whole(view, slots, trials, units)
         return with_more(view, [*units, *whole]), memory
@@ -92,45 +154,11 @@ class Hop:
 
         None where the rule fixes no order, or has not fixed this trial's yet.
         """
-        if self.rule == "rotation":
-            return ring_of(memory, trial)
-        if self.rule == PLANNED:
-            return planned_shards(memory, trial)
-        return None
+        return RULES[self.rule].order(memory, trial)
 
     def follow(self, memory: Memory, trials: Trials, leader: TrialId) -> Memory:
         """The memory in which these trials, seen for the first time, have the order of another."""
-        if self.rule == "rotation":
-            return seated_beside(memory, trials, leader)
-        return {**memory, **dict.fromkeys(map(str, trials), memory[leader])}
-
-    def _prepared(self, view: View, memory: Memory) -> Memory:
-        """The memory with an order for every trial, where the rule fixes orders."""
-        if self.rule == "rotation":
-            return seat(view, memory)
-        if self.rule == PLANNED:
-            return order_all(view, memory)
-        return memory
-
-    def _choose(
-        self, view: View, slots: Slots, trials: Trials, memory: Memory
-    ) -> Iterable[Choice]:
-        """Which idle slot takes which trial over which shard, by this rule."""
-        if self.rule == "rotation":
-            return by_rotation(view, slots, trials, memory)
-        if self.rule == PLANNED:
-            return by_plan(view, slots, trials, memory)
-        return self._choose_unplanned(view, slots, trials)
-
-    def _choose_unplanned(
-        self, view: View, slots: Slots, trials: Trials
-    ) -> Iterator[Choice]:
-        """The same by a rule that fixes no order of shards."""
-        if self.rule == "early":
-            return by_slack(view, slots, trials)
-        if self.rule == "lrw":
-            return by_work(view, slots, trials)
-        return by_lot(view, slots, trials, self.seed)
+        return RULES[self.rule].follow(memory, trials, leader)
 
 
 def _unit(view: View, choice: Choice) -> Gang:
@@ -139,7 +167,7 @@ def _unit(view: View, choice: Choice) -> Gang:
     return solo(trial, slot.id, view.turn, shard, view.shards[shard])
 
 
-def _at_the_barrier(view: View, trials: Trials) -> Trials:
+def at_the_barrier(view: View, trials: Trials) -> Trials:
     """Those of the trials that are in the earliest epoch of all."""
     epoch = {t: _epoch(view, t) for t in view.trials}
     first = min(epoch.values(), default=0)

@@ -4,7 +4,7 @@ Nakandala et al., VLDB 2020, section 5; the planners here are ours. The paper's 
 reference in papers/cerebro.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,38 +140,3 @@ def settled(times: Times, plan: PlannedOrder, epochs: int = 1) -> PlannedOrder:
     """What becomes of the plan when a hop follows it: orders are kept, times are not."""
     schedule = dispatch(Shop.open(times), in_order(plan.schedule), epochs)
     return PlannedOrder(schedule, plan.how)
-
-
-def groups(
-    trials: int, slots: int, efficiency: Callable[[int], float], fewest: int = 1
-) -> tuple[int, Seconds]:
-    """Into how many groups to divide the slots when trials are few, and how long an epoch takes.
-
-    Trials hop from group to group, and within a group they train data-parallel. The unit of time is
-    a pass of one trial over one slot's shard; an epoch has as many such passes as there are slots.
-    An epoch with G groups takes max(trials, G) / e(slots / G). Hopping alone is G = slots; data
-    parallelism alone is G = 1. Of equally fast divisions the one with the most groups is chosen.
-    The paper (section 5.7, appendix D) hops when trials > slots / 2, and else takes G = 1.
-
-    `efficiency(width)`: measured speed of that many slots over `width` times the speed of one.
-    `fewest`: no group has fewer slots than this.
-
-    Raises:
-        ValueError: no trials, no slots, or fewer slots than one group needs.
-    """
-    _check_enough(trials, slots, fewest)
-    takes: dict[int, Seconds] = {}
-    for count in range(slots // fewest, 0, -1):
-        widest = -(-slots // count)
-        takes[count] = max(trials, count) / efficiency(widest)
-    fastest = min(takes, key=takes.__getitem__)
-    return fastest, takes[fastest]
-
-
-def _check_enough(trials: int, slots: int, fewest: int) -> None:
-    """Raise ValueError unless there is a trial, and slots for one group."""
-    if trials < 1 or slots < max(1, fewest):
-        raise ValueError(
-            "groups need 1 trial or more, and slots for one group or more; "
-            f"got {trials} trials, {slots} slots, {fewest} in a group at least"
-        )

@@ -148,7 +148,7 @@ class TrialModel:
             "model": tree.to_numpy(self.model.state_dict()),
             **self.optimizing.state(),
             "rng": tree.to_numpy(self.rng.state()),
-            "visits": [list(visit) for visit in self.visits],
+            "visits": [visit.as_list() for visit in self.visits],
             "steps": self.steps,
             **self.noted.state(),
             "found": self.found,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from shoal.core.cluster import ShardId
 from shoal.core.event import Evaluated, Sum
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 
@@ -57,7 +58,7 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One visit of one trial, and what to do around it."""
+    """One visit of one trial, or one to several shards together, and what to do around it."""
 
     trial: Trial
     # made before this one, oldest first
@@ -79,6 +80,13 @@ class Unit:
     last: bool = False
     # whether to return the state, so that the trial can go on at another slot
     carry: bool = False
+    # of a visit to several shards together: the shard that each slot of the lane reads, in order;
+    # empty: one process reads all of them
+    reads: tuple[ShardId, ...] = ()
+
+    def is_made_in(self, visits: tuple[Visit, ...]) -> bool:
+        """Whether these visits are those before the unit, and the unit."""
+        return visits[: -len(self.visit.shards)] == self.visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,7 @@ class Part:
 class Done:
     """The unit was made."""
 
-    # with its samples
+    # with its samples, those of all shards that it read
     visit: Visit
     # that were not yet reported in a Part
     spent: Mapping[str, Seconds] = field(default_factory=dict)

@@ -18,7 +18,9 @@ from shoal.train.slot.step_times import OnStep, StepTimes
 from shoal.train.slot.together import PackRun
 from shoal.train.slot.units import Scores, UnitEnd
 from shoal.train.slot.workplace import Workplace
+from shoal.train.stream.reader import JointReader, Reader
 from shoal.train.wide.lane import Adrift, Wide
+from shoal.train.wide.step import AnyReader
 
 WITHIN_ON_ONE_SLOT = (
     "validate_every asks for evaluations within a visit to a shard, which a trial on several slots "
@@ -136,7 +138,7 @@ class Ranks:
         Returns whether the lane is now in the state after these visits. `last`: the trial is over.
         """
         shared = self._shared.get(trial)
-        if shared is None or not shared.made or shared.unit.visits != visits[:-1]:
+        if shared is None or not shared.made or not shared.unit.is_made_in(visits):
             return False
         del self._shared[trial]
         wide = shared.wide
@@ -204,9 +206,16 @@ class Ranks:
         visit = unit.visit
         settings = wide.lane.settings
         stream = self._at.streams.of(settings.data_key)
+        passes = {
+            shard: partial(stream.chunks, shard, visit.turn, settings.order)
+            for shard in visit.shards
+        }
+        sizes = {shard: self._at.data.size(shard) for shard in visit.shards}
+        reader: AnyReader = JointReader(passes, sizes, unit.reads)
+        if not visit.beside:
+            reader = Reader(passes[visit.shard], sizes[visit.shard])
         wide.begin(
-            partial(stream.chunks, visit.shard, visit.turn, settings.order),
-            self._at.data.size(visit.shard),
+            reader,
             whole=whole,
             same=same,
             follow=visit.widths,
@@ -238,7 +247,7 @@ class Ranks:
         unit = shared.unit
         _, took = shared.wide.clock.take()
         if pace is not None:
-            samples = self._at.data.size(unit.visit.shard)
+            samples = sum(map(self._at.data.size, unit.visit.shards))
             spent.add("train", pace(unit.trial, samples))
             return
         data = took.get("data", 0.0)

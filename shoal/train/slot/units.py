@@ -9,6 +9,7 @@ from itertools import count, islice
 from time import perf_counter
 
 from shoal.core.trial import Seconds, Trial, TrialId, Visit
+from shoal.core.visits import counted
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import STEPS
@@ -89,8 +90,9 @@ class UnitEnd:
         """
         unit = each.unit
         lane = each.lane
-        visit = unit.visit._replace(samples=self._data.size(unit.visit.shard))
-        visits = (*unit.visits, visit)
+        sizes = {shard: self._data.size(shard) for shard in unit.visit.shards}
+        visit = unit.visit._replace(samples=sum(sizes.values()))
+        visits = (*unit.visits, *counted(unit.visit, sizes))
         if unit.last:
             with blaming():
                 lane.noted.check_end(self._steps_at_end(lane, unit.trial, visits))

@@ -42,6 +42,7 @@ from shoal.train.recipe.several.recipes import own_config, own_recipe
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
+from shoal.train.stream.reader import Reader
 from shoal.train.stream.stream import Streams
 from shoal.train.wide.gate import Meeting
 from shoal.train.wide.lane import Adrift, Halted, Wide
@@ -177,7 +178,7 @@ class Timed:
         lane = self._lane(trial)
         wide = Wide(lane, self.orders, exact=True)
         self._warm(lane, seat.width * STEPS)
-        wide.begin(self._endless(lane), ENDLESS, whole=not joins)
+        wide.begin(Reader(self._endless(lane), ENDLESS), whole=not joins)
         steps = wide.run(seat)
         with closing(steps), suppress(Halted):
             if batches is None:

@@ -430,9 +430,14 @@ def retrain(
     station = Station(recipe, data, None, own)
     shards = len(trial.shards or data.shards)
     metric = setup.metric or own_recipe(recipe, trial.config).metric
-    for done, visit in enumerate(visits[first:], first):
-        epoch = (done + 1) / shards
-        score = metric is not None and _is_evaluated(epoch, evaluated)
+    done = first
+    while done < len(visits):
+        visit = visits[done]
+        after_it = done + len(visit.shards)
+        score = metric is not None and any(
+            _is_evaluated(number / shards, evaluated)
+            for number in range(done + 1, after_it + 1)
+        )
 
         planned = visit._replace(samples=0)
         if nudge:
@@ -440,7 +445,8 @@ def retrain(
         unit = Unit(trial, tuple(visits[:done]), planned, source, score)
         scores = _make(station, unit)
         if scored is not None and scores:
-            scored(done + 1, scores)
+            scored(after_it, scores)
+        done = after_it
         source = None  # from now on the station has the state
         if after is not None:
             after(station.state(trial.id))
@@ -448,8 +454,11 @@ def retrain(
 
 
 def _make(station: Station, unit: Unit) -> Mapping[str, float]:
-    """Make the visit, at the widths that it names; its scores, where it had one."""
-    if unit.visit.widths:
+    """Make the visit, at the widths that it names and with the shards that were read together.
+
+    Returns its scores, where it had one.
+    """
+    if unit.visit.widths or unit.visit.beside:
         station.ranks.run(unit, _alone(unit.trial), Orders())
         return {}
     training = station.train(unit)

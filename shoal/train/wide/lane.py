@@ -19,13 +19,12 @@ from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.model_changes import digest
 from shoal.train.recipe.seat import Move, Orders, Seat
-from shoal.train.stream.reader import Open, Reader
 from shoal.train.wide import handover
 from shoal.train.wide.clock import Clock, WidthChanges
 from shoal.train.wide.group import Group
 from shoal.train.wide.moves import Adrift, Halted, Moves
 from shoal.train.wide.progress import PassProgress
-from shoal.train.wide.step import SharedStep
+from shoal.train.wide.step import AnyReader, SharedStep
 from shoal.train.wide.waiting import PeerLost
 
 __all__ = ["Adrift", "Halted", "Wide"]
@@ -77,20 +76,19 @@ class Wide:
 
     def begin(
         self,
-        chunks: Open,
-        samples: int,
+        reader: AnyReader,
         *,
         whole: bool = True,
         same: bool = True,
         follow: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Start a pass over so many samples.
+        """Start the pass that the reader gives.
 
         `whole`: the lane is in the trial's state before the pass; if not, a peer must be. `same`:
         the lane was not touched since the pass before. `follow`: with a batch per slot, the widths
         of a former run of this pass; batch sizes and learning rates are then those of that run.
         """
-        self._reader = Reader(chunks, samples)
+        self._reader = reader
         self._pass = PassProgress(follow)
         self._unread = 0
         self.changes.restart()
@@ -181,6 +179,7 @@ class Wide:
         if not self._is_in(seat):
             self._connect(seat)
         self._step.enter(seat, self._group)
+        self._reader.sit(seat.rank, seat.width)
         self._state.sync(self._group, seat.rank, self._pass)
         if width > 1 and not self._state.warned:
             self._state.warned = True

@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from shoal.train.data import columns as cols
-from shoal.train.data.columns import Columns
 from shoal.train.lane.blame import blaming, noting_rest
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.overdue import in_time
-from shoal.train.recipe.seat import Move, Seat, share
-from shoal.train.stream.batches import Batch
-from shoal.train.stream.reader import Reader
+from shoal.train.recipe.seat import Move, Seat
+from shoal.train.stream.reader import JointReader, Part, Reader
 from shoal.train.wide import handover
 from shoal.train.wide.buckets import Buckets
 from shoal.train.wide.clock import Clock
 from shoal.train.wide.group import Group
 from shoal.train.wide.moves import Halted, Moves
 from shoal.train.wide.notes import Bytes, Notes, Told
+
+AnyReader = Reader | JointReader
 
 
 class SharedStep:
@@ -72,7 +71,7 @@ class SharedStep:
         self._mark = None
 
     def make(
-        self, reader: Reader, move: Move | None, on_batch: Callable[[], None]
+        self, reader: AnyReader, move: Move | None, on_batch: Callable[[], None]
     ) -> tuple[int, bool]:
         """Take one step of the optimizer, over all ranks.
 
@@ -92,18 +91,18 @@ class SharedStep:
         last = False
         while not last:
             with self._clock.on("data"), blaming():
-                batch = reader.take(lane.size)
-            assert batch is not None, "there are samples left"
+                part = reader.part(lane.size)
+            assert part is not None, "there are samples left"
             on_batch()
             last = self._completes(reader)
             with lane.rng:
-                self._differentiate(batch, last)
+                self._differentiate(part, last)
                 if last:
                     agreed = self._sum()
                     position = self._apply(reader)
         return position, agreed
 
-    def _completes(self, reader: Reader) -> bool:
+    def _completes(self, reader: AnyReader) -> bool:
         """Whether the batch that was just taken is the last of its group."""
         settings = self._lane.settings
         if self._lane.batches + 1 == settings.accumulate_grad_batches:
@@ -113,7 +112,7 @@ class SharedStep:
             least = self._lane.size
         return reader.samples - reader.at < least
 
-    def _apply(self, reader: Reader) -> int:
+    def _apply(self, reader: AnyReader) -> int:
         """Take the optimizer's step; returns the position in the pass after it."""
         lane = self._lane
         position = reader.at
@@ -127,32 +126,30 @@ class SharedStep:
             lane.adapter.after_batch()
         return position
 
-    def rehearse(self, reader: Reader, seat: Seat) -> None:
+    def rehearse(self, reader: AnyReader, seat: Seat) -> None:
         """Make a step that leads to nothing, while the others of that generation train.
 
         It allocates memory and warms up code for the first real step. What it changes is
         overwritten by the state of those that train.
         """
         lane = self._lane
+        reader.sit(seat.rank, seat.width)
         with blaming():
-            batch = reader.take(min(lane.size, reader.samples))
-        columns, count = batch or ((), 0)
-        mine, rows = _part((columns, count), seat)
+            part = reader.part(min(lane.size, reader.samples))
+        mine, rows, count = part or (None, 0, 0)
         with blaming(), lane.rng:
             loss = lane.forward(mine, rows)
             lane.backward(loss, count, rows / max(count, 1))
             lane.close()
         reader.seek(0)
 
-    def _differentiate(self, batch: Batch, last: bool) -> None:
+    def _differentiate(self, part: Part, last: bool) -> None:
         """Forward and backward pass on this rank's rows.
 
         With the last batch of a group the sums of the gradients begin.
         """
-        assert self._seat is not None, "enter comes first"
         lane = self._lane
-        _, count = batch
-        mine, rows = _part(batch, self._seat)
+        mine, rows, count = part
         # What waits for the other ranks is not watched.
         with blaming(watched=False):
             rest = noting_rest(count, lane.size, lane.of_pass)
@@ -220,15 +217,3 @@ class SharedStep:
             notes.names = group.union(notes.own | set(notes.names))
             own = torch.from_numpy(self._packed(told[group.seat.rank].present))
             packed = list(group.gather_rows(own).numpy())
-
-
-def _part(batch: Batch, seat: Seat) -> tuple[Columns | None, int]:
-    """The rows of the batch that fall to the seat, and their number; None if there are none."""
-    columns, count = batch
-    start, stop = share(count, seat.width, seat.rank)
-    rows = stop - start
-    if not rows:
-        return None, 0
-    if rows == count:
-        return columns, rows
-    return cols.cut(columns, start, stop), rows

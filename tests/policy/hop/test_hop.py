@@ -1,4 +1,5 @@
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import Trial, TrialId, Visit
 from shoal.policy.fifo import Fifo
+from shoal.policy.hop.hop import RULES as ALL_RULES
 from shoal.policy.hop.hop import Hop
+from shoal.policy.named import parse
 from shoal.profile.table import Row, Table
 from shoal.search.grid import Grid
 from shoal.search.space import grid
@@ -33,7 +36,20 @@ def test_no_such_rule() -> None:
     with pytest.raises(
         ValueError, match="hop's rule is one of rotation, lrw, .*; got 'best'"
     ):
-        Hop("best")  # type: ignore[arg-type]
+        Hop("best")
+
+
+def test_every_rule_has_one_name_and_an_unknown_ones_error_lists_them() -> None:
+    """By hop(rule=…), by hop-RULE, and in the docs; and where those live that are no rules."""
+    page = (Path(__file__).parents[3] / "docs" / "policy.md").read_text()
+    for rule in ALL_RULES:
+        assert parse(f"hop(rule={rule})") == parse(f"hop-{rule}") == Hop(rule)
+        assert f'`hop-{rule}` | `shoal.Hop(rule="{rule}")`' in page
+    for wrong in ("milp", "hop", "", ["lrw"], None):
+        with pytest.raises(ValueError, match="rotation, lrw, early, random, quick4"):
+            Hop(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="milp.*papers/cerebro"):
+        parse("hop(rule=milp)")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -43,7 +59,7 @@ def test_every_trial_visits_every_shard_once_an_epoch_where_it_lies(
 ) -> None:
     lines, state = study(
         Hop(rule), rates(*range(1, 8)), count=7, epochs=3, at=slots(SHARDS, copies)
-    )  # type: ignore[arg-type]
+    )
     holds = {slot.id: slot.shards for slot in slots(SHARDS, copies)}
     assert Counter((t, s) for _, t, _, s in units(lines)) == dict.fromkeys(
         [(t, s) for t in state.known for s in SHARDS], 3

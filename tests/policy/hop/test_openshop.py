@@ -13,7 +13,6 @@ from shoal.policy.hop.openshop import (
     best,
     bound,
     candidates,
-    groups,
     quick4,
     repeated,
     settled,
@@ -257,7 +256,7 @@ def test_shares_sum_to_one_and_balance():
         shares([[1.0], [np.inf]])
 
 
-# -- sizes of shards, groups of slots
+# -- sizes of shards
 # ----------------------------------------------------------------------------------
 
 
@@ -272,29 +271,6 @@ def test_proportional_shards():
 def test_proportional_refuses(total, speeds):
     with pytest.raises(ValueError):
         proportional(total, speeds)
-
-
-def test_groups_of_few_trials():
-    """At rho = .05: 1.52 times faster than the paper's rule with 5 trials on 8 slots, 1.27 with
-    6, 1.09 with 7.
-    """
-
-    def efficiency(width):
-        return 1 / (1 + 0.05 * 2 * (width - 1) / width)
-
-    assert [round(8 / groups(k, 8, efficiency)[1], 2) for k in (5, 6, 7, 8)] == [
-        1.52,
-        1.27,
-        1.09,
-        1.0,
-    ]
-    for trials in range(1, 9):
-        count, takes = groups(trials, 8, efficiency)
-        assert takes <= min(8, trials / efficiency(8))
-        assert max(trials, count) / efficiency(-(-8 // count)) == takes
-    assert groups(3, 8, lambda width: 1 if width == 1 else 1e-9)[0] == 8
-    with pytest.raises(ValueError, match="0 trials"):
-        groups(0, 8, efficiency)
 
 
 # -- what a schedule must keep

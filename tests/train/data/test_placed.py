@@ -337,7 +337,7 @@ def test_a_shard_lost_while_training_is_put_back(
         ("every(seconds=9, policy=hop)", {}, True),
         ("auto", {}, True),
         ("fifo", {}, False),
-        ("hybrid", {}, False),
+        ("hybrid", {}, True),
         ("auto:fifo,pack", {}, False),
         ("fifo", {"n3": "/c"}, True),
     ],

@@ -12,11 +12,21 @@ import torch
 from device_kit import HERE
 from train_kit import Small, blobs, go, planned, station, trial
 
+from shoal.core.trial import Visit
+from shoal.core.visits import counted
 from shoal.train.lane.checkpoint import Checkpoints
 from shoal.train.recipe.unit import TrialError
 from shoal.train.slot.setup import StationSetup
+from shoal.train.stream.reader import taken_of
+from shoal.train.stream.stream import Stream
 from shoal.train.tools.check import check_recipe
-from shoal.train.tools.verify import compare, differences, model_from, retrain
+from shoal.train.tools.verify import (
+    compare,
+    differences,
+    model_from,
+    retrain,
+    untrained,
+)
 
 
 @pytest.mark.parametrize("schedule", ["none", "plateau", "samples"])
@@ -221,3 +231,56 @@ def test_a_raising_recipe_fails_the_check() -> None:
     }
     with pytest.raises(TrialError):
         go(station(Raising(), blobs()), trial(), planned(blobs(), 1))
+
+
+class Plain(Small):
+    """Nothing random, so that a few lines of torch train the same."""
+
+    def configure_model(self, config: Any) -> Any:
+        return torch.nn.Linear(6, 3)
+
+    def configure_optimizers(self, model: Any, config: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_shards_that_were_read_together_are_trained_again_together() -> None:
+    """Each batch has rows of both shards, as a few lines of torch make it; then the epoch goes on
+    with the third shard. Read one after the other they teach something else.
+    """
+    recipe, data = Plain(), blobs(100, shards=3, validation=None)
+    s0, s1, s2 = data.shards
+    joint = counted(Visit(0, s0, 0, 0, beside=(s1,)), data.sizes)
+    visits = (*joint, Visit(0, s2, 0, data.size(s2)))
+    setup = StationSetup(seed=3)
+    again = retrain(recipe, data, trial("t"), visits, setup)
+    assert [tuple(visit) for visit in again["visits"]] == [
+        tuple(visit.as_list()) for visit in visits
+    ]
+
+    weights = untrained(recipe, data, trial("t"), setup)["model"]
+    model = torch.nn.Linear(6, 3)
+    model.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
+    stream = Stream(recipe, data, seed=3, device=torch.device("cpu"), memory_gb=1.0)
+    parts = {
+        q: [torch.cat(c) for c in zip(*stream.chunks(q, 0), strict=True)]
+        for q in data.shards
+    }
+
+    def learn(pieces: Any) -> None:
+        x, y = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        for weight in model.parameters():
+            weight.data -= 0.1 * weight.grad
+
+    pair = {q: data.size(q) for q in (s0, s1)}
+    for sizes in (pair, {s2: data.size(s2)}):
+        for at in range(0, sum(sizes.values()), recipe.batch_size):
+            end = min(at + recipe.batch_size, sum(sizes.values()))
+            first, last = taken_of(sizes, at), taken_of(sizes, end)
+            learn([[c[first[q] : last[q]] for c in parts[q]] for q in sizes])
+    for name, weight in model.state_dict().items():
+        np.testing.assert_allclose(again["model"][name], weight.numpy(), atol=1e-6)
+    alone = tuple(visit._replace(beside=()) for visit in visits)
+    other = retrain(recipe, data, trial("t"), alone, setup)
+    assert abs(other["model"]["weight"] - again["model"]["weight"]).max() > 1e-3

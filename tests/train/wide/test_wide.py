@@ -25,6 +25,7 @@ from wide_kit import (
 )
 
 from shoal.train.recipe.seat import Move, Orders, Seat
+from shoal.train.stream.reader import Reader
 from shoal.train.wide.lane import Adrift, Wide
 
 SAME = 1e-8
@@ -149,7 +150,9 @@ def test_a_lane_that_went_adrift_goes_on_with_the_next_seat():
     (visit,) = what.visits()
     orders = Orders()
     wide = Wide(lane, orders)
-    wide.begin(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples)
+    wide.begin(
+        Reader(lambda skip: stream.chunks(visit.shard, 0, "once", skip), visit.samples)
+    )
     steps = wide.run(Seat("t", 1, 0, 1))
     assert sum(next(steps) for _ in range(3)) == 30
     with socket.create_server(("127.0.0.1", 0)) as nobody:

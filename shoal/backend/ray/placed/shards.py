@@ -63,8 +63,15 @@ class NodeShards:
         """
         if gang is None:
             return
-        wanted = frozenset(gang.shards) or frozenset(self._catalogue.train)
-        for slot in gang.slots:
+        everything = frozenset(gang.shards) or frozenset(self._catalogue.train)
+        reads = dict.fromkeys(gang.slots, everything)
+        if gang.joint:  # each slot reads its own shard
+            lane = gang.lanes[0]
+            reads = {
+                slot: frozenset((shard,))
+                for slot, shard in zip(lane.slots, gang.shards, strict=True)
+            }
+        for slot, wanted in reads.items():
             process = processes.get(slot)
             if process is None or wanted <= process.known.shards:
                 continue

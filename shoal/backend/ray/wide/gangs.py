@@ -229,7 +229,7 @@ class WideGangs:
     def _is_newest(self, call: Call, trial: TrialId) -> bool:
         """Whether the call's unit is the last one that counts of the trial."""
         visits = self._work.at(trial).visits
-        return bool(visits) and visits[:-1] == call.units[trial].visits
+        return bool(visits) and call.units[trial].is_made_in(visits)
 
     def _hold(self, trial: TrialId, process: SlotProcess) -> None:
         """The trial's newest state is at this process, too."""

@@ -33,6 +33,9 @@ class WideLosses:
             return self.restart(lane)
 
         wanted = [process for process in lane.members if process in able] or able
+        gang = lane.joint.run.gang
+        if gang.joint and len(wanted) < len(gang.shards):
+            return self.restart(lane)  # a shard has lost its reader
         self._seating.order(lane, wanted, broken=True)
         others = set(usable(lane.members)) - set(wanted)
         if others and not lane.gone and not lane.sure.isdisjoint(lane.members):
@@ -98,6 +101,8 @@ class WideLosses:
         for lane in self._lanes.all():
             if lane.unit is None or lane.gone or process not in lane.at_unit:
                 continue
+            if lane.joint.run.gang.joint:
+                continue  # none of its slots can be spared: the unit is made first
             rest = usable(lane.members)
             if not lane.sure.isdisjoint(rest):
                 self._seating.order(lane, rest)
@@ -105,8 +110,19 @@ class WideLosses:
     def lose(self, process: SlotProcess) -> tuple[list[TrialId], Events]:
         """The slot is gone, its gangs shrink. Trials that lost a unit by it, and other events."""
         process.shares = []
+        waits = [
+            lane
+            for lane in self._lanes.all()
+            if lane.joint.run.gang.joint
+            and lane.unit is None
+            and process in lane.members
+        ]
         lost = self._shrink(process)
         events: Events = []
+        for lane in waits:  # a shard has lost its reader before the unit began
+            gang = lane.joint.run.gang
+            self._lanes.drop(lane)
+            events.append(Ended(gang))
         for lane in self._lanes.all():
             here = process in lane.calls or process in lane.made
             here = here and lane.unit is not None

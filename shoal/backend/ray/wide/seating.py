@@ -135,8 +135,12 @@ class Seating:
         if not members:
             return  # the gang shrinks by it when they have left
 
-        here = [each for each in members if not queued(each, lane.trial)] or members
         run = lane.joint.run
+        here = [each for each in members if not queued(each, lane.trial)] or members
+        if run.gang.joint:
+            if len(members) < len(run.gang.shards):
+                return  # a shard has no reader: the gang ends when that slot has left
+            here = members
         carry = carries(run)
         self._find_state(lane, here, carry)
         self._forget_elsewhere(lane, here)
