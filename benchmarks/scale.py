@@ -12,6 +12,9 @@ One process, one core, processor time of one thread: other processes do not coun
 - Runs: the part of a real run's time that goes to deciding, in units of one second and of
   ten. Asked for: 0.5 % and 0.1 %.
 
+- Journal: a million lines of 100 000 trials: processor seconds to open it, of `shoal status` and of
+  `shoal report`, Python's start included, and the page's MB. Asked for: 3, 3 and 5 s, 15 MB.
+
 `python benchmarks/scale.py slots trials` runs parts; without names all run.
 """
 
@@ -20,8 +23,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from random import Random
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
+from subprocess import DEVNULL
+from subprocess import run as run_command
 from tempfile import TemporaryDirectory
 from time import perf_counter, thread_time
 from typing import Any
@@ -32,18 +40,30 @@ from common import write
 from shoal.backend.local import Local
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Opened
+from shoal.core.event import (
+    Advanced,
+    Entry,
+    Evaluated,
+    Finished,
+    Joined,
+    Kept,
+    Opened,
+    Planned,
+    Submitted,
+)
 from shoal.core.fold import fold
-from shoal.core.plan import Gang, Proposal
+from shoal.core.plan import Gang, Proposal, solo
 from shoal.core.ports import Moment, Policy
 from shoal.core.state import State, View
-from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.engine.journal import Grouping, Journal
+from shoal.core.trial import Seconds, Trial, TrialId, Visit
+from shoal.engine.journal import Grouping, Journal, Line
 from shoal.engine.run import Stalled, run
+from shoal.engine.snapshot import EVERY, Snapshot, runs_in
 from shoal.policy import Elastic, Fifo, Hop, Pack
 from shoal.profile.pack import Packing
 from shoal.profile.table import Row, Table
 from shoal.search import Trace
+from shoal.study.folder import Folder
 
 SAMPLES = 1000  # of a shard
 ROUNDS = 3
@@ -343,7 +363,104 @@ def of_runs() -> tuple[Rows, Ratios]:
     return rows, ratios
 
 
-# -- long journals: a part of its own, with the key open_million_lines_s
+# -- long journals
+
+
+def lines_of(trials: int, slots: int = 100) -> Iterator[tuple[Seconds, Entry]]:
+    """What a run of so many trials writes, ten lines a trial: two epochs of two shards."""
+    shards = shards_of(2)
+    head = {"study": "many", "metric": "loss", "mode": "min", "backend": "local"}
+    draw = Random(0)
+    time = 0.0
+    yield time, Opened(1, shards, head)
+    yield (
+        time,
+        Joined(
+            tuple(Slot(SlotId(f"n{n}"), shards=frozenset(shards)) for n in range(slots))
+        ),
+    )
+    for first in range(0, trials, slots):
+        wave = [TrialId(f"t{first + n:06d}") for n in range(min(slots, trials - first))]
+        for n, name in enumerate(wave):
+            config = {"lr": draw.random(), "width": draw.choice([64, 128])}
+            yield (
+                time,
+                Submitted(Trial(name, 4.0 * SAMPLES, config, shards=frozenset(shards))),
+            )
+            yield time, Planned((), (solo(name, SlotId(f"n{n}"), first + n),))
+        for epoch in range(2):
+            for shard in shards:
+                for name in wave:
+                    time += 0.01
+                    visits = {name: (Visit(epoch, shard, first, SAMPLES),)}
+                    spent = {name: {"train": 0.9, "data": 0.1}}
+                    values = {name: {"loss": (draw.random() * SAMPLES, float(SAMPLES))}}
+                    yield time, Advanced({name: float(SAMPLES)}, values, visits, spent)
+            for name in wave:
+                yield (
+                    time,
+                    Evaluated(name, epoch + 1.0, {"loss": draw.random() / (epoch + 1)}),
+                )
+        for name in wave:
+            yield time, Kept(name, 4, 4.0 * SAMPLES, f"{name}/000001-4.pt")
+            yield time, Finished(name)
+
+
+def write_journal(folder: Folder, trials: int) -> None:
+    """The journal, and the snapshots that its run would have left: half of the last part is new."""
+    journal = Journal(folder.journal, Grouping(inf))
+    state = State()
+    waiting: list[Entry] = []
+    runs: list[Line] = []
+    for time, entry in lines_of(trials):
+        journal.append(time, entry)
+        waiting.append(entry)
+        runs += runs_in([Line(time, entry)])
+        if journal.number % EVERY == EVERY // 2:
+            state, waiting = fold(state, waiting), []
+            journal.sync()
+            at = journal.number, journal.size, time
+            folder.snapshots.write(Snapshot(*at, runs, state))
+    journal.close()
+
+
+def seconds_of(*command: str) -> Seconds:
+    """Processor time of a command, Python's start and imports included."""
+    before = getrusage(RUSAGE_CHILDREN)
+    run_command([sys.executable, *command], check=True, stdout=DEVNULL)
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def of_journal() -> tuple[Rows, Ratios]:
+    """A journal of a million lines of 100 000 trials: what it takes to open, and to show."""
+    with TemporaryDirectory() as place:
+        path = Path(place) / "many"
+        folder = Folder(path)
+        folder.make()
+        write_journal(folder, 100_000)
+        page = path / "report.html"
+        look = f"from shoal.study.folder import Folder; Folder({str(path)!r}).past()"
+        commands = {
+            "open_million_lines_s": ("-c", look),
+            "status_100000_trials_s": ("-m", "shoal", "status", str(path)),
+            "report_100000_trials_s": ("-m", "shoal", "report", str(path)),
+        }
+        rows: Rows = []
+        for name, command in commands.items():
+            found = [seconds_of(*command) for _ in range(ROUNDS)]
+            rows.append(
+                {
+                    "part": "journal",
+                    "what": name,
+                    "s": median(found),
+                    "least": min(found),
+                    "most": max(found),
+                }
+            )
+            print(rows[-1], flush=True)
+        ratios = {row["what"]: row["s"] for row in rows}
+        return rows, {**ratios, "report_100000_trials_mb": page.stat().st_size / 1e6}
 
 
 # Each gives rows and ratios.
@@ -351,6 +468,7 @@ PARTS: dict[str, Callable[[], tuple[Rows, Ratios]]] = {
     "slots": of_slots,
     "trials": of_trials,
     "runs": of_runs,
+    "journal": of_journal,
 }
 
 
