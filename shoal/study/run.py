@@ -58,6 +58,7 @@ from shoal.study.parts.auto import (
     hops,
     is_auto,
     needs_hops,
+    over_placed,
     policy_of,
     with_barrier,
     with_levels,
@@ -276,6 +277,7 @@ def _rule(setup: Setup, asked: Deciders, data: Data, told: bool) -> Policy[Any]:
     for metric, mode in [(setup.metric, setup.mode), *setup.aims.values()]:
         check_foretells(rule, metric, mode)
     if data.catalogue is not None:
+        rule = over_placed(rule, data.catalogue, data.arrangement.reshuffles)
         check_place_of_data(rule, data.catalogue, asked.policy)
     if hopping and data.arrangement.reshuffles:
         rule = with_barrier(rule)

@@ -21,6 +21,7 @@ from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.policy.elastic import placed
 from shoal.policy.elastic.knapsack import best_counts, steady
 from shoal.policy.elastic.objective import (
     Objective,
@@ -139,7 +140,8 @@ class Elastic:
     slots in the order in which they joined; "spatial", those likely to leave together for one
     trial; or a `Spatial`. `hysteresis`: a trial gives up slots only if that gains more than this
     part of what it makes within the horizon. So measured speeds may be off by half of it without
-    equal trials exchanging slots.
+    equal trials exchanging slots. `placed`: data stays at nodes, so that each slot of a trial reads
+    a shard that lies there, and counts change between units; see `shoal.policy.elastic.placed`.
 
     Raises:
         ValueError: a horizon, cost, admit, objective, placement or hysteresis that cannot be.
@@ -152,6 +154,7 @@ class Elastic:
     objective: Objective = "throughput"
     placement: Literal["index", "spatial"] | Spatial = "index"
     hysteresis: float = 0.01
+    placed: bool = False
     kept: RowsKept = field(
         default_factory=RowsKept, init=False, repr=False, compare=False
     )
@@ -186,6 +189,11 @@ class Elastic:
 
     def decide(self, view: View, memory: Memory) -> tuple[Plan, Memory]:
         remembered = self._remembered(view, memory)
+        if self.placed:
+            seconds = self._seconds(view, remembered)
+            asked = problem_of(self, view, seconds, placed.lanes(view, self.admit))
+            counts = None if asked is None else _counts(asked)
+            return placed.plan(view, asked, counts), remembered
         asked = problem(self, view, self._seconds(view, remembered))
         # By rack, those that stay may change places with those that grow.
         claims = _claims(view, asked, _counts, everybody=self._spatial is not None)
@@ -257,7 +265,21 @@ def _moved(
 
 def problem(rule: Elastic, view: View, horizon: Seconds) -> Problem | None:
     """The allocation to be decided now, for so long; None where no trial can run."""
-    rows = rule.kept.rows_in(rule, view)
+    return _problem(rule, view, horizon, rule.kept.rows_in(rule, view))
+
+
+def problem_of(
+    rule: Elastic, view: View, horizon: Seconds, lanes: Lanes
+) -> Problem | None:
+    """The same for these trials, which hold these slots."""
+    rows = _Rows.of(rule, view, lanes, _room(view, lanes)) if lanes else None
+    return _problem(rule, view, horizon, rows)
+
+
+def _problem(
+    rule: Elastic, view: View, horizon: Seconds, rows: _Rows | None
+) -> Problem | None:
+    """What is to be decided of the trials in these rows."""
     if rows is None or int(rows.most.max()) < 1:
         return None
     columns = max(int(rows.most.max()), int(rows.held.max())) + 1

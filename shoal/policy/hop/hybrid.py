@@ -310,12 +310,12 @@ def _extended(view: View, gang: Gang, free: Set[SlotId], width: int) -> Gang:
     (trial,) = gang.trials
     lacks = view.pending[trial].difference(gang.shards)
     slots = [slot for name, slot in view.slots.items() if name in free]
-    more = _readers(view, [s for s in slots if has_room(view, trial, s)], lacks)
+    more = readers(view, [s for s in slots if has_room(view, trial, s)], lacks)
     most = min(width, _most(view, trial, width)) - len(gang.slots)
     if most <= 0 or not more:
         return gang
     before = zip(gang.lanes[0].slots, gang.shards, strict=True)
-    wider = _gang(view, trial, [*before, *list(more.items())[:most]])
+    wider = joint_unit(view, trial, [*before, *list(more.items())[:most]])
     return wider if _speed_of(view, wider) > _speed_of(view, gang) else gang
 
 
@@ -345,7 +345,7 @@ def _unit(
     It has no more slots than make it quicker, and one only where that is as good.
     """
     able = [slot for slot in slots if has_room(view, trial, slot)]
-    reads = _readers(view, able, shards)
+    reads = readers(view, able, shards)
     if not reads:
         return None
     most = min(len(reads), _most(view, trial, len(reads)))
@@ -354,12 +354,14 @@ def _unit(
     count = len(shards)
     if count <= len(reads):
         width = -(-count // -(-count // width))  # no wider than saves a unit
-    gang = _gang(view, trial, list(reads.items())[:width])
-    alone = _gang(view, trial, list(reads.items())[:1])
+    gang = joint_unit(view, trial, list(reads.items())[:width])
+    alone = joint_unit(view, trial, list(reads.items())[:1])
     return gang if _speed_of(view, gang) > _speed_of(view, alone) else alone
 
 
-def _gang(view: View, trial: TrialId, reads: Sequence[tuple[SlotId, ShardId]]) -> Gang:
+def joint_unit(
+    view: View, trial: TrialId, reads: Sequence[tuple[SlotId, ShardId]]
+) -> Gang:
     """The trial's unit, in which each of these slots reads that shard."""
     slots, shards = zip(*reads, strict=True)
     quota = samples_in(view, set(shards))
@@ -367,7 +369,7 @@ def _gang(view: View, trial: TrialId, reads: Sequence[tuple[SlotId, ShardId]]) -
     return Gang(lanes, shards, quota, since=view.turn, joint=len(slots) > 1)
 
 
-def _readers(
+def readers(
     view: View, slots: Sequence[Slot], shards: frozenset[ShardId]
 ) -> dict[SlotId, ShardId]:
     """Which slot reads which of the shards: as many shards as can be, the largest first.
@@ -375,20 +377,20 @@ def _readers(
     Slots that are left over read along where much is to be read.
     """
     reads: dict[SlotId, ShardId] = {}
-    readers: dict[ShardId, int] = {}
+    count: dict[ShardId, int] = {}
     by_choice = sorted(slots, key=lambda slot: (len(slot.shards & shards), slot.id))
     for slot in by_choice:
-        here = (slot.shards & shards) - readers.keys()
+        here = (slot.shards & shards) - count.keys()
         if here:
             shard = max(sorted(here), key=view.shards.__getitem__)
             reads[slot.id] = shard
-            readers[shard] = 1
+            count[shard] = 1
     for slot in by_choice:
-        along = slot.shards & readers.keys()
+        along = slot.shards & count.keys()
         if slot.id not in reads and along:
-            shard = max(sorted(along), key=lambda q: view.shards[q] / readers[q])
+            shard = max(sorted(along), key=lambda q: view.shards[q] / count[q])
             reads[slot.id] = shard
-            readers[shard] += 1
+            count[shard] += 1
     return reads
 
 

@@ -13,6 +13,7 @@ from shoal.core.state import View
 from shoal.core.visits import ValidateEvery
 from shoal.policy import Auto, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
+from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
 from shoal.policy.named import FILE, KNOWN, NAMES, OF_POLICIES, SHORT, parse
 from shoal.policy.width.foretell import rises
@@ -109,6 +110,29 @@ def with_barrier(policy: Any) -> Any:
     inner = getattr(policy, "policy", None)
     if inner is not None and is_dataclass(policy):
         return replace(policy, policy=with_barrier(inner))  # type: ignore[type-var]
+    return policy
+
+
+def over_placed(policy: Any, catalogue: Catalogue, reshuffles: bool) -> Any:
+    """The policy; `elastic` has its trials read at each slot what lies there.
+
+    Where some node holds all of the data, slots are there only, and nothing changes.
+
+    Raises:
+        StudyError: samples are dealt anew in each epoch, which `elastic` does not wait for.
+    """
+    if catalogue.is_whole:
+        return policy
+    if isinstance(policy, Elastic):
+        if reshuffles:
+            raise StudyError(
+                "elastic begins an epoch of a trial without waiting for the others, and data that "
+                "is dealt anew between nodes needs that: use hop or hybrid, or leave out reshuffle"
+            )
+        return replace(policy, placed=True)
+    inner = getattr(policy, "policy", None)
+    if isinstance(inner, Elastic) and is_dataclass(policy):
+        return replace(policy, policy=over_placed(inner, catalogue, reshuffles))  # type: ignore[type-var]
     return policy
 
 
@@ -280,7 +304,7 @@ def hops(policy: Any) -> bool:
     if inner is not None:
         return hops(inner)
     own = not type(policy).__module__.startswith("shoal.")
-    return own or isinstance(policy, Hop)
+    return own or isinstance(policy, Hop) or getattr(policy, "placed", False)
 
 
 def needs_hops(data: "Data", told: bool) -> bool | None:
@@ -307,7 +331,7 @@ def check_place_of_data(
     raise StudyError(
         f"policy {name} reads the whole data set at each slot, and no node holds all "
         f"{len(catalogue.train)} shards: use one that moves models from shard to shard (hop, "
-        "hop-packs, hop-quick4, or auto), or give one node all shards"
+        "hop-packs, hop-quick4, hybrid, elastic, or auto), or give one node all shards"
     )
 
 
