@@ -14,11 +14,15 @@ from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
+from shoal.policy.combine import Every
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
 from shoal.policy.named import describe, parse, rebuild
 from shoal.profile.table import Row, Table
+from shoal.study.folder import StudyError
+from shoal.study.parts.auto import check_place_of_data, hops, over_placed
 from shoal.testing.journals import check_journal
+from shoal.train.data.placed.catalogue import Catalogue
 
 SIZE, EPOCHS = 80, 2
 
@@ -200,6 +204,24 @@ def test_slots_that_come_and_go():
         span, _ = simulate(Elastic(placed=True), trials, slots, shards, script)
         hopping, _ = simulate(Hop("lrw"), trials, slots, shards, script)
         assert span <= 1.05 * hopping
+
+
+def test_a_study_says_where_its_data_lies():
+    apart = Catalogue({ShardId(f"s{n}"): {f"n{n}": "x"} for n in range(2)})
+    whole = Catalogue({ShardId(f"s{n}"): {"n0": "x"} for n in range(2)})
+    rules = Elastic(), Every(60.0, Elastic(admit=2))
+    for rule, wanted in zip(
+        rules,
+        (Elastic(placed=True), Every(60.0, Elastic(admit=2, placed=True))),
+        strict=True,
+    ):
+        made = over_placed(rule, apart, reshuffles=False)
+        assert made == wanted and hops(made)
+        check_place_of_data(made, apart, "elastic")
+        assert over_placed(rule, whole, reshuffles=True) == rule and not hops(rule)
+        with pytest.raises(StudyError, match="use hop or hybrid"):
+            over_placed(rule, apart, reshuffles=True)
+    assert over_placed(Hop(), apart, reshuffles=True) == Hop()
 
 
 def test_by_name():
