@@ -13,6 +13,7 @@ from torch import nn
 import shoal
 from shoal.backend.ray import cluster as ray_cluster
 from shoal.core.event import Planned, Retired
+from shoal.core.plan import goes_on
 from shoal.policy.width.flotilla import Flotilla
 from shoal.search.stopping.patience import Patience
 
@@ -92,6 +93,11 @@ def test_who_has_converged_leaves_its_slot_to_the_flotilla_that_is_formed_then(
 
 
 def widths(entries: list[Any]) -> list[int]:
-    """The slots of each gang that was started."""
+    """The slots of each gang that was started; one whose quota was lifted goes on."""
     plans = [entry for entry in entries if isinstance(entry, Planned)]
-    return [len(gang.slots) for plan in plans for gang in plan.start]
+    return [
+        len(gang.slots)
+        for plan in plans
+        for gang in plan.start
+        if not any(goes_on(before, gang) for before in plan.stop)
+    ]
