@@ -297,7 +297,7 @@ def journal_of(work: Workload, policy: Any, seed: int, off: float = OFF) -> list
         work.script,
         shards=work.shards,
         seed=seed,
-        measuring=Measuring(off, seed),
+        measuring=Measuring(off, seed, tries=True),
     )
     run(
         work.searcher(),

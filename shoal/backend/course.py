@@ -313,10 +313,10 @@ def _end_refused(
     slot: Slot,
     errors: Mapping[TrialId, PackRefused],
 ) -> list[Event]:
-    """The slot learnt that the lanes cannot train together so: the gang ends.
+    """The slot learnt what the lanes cost, or that they cannot train together so: the gang ends.
 
     Lanes whose units were begun fall back. What the slot learnt is told first, so that policies
-    make smaller packs. It may not have looked at all of the lanes.
+    make better packs. It may not have looked at all of the lanes.
     """
     run.left = []
     events: list[Event] = [

@@ -255,7 +255,8 @@ class Local:
         The units advance as their news are asked for.
         """
         units = {trial: self._unit(run, trial) for trial in run.gang.trials}
-        news = self.station.together(list(units.values()), run.gang.fused)
+        measured = self.course.measurements.rated
+        news = self.station.together(list(units.values()), run.gang.fused, measured)
         return _PackRound(units, news)
 
     def _unit(self, run: GangRun, trial: TrialId) -> Unit:

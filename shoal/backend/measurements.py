@@ -21,12 +21,16 @@ class Measurements:
     def __init__(self, figures: Mapping[str, Figures]) -> None:
         # The signatures whose batch size was reported.
         self._with_batch_size: set[str] = set()
+        # The signatures of which it was told how fast they are.
+        self.rated: set[str] = set()
         # What a trial of each signature is believed to need.
         self._memory: dict[str, GiB] = {}
         for signature, known in figures.items():
             measured = known.get("memory", 0.0)
             crowded = known.get("crowded", 0.0)
             self._memory[signature] = max(measured, crowded)
+            if "rate" in known:
+                self.rated.add(signature)
             if "batch_size" in known:
                 self._with_batch_size.add(signature)
 
@@ -40,6 +44,8 @@ class Measurements:
             news.pop("batch_size", None)
         elif "batch_size" in news:
             self._with_batch_size.add(signature)
+        if "rate" in news:
+            self.rated.add(signature)
         if "memory" in news:
             need = min(room, news["memory"])
             news["memory"] = need

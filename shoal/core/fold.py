@@ -35,7 +35,7 @@ from shoal.core.event import (
     trials_of,
 )
 from shoal.core.plan import Gang
-from shoal.core.profile import Place, added, is_same, kind_of
+from shoal.core.profile import SETTLED, Place, added, is_same, kind_of
 from shoal.core.state import Score, State, durable, start_of
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, priority_of
 
@@ -146,8 +146,19 @@ def _clock(draft: Draft, trial: TrialId, samples: Samples, seconds: Seconds) -> 
     worked = draft.write("worked")
     worked[place] = added(worked.get(place), samples, seconds)
     rate = worked[place][0] / worked[place][1]
+    if len(gang.lanes) > 1 and not _is_settled(draft, gang, worked[place][1]):
+        return
     if not is_same(draft.read("speeds").get(place), rate):
         draft.write("speeds")[place] = rate
+
+
+def _is_settled(draft: Draft, gang: Gang, seconds: Seconds) -> bool:
+    """Whether it is known what kind of pack it is, and it has trained for more than a moment.
+
+    In its first steps a pack tries which way of training is quickest.
+    """
+    signature = draft.read("signature")
+    return seconds >= SETTLED and all(trial in signature for trial in gang.trials)
 
 
 def _kept(draft: Draft, entry: Kept) -> None:

@@ -12,6 +12,7 @@ from shoal.core.trial import Samples, Seconds, TrialId
 Place = tuple[str, SlotId]
 Work = tuple[Samples, Seconds]
 FADES = 0.7  # of what was trained at a place before, this part still counts
+SETTLED = 3.0  # seconds of work at a place, from which on a pack's rate there counts
 SAME = 0.03  # rates that differ by less are the same
 
 

@@ -13,7 +13,8 @@ from shoal.core.state import Figures, View
 from shoal.core.trial import Seconds
 from shoal.core.visits import is_met
 from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, said
-from shoal.profile.measure import measured
+from shoal.policy.guard import NOT_BEHIND, Behind, compare, is_simple
+from shoal.profile.measure import kinds_measured, measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
 # A policy that was chosen by simulation is left only for this many times the gain: simulations do
@@ -30,19 +31,32 @@ class Auto:
     It must be a function of its arguments, and know the objective. `among(view)`: names of the
     candidates that suit, the usual one first; None: all, as they come.
 
-    The candidates are not simulated at each decision, but when work first comes, when slots came or
-    went, when twice as many trials are known as at the last time, when the first figures are
-    measured, and when the first result is there, if it was the objective. Also when trials that may
-    have several slots become fewer than the slots, as in the last rungs of a search, or are as many
-    again, and when such trials are twice as many as at the last time, or half as many. Also when a
-    figure turned out wrong by more than 2x, and at least as much was trained since the last time as
-    before it. A candidate earlier in the order wins unless another is better by more than `gain`.
-    So does the one followed so far, by twice the gain if it was chosen by simulating.
+    The candidates are not simulated at each decision, but when one of these six things changed
+    since the last choice (`_what_changed` asks them in this order):
+
+    work     the first trials came
+    slots    slots came or went
+    trials   twice as many are known; or of those that may have several slots, half or twice as many
+             are left, or they are fewer than the slots now, or as many again
+    figures  half as many kinds of trials more are measured; or a figure is off by more than 2x, and
+             as much was trained since as before
+    result   the first result is there, if that was the objective
+    idle     a slot is idle beside a pack, or beside trials that may have several slots, and trials
+             ended since
+
+    A candidate earlier in the order wins unless another is better by more than `gain`. So does the
+    one followed so far, by twice the gain if it was chosen by simulating.
 
     The usual candidate is followed, without simulating, while nothing is measured, and where
     simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more
     than it may). All simulations together must not cost more than `share` of the work known. What
-    is followed, and why, stays in the policy's memory. A change of mind never stops a gang.
+    is followed, and why, stays in the policy's memory.
+
+    `simple`: the candidate against which the others are guarded; None: they are not. What runs is
+    held against it at each decision (`policy.guard`), where the objective is the makespan. Once
+    more was lost than a switch takes, and than 5 % of the time, the simple candidate is followed.
+    What was followed before is no candidate again until slots come or go, or twice as many trials
+    are known.
 
     Raises:
         ValueError: no candidates, gain or share below 0, or no such objective.
@@ -55,6 +69,7 @@ class Auto:
     price: Callable[[View], Seconds] = lambda view: 0.0
     share: float = 0.01
     objective: Objective = MAKESPAN
+    simple: str | None = None
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
@@ -82,17 +97,59 @@ class Auto:
             "figures": {},
             "done": 0.0,
             "inner": {},
+            "kinds": 0,
+            "asked": "",
+            "idle": -1,
+            "behind": None,
+            "rejected": [],
         }
 
     def decide(
         self, view: View, memory: Mapping[str, Any]
     ) -> tuple[Plan, Mapping[str, Any]]:
-        if view.slots and _unfinished(view, memory) and self._asks_again(view, memory):
-            memory = self._chosen(view, memory)
+        if view.slots and _unfinished(view, memory):
+            changed = self._what_changed(view, memory)
+            if changed is not None:
+                memory = self._chosen(view, memory, changed)
         name = memory["follows"]
         if name is None:
             return view.plan, memory
-        return self._followed(name, view, memory)
+        plan, memory = self._followed(name, view, memory)
+        return self._guarded(view, plan, memory)
+
+    def _guarded(
+        self, view: View, plan: Plan, memory: Mapping[str, Any]
+    ) -> tuple[Plan, Mapping[str, Any]]:
+        """The plan, held against the simple one; the simple one where too much was lost."""
+        name = memory["follows"]
+        if self.simple is None or name == self.simple:
+            return plan, memory
+        if aim_of(self.objective, view) != MAKESPAN:
+            return plan, memory
+
+        before = Behind.of(memory.get("behind"))
+        if before == NOT_BEHIND and is_simple(view, plan):
+            return plan, memory
+        seen = compare(view, plan)
+        if seen is None:
+            return plan, memory
+        behind = before.then(view.now, seen)
+        if behind is not before:
+            memory = {**memory, "behind": behind.plain()}
+        if not behind.is_too_much(view.now, seen):
+            wake_at = behind.too_much_at(view.now, seen)
+            if wake_at is not None and (plan.wake_at is None or wake_at < plan.wake_at):
+                plan = Plan(plan.gangs, wake_at)
+            return plan, memory
+
+        why = (
+            f"the trials left take {seen.simple:.3g} s with one a slot, and took "
+            f"{seen.what_runs:.3g} s as they ran with {name}"
+        )
+        rejected = [*memory.get("rejected", ()), name]
+        after = {"follows": self.simple, "why": why, "simulated": True}
+        memory = {**memory, **after, "rejected": rejected}
+        return self._followed(self.simple, view, memory)
 
     def _followed(
         self, name: str, view: View, memory: Mapping[str, Any]
@@ -110,24 +167,39 @@ class Auto:
             return plan, memory
         return plan, {**memory, "inner": {**inner, name: after}}
 
-    def _asks_again(self, view: View, memory: Mapping[str, Any]) -> bool:
-        """Whether it is time to choose again."""
+    def _what_changed(  # noqa: PLR0911 a row of the table each
+        self, view: View, memory: Mapping[str, Any]
+    ) -> str | None:
+        """Which of the six things changed, for which it is time to choose again."""
         if memory["follows"] is None:
-            return True
-        doubled = len(view.known) >= 2 * memory["known"]
-        thinned = _few(view) != memory.get("few", False) or _halved(view, memory)
-        reached = aim_of(self.objective, view) != memory.get("aim", MAKESPAN)
-        if thinned:  # other candidates may suit the trials that are left
-            return True
-        if memory["of"] > 1 and (doubled or reached or _news(view, memory)):
-            return True
-        return _members(view) != memory["slots"] and not _scattered(view)
+            return "work"
+        if _members(view) != memory["slots"] and not _scattered(view):
+            return "slots"
+        if _few(view) != memory.get("few", False) or _halved(view, memory):
+            return "trials"  # other candidates may suit those that are left
+        if memory["of"] < 2:
+            return None
+        if len(view.known) >= 2 * memory["known"]:
+            return "trials"
+        if _news(view, memory):
+            return "figures"
+        if aim_of(self.objective, view) != memory.get("aim", MAKESPAN):
+            return "result"
+        if _idles(view) and memory.get("idle", -1) != len(view.trials):
+            return "idle"
+        return None
 
-    def _chosen(self, view: View, memory: Mapping[str, Any]) -> dict[str, Any]:
-        """The memory after a choice."""
+    def _chosen(
+        self, view: View, memory: Mapping[str, Any], changed: str
+    ) -> dict[str, Any]:
+        """The memory after a choice; `changed`: what it is made for."""
         names = tuple(self.candidates)
         if self.among is not None:
             names = tuple(self.among(view))
+        rejected = memory.get("rejected", [])
+        if changed == "slots" or len(view.known) >= 2 * memory["known"]:
+            rejected = []
+        names = tuple(name for name in names if name not in rejected) or names
         cost = self.price(view) * len(names)
         spent = memory["spent"]
         simulated = memory["simulated"] and memory["follows"] in names
@@ -159,6 +231,10 @@ class Auto:
             "slots": _members(view),
             "figures": dict(measured(view.profile) or {}),
             "done": sum(view.done.values()),
+            "kinds": kinds_measured(view.profile),
+            "asked": changed,
+            "idle": len(view.trials),
+            "rejected": rejected,
         }
 
     def _not_asked(self, view: View, names: Sequence[str], cost: Seconds) -> str | None:
@@ -314,7 +390,7 @@ def _halved(view: View, memory: Mapping[str, Any]) -> bool:
 
 
 def _news(view: View, memory: Mapping[str, Any]) -> bool:
-    """Figures came where there were none, or differ from those of the last choice.
+    """Half as many kinds more are measured than at the last choice, or a figure is another one.
 
     The means of few figures swing as others join them. Hence at least as much must have been
     trained since the last choice as before it.
@@ -323,6 +399,8 @@ def _news(view: View, memory: Mapping[str, Any]) -> bool:
     new = measured(view.profile)
     if not old or not new:
         return bool(new)
+    if kinds_measured(view.profile) >= 1.5 * memory.get("kinds", 1):
+        return True
     return _off(view, old, new) and sum(view.done.values()) >= 2 * memory["done"]
 
 
@@ -354,6 +432,15 @@ def _pace(figures: Figures) -> Seconds:
     if "rate" not in figures:
         return waits
     return 1.0 / figures["rate"] + waits
+
+
+def _idles(view: View) -> bool:
+    """Whether a slot is idle beside a pack, or beside trials that may have several slots."""
+    if not view.busy or len(view.busy) >= len(view.slots):
+        return False
+    if len(view.running) > len(view.plan.gangs):
+        return True
+    return any(view.known[trial].widths[1] > 1 for trial in view.running)
 
 
 def _members(view: View) -> str:

@@ -125,6 +125,13 @@ def measured(profile: Profile) -> Figures | None:
     return {**profile._mean, **profile.given({})}
 
 
+def kinds_measured(profile: Profile) -> int:
+    """How many kinds of trials have a measured speed; 0: the profile does not measure."""
+    if not isinstance(profile, Belief):
+        return 0
+    return len(profile.figures)
+
+
 class Belief:
     """Figures by signature, for trials measured and not.
 
@@ -174,9 +181,20 @@ class Belief:
     def rates(self, gang: Gang) -> Mapping[TrialId, float]:
         if shares_one_slot(gang):
             (slot,) = gang.slots
-            pace = self.slots.of(slot) / self._together(gang)
+            pace = 1.0 / self._together_on(slot, gang)
             return dict.fromkeys(gang.trials, pace)
         return lockstep(gang, self._alone)
+
+    def _together_on(self, slot: SlotId, gang: Gang) -> Seconds:
+        """Seconds per sample of such lanes: as clocked where such a pack has trained a while."""
+        if not self.slots.have_packs:
+            return self._together(gang) / self.slots.of(slot)
+        names = [self.signatures.name(trial, self.known) for trial in gang.trials]
+        clocked = self.slots.of_pack("+".join(sorted(names)), slot)
+        if clocked is None:
+            return self._together(gang) / self.slots.of(slot)
+        waits = max(self._figures(trial).get("data", 0.0) for trial in gang.trials)
+        return len(names) / clocked + waits
 
     def _together(self, gang: Gang) -> Seconds:
         """Seconds per sample of lanes that share a slot and its stream.

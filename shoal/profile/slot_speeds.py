@@ -33,6 +33,7 @@ class SlotSpeeds:
     ) -> None:
         self._logs = {place: log(rate) for place, rate in speeds.items()}
         self._rated = rated
+        self.have_packs = any("+" in kind for kind, _ in speeds)
 
     def __bool__(self) -> bool:
         """Whether more than one slot was clocked, so that there is something to compare."""
@@ -48,6 +49,15 @@ class SlotSpeeds:
         if clocked is None:
             return self.of(slot)
         return exp(clocked - self._kinds[kind])
+
+    def of_pack(self, kind: str, slot: SlotId) -> float | None:
+        """Samples/s of all lanes of such a pack on the slot; None: no such pack was clocked."""
+        clocked = self._logs.get((kind, slot))
+        if clocked is not None:
+            return exp(clocked)
+        if kind in self._kinds:
+            return exp(self._kinds[kind]) * self.of(slot)
+        return None
 
     def where_rated(self, signature: str) -> float:
         """What trials of this signature did on the slot where their rate was measured."""

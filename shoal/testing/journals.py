@@ -194,6 +194,9 @@ def _check_entry(line: Line, state: State) -> None:
         case Ended(gang, why):
             may_end = why or gang.quota is not None
             may_end = may_end or not state.held_back.keys().isdisjoint(gang.trials)
+            may_end = may_end or len(gang.lanes) > len(
+                gang.slots
+            )  # a slot refuses packs
             assert may_end, f"{time}: a gang without a quota ended: {gang}"
         case Joined(slots):
             assert slots, f"{time}: no slot joined"

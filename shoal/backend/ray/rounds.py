@@ -72,7 +72,10 @@ class NextRounds:
             parcels = self._first(call, process, run, trials)
 
         # Of many visits: ten times as fast as Ray's own pickling.
-        task = pickle.dumps((call.units, run.gang.fused))
+        measured = frozenset[str]()
+        if any(not unit.visits for unit in call.units.values()):
+            measured = frozenset(self._course.measurements.rated)
+        task = pickle.dumps((call.units, run.gang.fused, measured))
         if not process.at_work:
             call.begun = monotonic()
         results = 1 + len(call.units)

@@ -220,25 +220,41 @@ class SimulatedGangs:
         """What the units report that end now."""
         events: list[Event] = []
         while ending := self.time.take():
-            unit, run = ending
-            events += self._finish(run, unit)
+            endings = [ending]
+            while ending := self.time.take():
+                endings.append(ending)
+            # As on the real backends, lanes that end together report before any of them leaves.
+            over: list[tuple[SimulatedGang, SimulatedTrial, str | None]] = []
+            for unit, run in endings:
+                unit.version = 0
+                position = unit.position
+                del run.units[position.trial.id]
+                why = self.fault(position.trial, len(position.visits))
+                if why is None:
+                    events += self._report(run, unit)
+                over.append((run, position, why))
+            for run, position, why in over:
+                events += self._after(run, position, why)
         return events
 
-    def _finish(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
-        """A unit is at its end."""
+    def _report(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
+        """What is told of a unit that was made."""
         position = unit.position
-        trial = position.trial
-        unit.version = 0
-        del run.units[trial.id]
-        why = self.fault(trial, len(position.visits))
-        if why is not None:
-            position.over = True
-            return [Failed(trial.id, why), *self.shrink(run, _only(trial.id))]
         made = self.time.complete(unit)
         events = self.units.reported(run, unit, made)
-        run.take(trial.id, unit.size)
-        position.over = is_met(trial, position.samples)
-        return events + self._go_on(run, position)
+        run.take(position.trial.id, unit.size)
+        position.over = is_met(position.trial, position.samples)
+        return events
+
+    def _after(
+        self, run: SimulatedGang, position: SimulatedTrial, why: str | None
+    ) -> list[Event]:
+        """What follows from the end of a unit. `why`: it failed."""
+        if why is None:
+            return self._go_on(run, position)
+        trial = position.trial.id
+        position.over = True
+        return [Failed(trial, why), *self.shrink(run, _only(trial))]
 
     def _go_on(self, run: SimulatedGang, position: SimulatedTrial) -> list[Event]:
         """What follows for a lane that has completed a unit, and for its gang."""
@@ -248,8 +264,8 @@ class SimulatedGangs:
         if run.leaving:
             self.shrink(run, _only(trial))
         elif run.is_over():
-            del self.runs[run.gang]
-            events.append(Ended(run.gang))
+            if self.runs.pop(run.gang, None) is not None:
+                events.append(Ended(run.gang))
         else:
             goes_on = True
         if position.over:

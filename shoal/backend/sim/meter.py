@@ -27,6 +27,7 @@ from shoal.profile.signatures import FORMLESS, TUNING
 SAVES = (
     1e-6  # lanes that save less in one step than by turns are taken not to be fusable
 )
+PROBED = 4  # steps that are tried of a kind that nobody has measured
 ALIKE = (
     6  # steps after which the rate at a width is known, as in `train.slot.step_times`
 )
@@ -37,7 +38,9 @@ class Measuring:
     """How well slots measure: each figure but memory is up to `off` of itself wrong.
 
     A rate keeps its error, and so does what a kind gains by more slots, or by company. `seed`: of
-    the errors.
+    the errors. `tries`: whether a slot tries a step of each kind that nobody has measured before a
+    pack begins, and gives the pack back with what it learnt, as real slots do. Where a simulation
+    tells what policies do that know all, that is left out.
 
     Raises:
         ValueError: off is not in [0, 1).
@@ -45,6 +48,7 @@ class Measuring:
 
     off: float = 0.0
     seed: int = 0
+    tries: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.off < 1:
@@ -86,6 +90,8 @@ class SimulatedMeter:
         self._told: set[tuple[SlotId, str, str]] = set()
         # The memory that is known from a step before a pack began.
         self._tried: set[tuple[SlotId, str, str]] = set()
+        # The signatures of which some slot has told how fast they are.
+        self._rated: set[str] = set()
         # What is to be reported with the end of the trial's unit.
         self._notes: dict[TrialId, dict[str, float]] = {}
         # When the rates of units under way become known, the soonest first.
@@ -95,33 +101,58 @@ class SimulatedMeter:
     # -- before trials first share a slot ----------------------------------------------------------
 
     def refused(self, gang: Gang, room: GiB) -> tuple[Seconds, list[Measured]]:
-        """A slot with so much room learns what lanes need that are to share it, by a step of each.
+        """A slot with so much room learns what lanes cost that are to share it, by a few steps.
 
         As `train.slot.probing.first_packs`: it is learnt once of each kind, with a model that is
-        thrown away. Returns the seconds, and what is reported if it turns out that all have no room
-        together; nothing where they have, or where that was known before.
+        thrown away. Returns the seconds, and what is reported if no slot had told how fast some of
+        them are, or if it turns out that all have no room together; nothing where that was known
+        before.
         """
         lanes = gang.lanes
         if self._measuring is None or len(lanes) < 2 or len(gang.slots) > 1:
             return 0.0, []
-        if room == inf:
+        if room == inf and not self._measuring.tries:
             return 0.0, []
         seconds = needs = 0.0
         reports: list[Measured] = []
+        learnt = new_kinds = False
         for lane in lanes:
             cost = self.truth.cost(lane.trial)
             needs += cost.memory
-            trial = self.trials[lane.trial]
-            key = (lane.slots[0], signature_of(trial), "memory")
-            known = key in self._told or "memory" in self._known.get(key[1], {})
-            if not known and key not in self._tried:
-                self._tried.add(key)
+            signature = signature_of(self.trials[lane.trial])
+            figures: dict[str, float] = {}
+            if self._is_new(lane.slots[0], signature):
+                learnt = True
                 rate = self._alone(lane.trial, lane.slots[0])
-                seconds += cost.build + _batch(trial.config) / rate
-                reports.append(Measured(lane.trial, key[1], {"memory": cost.memory}))
-            if reports and needs > room:
+                batch = _batch(self.trials[lane.trial].config)
+                seconds += cost.build + PROBED * batch / rate
+                figures["memory"] = cost.memory
+                if self._measuring.tries and signature not in self._rated:
+                    new_kinds = True
+                    figures |= self._pace(lane.trial, signature, rate)
+            reports.append(Measured(lane.trial, signature, figures))
+            if learnt and needs > room:
                 return seconds, reports
+        if new_kinds:
+            return seconds, reports
         return seconds, []
+
+    def _is_new(self, slot: SlotId, signature: str) -> bool:
+        """Whether the slot knows nothing of such trials; from now on it does."""
+        key = (slot, signature, "memory")
+        known = self._known.get(signature, {})
+        if key in self._told or key in self._tried or "memory" in known:
+            return False
+        self._tried.add(key)
+        if "rate" in known:
+            self._rated.add(signature)
+        return True
+
+    def _pace(self, trial: TrialId, signature: str, rate: float) -> dict[str, float]:
+        """What is told of how fast such trials are alone, as it was measured."""
+        self._rated.add(signature)
+        true = {"rate": rate, "step": 1.0 / rate}
+        return {name: self._off(trial, signature, name, true) for name in true}
 
     # -- what changes of gangs took ----------------------------------------------------------------
 
@@ -251,6 +282,8 @@ class SimulatedMeter:
             key = (slot, signature, name)
             if name not in known and key not in self._told:
                 self._told.add(key)
+                if name == "rate":
+                    self._rated.add(signature)
                 news[name] = self._off(lane.trial, signature, name, figures)
         if not news and position.signature == signature:
             return []

@@ -26,6 +26,7 @@ class Timetable:
     ) -> None:
         """The unit goes on at the gang's rate from now on, after this wait."""
         self.advance(unit)
+        unit.lanes = len(run.sharing(unit.position.trial.id))
         unit.schedule(self.now, run.rates[unit.position.trial.id], wait)
         self._count += 1
         unit.version = self._count

@@ -102,6 +102,9 @@ class UnitAtWork:
     rate: float = 1.0
     waited: Seconds = 0.0
     trained: Seconds = 0.0
+    # The lanes that share its slot, and its share of the seconds in which all of them trained.
+    lanes: int = 1
+    share: Seconds = 0.0
     trains_until: Seconds = 0.0
     end: Seconds = inf
     # The number of the latest `end`; 0: the unit is not at work.
@@ -118,6 +121,7 @@ class UnitAtWork:
             made = min(self.left, span * self.rate)
         self.left -= made
         self.trained += span
+        self.share += span / self.lanes
         return made
 
     def schedule(self, now: Seconds, rate: float, wait: Seconds = 0.0) -> None:
@@ -147,10 +151,10 @@ class UnitAtWork:
         return 0.0
 
     def spent(self) -> dict[str, Seconds]:
-        """Where the unit's seconds went, once it is at its end."""
+        """Where the unit's seconds went, once it is at its end; of training, its share of them."""
         parts = {
             "switch": self.waited,
-            "train": self.trained,
+            "train": self.share,
             "evaluate": self.evaluate or 0.0,
             "save": self._saving(),
         }

@@ -16,7 +16,7 @@ from shoal.core.trial import TrialId
 from shoal.policy.idle import queue
 from shoal.policy.pack.as_one import PacksAsOne
 from shoal.policy.pack.company import Packs
-from shoal.policy.pack.forming import Forming, kept
+from shoal.policy.pack.forming import Forming, kept, one_for_each_slot
 
 WINDOW = 256  # trials, from which on the policy sees the first ones only: a decision has a bound
 
@@ -27,7 +27,8 @@ class PacksAsTrials:
 
     `most`: trials in a pack; packs are small enough that every slot has one. `fuse`: lanes of one
     graph may train in one step. A pack stays together until its trials end or differ in their
-    visits, or they turn out not to go faster, or to need more memory than a slot has.
+    visits, or they turn out not to go faster, or to need more memory than a slot has, or slots
+    would be idle.
 
     Where the policy fixes each trial's order of shards (`Hop.order`), all of a pack have that of
     its first trial from then on. So an interrupted run equals the undisturbed one, whichever trial
@@ -71,7 +72,8 @@ class PacksAsTrials:
             return self._order(inner, trial)
 
         forming = Forming(view, self.most, self.fuse, order)
-        return forming.with_fresh(kept(view, before, self.fuse))
+        packs = forming.with_fresh(kept(view, before, self.fuse))
+        return one_for_each_slot(view, packs)
 
     def _order(self, inner: Any, trial: TrialId) -> object:
         """What is equal for trials that visit shards in the same order, from the policy's memory.

@@ -72,6 +72,23 @@ def _worth_keeping(view: View, part: Together, fuse: bool) -> Packs:
     return packs
 
 
+def one_for_each_slot(view: View, packs: Packs) -> Packs:
+    """The packs; where there are fewer than slots, the largest that wait are halved.
+
+    As trials end, packs become few, and slots would be idle beside packs of many.
+    """
+    packs = list(packs)
+    while len(packs) < len(view.slots):
+        waiting = [pack for pack in packs if pack[0] not in view.running]
+        largest = max(waiting, key=len, default=[])
+        if len(largest) < 2:
+            break
+        half = (len(largest) + 1) // 2
+        at = packs.index(largest)
+        packs[at : at + 1] = [largest[:half], largest[half:]]
+    return packs
+
+
 # -- trials that are in none
 
 

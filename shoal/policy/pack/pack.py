@@ -24,6 +24,7 @@ from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, 
 from shoal.policy.pack.kinds import Gaining, Kind, alike
 from shoal.policy.pack.places import Levels, places
 from shoal.policy.pack.refill import Refill, Running, has_room, in_order
+from shoal.policy.pack.splitting import split
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
 Group = list[TrialId]
@@ -66,7 +67,9 @@ class Pack:
     as far as the memory reaches).
 
     The pack that takes longest goes first. Packs are no larger than it takes to give every idle
-    slot one. A trial that brought two slots down runs alone.
+    slot one, and no longer than all slots are at work anyway. Where a slot is idle and nobody
+    waits, the running pack that takes longest gives it some of its trials, if all then end earlier.
+    A trial that brought two slots down runs alone.
 
     Raises:
         ValueError: no such grouping, or packs of less than one.
@@ -108,10 +111,12 @@ class Pack:
         if not slots and not roomy:
             return view.plan, memory
         waits = idle_trials(view, WINDOW + self.most * len(slots))
-        if not waits:
+        if not waits and not slots:
             return view.plan, memory
-
         figures = self.kept.figures_in(view, self.fuse)
+        if not waits:
+            return _split(view, figures, slots), memory
+
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
         if not slots:
             seen = running.digest(view)
@@ -136,6 +141,30 @@ class Pack:
             start.discard(before)
             start.add(after)
         return (view.plan.but(start, stop) if start else view.plan), memory
+
+
+def _split(view: View, figures: Figures, slots: Slots) -> Plan:
+    """What runs, where packs gave trials to these idle slots."""
+    start: list[Gang] = []
+    stop: list[Gang] = []
+    for gang, parts in split(figures, slots):
+        stop.append(gang)
+        start += parts
+    return view.plan.but(start, stop) if start else view.plan
+
+
+def shared_out(work: Seconds, busy: Sequence[Seconds]) -> Seconds:
+    """When all end at once, if so much work is shared out among slots that are `busy` so long.
+
+    A slot that is busy longer gets none of it.
+    """
+    level = 0.0
+    for count, until in enumerate(sorted(busy)):
+        if count and work <= count * (until - level):
+            return level + work / count
+        work -= count * (until - level)
+        level = until
+    return level + work / len(busy)
 
 
 def _without(trials: Trials, pack: Trials) -> Group:
@@ -272,10 +301,21 @@ class _PacksForIdle:
         """
         spans = [self.figures.span(slot, pack) for pack in packs]
         chosen = packs[spans.index(max(spans))]
-        if idle < 2 or self.rule.grouping != "contiguous":
+        if len(chosen) == 1 or self.rule.grouping != "contiguous":
             return chosen
-        share = sum(spans) * (waiting / sum(map(len, packs))) / idle
-        return self._shortened(slot, chosen, share)
+        work = sum(spans) * (waiting / sum(map(len, packs)))
+        if work >= max(spans) * len(self.view.slots):
+            return chosen
+        running = [self._until_over(gang) for gang in self.view.plan.gangs]
+        return self._shortened(slot, chosen, shared_out(work, [0.0] * idle + running))
+
+    def _until_over(self, gang: Gang) -> Seconds:
+        """Seconds until the gang's slots are free."""
+        if len(gang.slots) > 1:
+            rates = self.view.profile.rates(gang)
+            return max(self.figures.left(trial) / rates[trial] for trial in gang.trials)
+        (name,) = gang.slots
+        return self.figures.span(self.view.slots[name], gang.trials)
 
     def _shortened(self, slot: Slot, pack: Group, share: Seconds) -> Group:
         """The pack without its shortest trials, until it takes about its share of the time.

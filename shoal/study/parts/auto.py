@@ -3,7 +3,7 @@
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +215,18 @@ def auto(
         Among(names),
         foresee.price,
         objective=objective,
+        simple=_simple(policy, names),
     )
+
+
+def _simple(policy: str, names: Sequence[str]) -> str | None:
+    """The candidate that trains one trial a slot, whole data or hop as the data demands.
+
+    None where the user said what to choose among.
+    """
+    if ":" in policy:
+        return None
+    return next((name for name in ("fifo", "hop") if name in names), None)
 
 
 def named(policy: str) -> tuple[str, ...]:

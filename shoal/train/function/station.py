@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -71,9 +71,14 @@ class FunctionStation:
     # -- units -----------------------------------------------------------------------------------
 
     def together(
-        self, units: Sequence[Unit], fuse: bool = False
+        self,
+        units: Sequence[Unit],
+        fuse: bool = False,
+        measured: Collection[str] | None = None,
     ) -> Generator[tuple[TrialId, News], None, None]:
         """Let each trial's function run until its next report, one after another.
+
+        What has no steps of its own cannot be tried: `measured` changes nothing.
 
         Raises:
             PlanError: a unit is one of a gang whose trials change slots between units.

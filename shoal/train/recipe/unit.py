@@ -228,7 +228,7 @@ class TrialError(Exception):
 
 
 class PackRefused(TrialError):  # noqa: N818
-    """The unit does not count: its slot learnt that the pack cannot train so. Nobody failed.
+    """The unit does not count: its slot learnt something about the pack first. Nobody failed.
 
     `figures`: as of `Done`. `begun`: the unit was begun, so that the trial's state is lost here;
     otherwise it is as before.

@@ -107,16 +107,21 @@ class Station:
         raise AssertionError("a unit ends with Done or an error")
 
     def together(
-        self, units: Sequence[Unit], fuse: bool = False
+        self,
+        units: Sequence[Unit],
+        fuse: bool = False,
+        measured: Collection[str] | None = None,
     ) -> Generator[TrialNews, None, None]:
         """Make the visits of several trials over shared chunks.
 
         The last news of each trial is `Done` or its error. If memory runs out for one of several
         trials, the visits of all end. If the slot learns before that they have no room together,
-        none begins: `PackRefused`; so end visits in which a step of several at once cannot be made,
-        and the next ones take none. If the caller stops early, visits that are not done do not
-        count.
+        or of what kinds they are, none begins: `PackRefused`; so end visits in which a step of
+        several at once cannot be made, and the next ones take none. If the caller stops early,
+        visits that are not done do not count.
 
+        `measured`: the signatures of which somebody has told how fast they are. A pack with others
+        is not begun before its slot has told that; None: it is begun.
         `fuse`: lanes of one graph may train in one step where that is faster. Results then agree
         with those of training alone up to rounding; otherwise they agree to the bit.
 
@@ -128,8 +133,9 @@ class Station:
         over: set[TrialId] = set()
         before = {"save": self.lanes.make_room(units)}
         try:
-            if self._first_packs.too_large(units, before):
-                yield from self._first_packs.refused(units)
+            why = self._first_packs.why_not(units, measured, before)
+            if why is not None:
+                yield from self._first_packs.refused(units, why)
                 return
             for trial, error in self._open(units, before, passes):
                 over.add(trial)

@@ -86,7 +86,11 @@ def test_of_a_wide_lane_the_rate_at_its_width_is_known_after_six_steps() -> None
 
 def test_fused_steps_are_told_where_they_save_time() -> None:
     lanes = (Lane(A, (W[0],)), Lane(B, (W[0],)))
-    changes: Any = {0.0: (None, Gang(lanes, fused=True))}
+    pack = Gang(lanes, fused=True)
+    changes: Any = {
+        0.0: (None, pack),
+        1.0: (None, pack),
+    }  # the first time they are tried
     gaining = Row((100.0,), packing=Packing.shared(0.5, 100.0, 10))
     both = trial("a", 10.0, batch_size=10), trial("b", 10.0, batch_size=10)
     ((_, _, figures),) = measured(told((gaining,), changes, *both))
@@ -100,8 +104,24 @@ def test_who_has_no_room_together_is_told_before_it_trains() -> None:
     row = Row((2.0,), memory=6.0, build=1.0)
     both = trial("a", 10.0), trial("b", 10.0)
     found = told((row,), {0.0: (None, pack)}, *both, memory=10.0)
-    assert measured(found) == [(1.5, A, {"memory": 6.0})]
-    assert found[1:] == [(1.5, Ended(pack))]
+    assert measured(found) == [(3.0, A, {"memory": 6.0})]
+    assert found[-1] == (3.0, Ended(pack))
+
+
+def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun() -> None:
+    """A step of each kind is tried, and told; the same pack begins the next time."""
+    lanes = (Lane(A, (W[0],)), Lane(B, (W[0],)))
+    pack, rows = Gang(lanes), (Row((10.0,), {"x": 0}), Row((1.0,), {"x": 1}))
+    both = trial("a", 10.0, x=0), trial("b", 10.0, x=1)
+    changes: Any = {0.0: (None, pack), 9.0: (None, pack)}
+    found = told(rows, changes, *both, measuring=Measuring(tries=True))
+    assert measured(found)[:2] == [
+        (pytest.approx(0.4 + 4.0), A, {"memory": 0.0, "rate": 10.0, "step": 0.1}),
+        (pytest.approx(0.4 + 4.0), B, {"memory": 0.0, "rate": 1.0, "step": 1.0}),
+    ]
+    ended = [now for now, event in found if isinstance(event, Ended)]
+    assert ended == [pytest.approx(4.4)]
+    assert found[-1][0] > 9.0, "it began"
 
 
 def test_who_has_room_is_told_with_the_first_unit() -> None:

@@ -1,6 +1,6 @@
 """The units that a slot's process makes: where each goes on from, and what is told of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,11 +126,16 @@ class SlotRounds:
     # -- units of one slot ---------------------------------------------------------------------
 
     def train(
-        self, number: int, units: Units, fuse: bool, parcels: Parcels
+        self,
+        number: int,
+        units: Units,
+        fuse: bool,
+        parcels: Parcels,
+        measured: Collection[str],
     ) -> tuple[Outcomes, States]:
         """Make a unit of each trial: what came of each, and the states after them.
 
-        `parcels`: as of `SlotActor.train`.
+        `parcels`: as of `SlotActor.train`. `measured`: as of `Station.together`.
         """
         outcomes: dict[TrialId, Outcome] = {}
         states: States = {}
@@ -140,7 +145,8 @@ class SlotRounds:
                 outcomes[trial] = Lost()
 
         try:
-            made = self._make(number, [unit for unit, _ in found.values()], fuse)
+            here = [unit for unit, _ in found.values()]
+            made = self._make(number, here, fuse, measured)
         except DataError as error:
             return outcomes | unreadable(error, units), {}
         for trial, result in made.items():
@@ -200,12 +206,18 @@ class SlotRounds:
             return False
         return self._station.holds(unit.trial.id, len(visits))
 
-    def _make(self, number: int, units: Sequence[Unit], fuse: bool) -> Results:
+    def _make(
+        self,
+        number: int,
+        units: Sequence[Unit],
+        fuse: bool,
+        measured: Collection[str],
+    ) -> Results:
         """Train part by part: what came of each unit.
 
         Units under way are cut when the round is halted between two parts.
         """
-        parts = self._station.together(units, fuse)
+        parts = self._station.together(units, fuse, measured)
         made, over = self._parts(number, units, parts)
         if over:
             return made

@@ -73,14 +73,15 @@ class SlotActor:
     def train(
         self, number: int, task: bytes, parcels: Mapping[TrialId, Any]
     ) -> tuple[Any, ...]:
-        """Make a round: `task` is pickled (units by trial, whether lanes may be fused).
+        """Make a round: `task` is pickled (units by trial, whether lanes may be fused, signatures
+        whose speed is known).
 
         Its first result is small: what came of each unit, or of all. One more for each unit, the
         state after it, stays in the object store. `parcels`: references to the states before them,
         looked at only where those are not held here.
         """
         units: dict[TrialId, Unit]
-        units, fuse = pickle.loads(task)
+        units, fuse, measured = pickle.loads(task)
         if number in self._off or number in self._void:
             return (dict.fromkeys(units, Cut()), *(None for _ in units))
 
@@ -90,7 +91,7 @@ class SlotActor:
         with self._printing():
             try:
                 rounds = self._opened.rounds
-                outcome, states = rounds.train(number, units, fuse, parcels)
+                outcome, states = rounds.train(number, units, fuse, parcels, measured)
             except BaseException as error:  # noqa: BLE001 the driver raises it
                 outcome = Broken(portable(error))
 

@@ -1,9 +1,15 @@
-"""What a slot learns of memory before trials of a new kind first train in a pack."""
+"""What a slot learns of trials of a new kind before they first train in a pack.
+
+A pack is formed by what is believed of its trials: what they need of the memory, and how long they
+take. Nothing should be formed by a guess. So a pack with a kind of trials that nobody has measured
+is not begun: a step of each such kind is tried, what it took is told, and the policy decides anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from gc import collect
 from math import isfinite
 from time import perf_counter
@@ -19,11 +25,25 @@ from shoal.train.slot.build import LaneBuilder
 from shoal.train.slot.held import HeldLanes
 from shoal.train.slot.workplace import Workplace
 
+# Steps that are timed, after one that may hold start-up costs: so many, or as many as begin within
+# so many seconds. Their quickest counts: what else the machine does can only make a step longer.
+TIMED_STEPS = 20
+TIMED_SECONDS: Seconds = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a step of a new lane took: bytes of its state, bytes beside that, and seconds."""
+
+    state: int
+    extra: int
+    seconds: Seconds
+
 
 class FirstPacks:
-    """Learns how much memory trials need before they first train in a pack.
+    """Learns what trials cost before they first train in a pack.
 
-    A trial of a new signature takes one step for that, with a model that is thrown away. Nothing
+    A trial of a new signature takes a few steps for that, with a model that is thrown away. Nothing
     that the trial itself depends on changes: no weights, and no random state.
     """
 
@@ -35,10 +55,16 @@ class FirstPacks:
         self._builder = builder
         self._lanes = lanes
 
-    def too_large(self, units: Sequence[Unit], spent: dict[str, Seconds]) -> bool:
-        """Whether it was learnt just now that these trials have no room together.
+    def why_not(
+        self,
+        units: Sequence[Unit],
+        measured: Collection[str] | None,
+        spent: dict[str, Seconds],
+    ) -> str | None:
+        """Why the pack is better formed anew, by what was learnt just now; None: it may begin.
 
         It is not said a second time of what was known before: whoever plans packs knows it then.
+        `measured`: signatures whose rate was told already, by any slot; None: only memory counts.
         The seconds that this takes are added to `spent`.
 
         Raises:
@@ -46,32 +72,39 @@ class FirstPacks:
             LookupError: a unit's source is not here.
         """
         if len(units) < 2 or not self._can_learn():
-            return False
+            return None
+        if measured is None and not isfinite(self._at.slot_room):
+            return None
         begin = perf_counter()
-        found = self._learnt_too_large(units)
+        why = self._learnt(units, measured)
         spent["switch"] = perf_counter() - begin
-        return found
+        return why
 
-    def _learnt_too_large(self, units: Sequence[Unit]) -> bool:
-        """As `too_large`, where memory is limited."""
+    def _learnt(
+        self, units: Sequence[Unit], measured: Collection[str] | None
+    ) -> str | None:
+        """As `why_not`, where steps can be tried."""
         lanes: list[TrainingLane] = []
         learnt = False
+        new_kinds = 0
         for unit in units:
             lane = self._lane(unit)
             if lane is None:
                 continue
-            learnt |= self._learn(unit, lane)
+            if self._learn(unit, lane):
+                learnt = True
+                new_kinds += measured is not None and lane.signature not in measured
             lanes.append(lane)
             # the slot itself sees to it that no more are at work in one step than have room
             if learnt and self._meter.together(lanes) > self._at.slot_room:
-                return True
-        return False
+                return f"{len(units)} trials have no room together"
+        if new_kinds:
+            return f"nobody had measured {new_kinds} of the kinds among {len(units)} trials"
+        return None
 
     def _can_learn(self) -> bool:
-        """Whether memory is limited, and can be measured by a step."""
-        if not isfinite(self._at.slot_room) or not self._at.setup.clocked:
-            return False
-        return not isinstance(self._at.recipe, ShardRecipe)
+        """Whether what a trial costs can be measured by a step."""
+        return self._at.setup.clocked and not isinstance(self._at.recipe, ShardRecipe)
 
     def _lane(self, unit: Unit) -> TrainingLane | None:
         """The trial's lane before the unit; None if it cannot be built: it fails when it trains."""
@@ -86,16 +119,20 @@ class FirstPacks:
         return held.lane
 
     def _learn(self, unit: Unit, lane: TrainingLane) -> bool:
-        """Measure a step, if the lane's signature is new; whether that told anything."""
+        """Measure a step, if the lane's signature is new here; whether that told anything."""
         signature = lane.signature
         if self._meter.knows_memory(signature) or is_compiled(lane.model):
             return False
         try:
-            state, extra = self._step(unit, lane)
+            step = self._step(unit, lane)
         except OutOfMemory:  # it has no room beside any other
-            state, extra = int(self._at.slot_room), 0
+            state, extra = self._room_in_bytes(), 0
         except TrialError:
             return False
+        else:
+            state, extra = step.state, step.extra
+            rate = lane.settings.batch_size / max(step.seconds, 1e-9)
+            self._meter.tell(signature, rate=rate, step=step.seconds)
         finally:
             collect()
         self._meter.learn_memory(signature, extra, state)
@@ -103,27 +140,46 @@ class FirstPacks:
         self._meter.tell(signature, **figures)
         return True
 
-    def _step(self, unit: Unit, lane: TrainingLane) -> tuple[int, int]:
-        """Bytes of a new lane's state and of its step beside that.
+    def _room_in_bytes(self) -> int:
+        """The slot's memory; where it is not known, more than any slot has."""
+        return int(min(self._at.slot_room, 2.0**60))
+
+    def _step(self, unit: Unit, lane: TrainingLane) -> _Step:
+        """What a step costs, as a new lane's steps show.
 
         Raises:
             TrialError: the recipe's code raised, or memory ran out.
         """
         settings = lane.settings
+        size = settings.batch_size
         stream = self._at.streams.of(settings.data_key)
         visit = unit.visit
         coming = stream.chunks(visit.shard, visit.turn, settings.order)
         with closing(coming) as chunks, blaming():
-            batch = batch_of(next(chunks), settings.batch_size)
+            batch = batch_of(next(chunks), size)
         made = self._builder.build(unit.trial)
-        return bytes_of_step(made, batch, settings.batch_size, self._at.device)
+        state, extra = bytes_of_step(made, batch, size, self._at.device)
+        quickest = float("inf")
+        begin = self._meter.now()
+        for _ in range(TIMED_STEPS):
+            made.begin(size)
+            before = self._meter.now()
+            with blaming(), made.rng:
+                made.step(batch, size)
+                made.close()
+            after = self._meter.now()
+            quickest = min(quickest, after - before)
+            if after - begin > TIMED_SECONDS:
+                break
+        return _Step(state, extra, quickest)
 
-    def refused(self, units: Sequence[Unit]) -> Iterator[tuple[TrialId, PackRefused]]:
+    def refused(
+        self, units: Sequence[Unit], why: str
+    ) -> Iterator[tuple[TrialId, PackRefused]]:
         """The answers for units that are not begun, with what was learnt.
 
         Trials that have not trained yet leave nothing here: some may begin elsewhere.
         """
-        why = f"{len(units)} trials have no room together"
         for unit in units:
             trial = unit.trial.id
             held = self._lanes.get(trial)
