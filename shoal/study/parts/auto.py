@@ -32,8 +32,8 @@ NAME = "auto"
 USUAL = ("hop-packs", "hop", "hop-quick4", "pack", "fifo")
 # These come in addition where trials may have several slots. Those of `SHARING` only decide who has
 # how many, and are left out where trials are so many that hardly any would have more than one.
-SHARING = ("doubling", "equi", "elastic", "flotilla")
-WIDE = ("hybrid", "waterfill", "mixed", *SHARING)
+SHARING = ("doubling", "equi", "flotilla")
+WIDE = (*SHARING, "waterfill", "mixed", "hybrid")
 CROWD = 4  # trials a slot: more of them are a crowd
 # The gain for which the current policy is left. Early figures are rougher than 2 %.
 GAIN = 0.05
