@@ -204,6 +204,8 @@ class Auto:
         spent = memory["spent"]
         simulated = memory["simulated"] and memory["follows"] in names
         follows = names[0]
+        if self.simple in names and aim_of(self.objective, view) == "first_result":
+            follows = self.simple  # a step tried with each kind delays the first result
         if simulated:
             follows = memory["follows"]
 
