@@ -125,7 +125,8 @@ class SimulatedMeter:
                 learnt = True
                 rate = self._alone(lane.trial, lane.slots[0])
                 batch = _batch(self.trials[lane.trial].config)
-                seconds += cost.build + PROBED * batch / rate
+                steps = PROBED if self._measuring.tries else 1
+                seconds += cost.build + steps * batch / rate
                 figures["memory"] = cost.memory
                 if self._measuring.tries and signature not in self._rated:
                     new_kinds = True

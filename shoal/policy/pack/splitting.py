@@ -54,7 +54,7 @@ def _parts(figures: Figures, gang: Gang, idle: Slot, before: Seconds) -> Parts |
     )
     for cut in range(1, len(order)):
         for stay, go in ((order[:cut], order[cut:]), (order[cut:], order[:cut])):
-            if sum(map(figures.memory, go)) > idle.memory:
+            if figures.memory(go) > idle.memory:
                 continue
             if not all(fits(figures.view, trial, idle) for trial in go):
                 continue

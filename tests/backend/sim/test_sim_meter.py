@@ -104,8 +104,8 @@ def test_who_has_no_room_together_is_told_before_it_trains() -> None:
     row = Row((2.0,), memory=6.0, build=1.0)
     both = trial("a", 10.0), trial("b", 10.0)
     found = told((row,), {0.0: (None, pack)}, *both, memory=10.0)
-    assert measured(found) == [(3.0, A, {"memory": 6.0})]
-    assert found[-1] == (3.0, Ended(pack))
+    assert measured(found) == [(1.5, A, {"memory": 6.0})]
+    assert found[-1] == (1.5, Ended(pack))
 
 
 def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun() -> None:
