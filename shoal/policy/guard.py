@@ -105,7 +105,9 @@ def is_simple(view: View, plan: Plan) -> bool:
 
 
 def compare(view: View, plan: Plan) -> Comparison | None:
-    """What runs by this plan, against the simple plan; None: nothing runs that has work left.
+    """What runs by this plan, against the simple plan.
+
+    None: nothing runs that has work left, or some trials cannot have one slot.
 
     The simple plan is a list schedule: whoever is first in the queue has the next free slot. What
     runs goes on as fast as it is now, all in all: which trial is how fast may change, as widths do
@@ -119,7 +121,7 @@ def compare(view: View, plan: Plan) -> Comparison | None:
             if trial in view.trials:
                 alone[trial] = _alone(view, trial)
                 pace += rate / curve(trial, 1)[0]
-    if not sum(alone.values()):
+    if not 0 < sum(alone.values()) < inf:
         return None
 
     waits = [trial for trial in islice(queue(view), SOME) if trial not in alone]
@@ -127,6 +129,8 @@ def compare(view: View, plan: Plan) -> Comparison | None:
     waiting = [_alone(view, trial) for trial in waits]
     works = [*alone.values(), *waiting]
     work = sum(works)
+    if work == inf:
+        return None
     speeds = _speeds(view, next(iter(alone)))
     if others > len(waiting):
         work += sum(waiting) * (others / len(waiting) - 1)

@@ -4,14 +4,16 @@ import pytest
 
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import ShardId, Slot, SlotId
-from shoal.core.event import Finished, Opened, Planned
+from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
 from shoal.core.fold import fold
-from shoal.core.state import State
+from shoal.core.plan import Gang, Lane
+from shoal.core.state import State, view
+from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal
 from shoal.engine.run import run
 from shoal.policy.fifo import Fifo
-from shoal.policy.pack.pack import Pack
-from shoal.profile.pack import PackCost, Packs
+from shoal.policy.pack.pack import Pack, shared_out
+from shoal.profile.pack import PackCost, Packing, Packs
 from shoal.profile.table import Row, Table
 from shoal.search.trace import Trace
 from shoal.testing.policies import check_policy
@@ -162,3 +164,75 @@ def test_the_threshold_of_nearest_is_a_users_choice(levels, within, together):
     rule = Pack("nearest", refill=False, levels=levels, within=within)
     packs, _ = simulate(rule, SHARED, batches(20, 40), memory=99.0)
     assert max(len(p) for turn in packs for p in turn) == together
+
+
+# -- a slot is idle beside a pack
+
+
+def idle_beside(gain, left=(100.0, 100.0, 100.0, 100.0), switch=0.0, memory=100.0):
+    """What `Pack` plans for two slots, all trials packed on the first, nobody waiting."""
+    names = [TrialId(f"t{i}") for i in range(len(left))]
+    slots = (Slot(SlotId("g0"), memory=100.0), Slot(SlotId("g1"), memory=memory))
+    trials = [
+        Trial(name, samples, {}) for name, samples in zip(names, left, strict=True)
+    ]
+    packing = Packing.shared(gain, 1.0, 1, joint=0.0) if gain else None
+    row = Row((1.0,), {}, memory=10.0, switch=switch, packing=packing)
+    gang = Gang(tuple(Lane(name, (SlotId("g0"),)) for name in names))
+    state = fold(
+        State(),
+        [Joined(slots), *map(Submitted, trials), Planned((), (gang,))],
+    )
+    plan, _ = Pack().decide(view(state, 0.0, Table((row,)).of(state.known)), "")
+    return sorted((g.lanes[0].slots[0], sorted(g.trials)) for g in plan.gangs)
+
+
+def test_a_pack_gives_trials_to_an_idle_slot():
+    assert idle_beside(0.0) == [("g0", ["t0", "t1"]), ("g1", ["t2", "t3"])]
+
+
+def test_the_parts_end_as_early_as_can_be():
+    """One long trial leaves three short ones."""
+    parts = idle_beside(0.0, left=(300.0, 100.0, 100.0, 100.0))
+    assert sorted(names for _, names in parts) == [["t0"], ["t1", "t2", "t3"]]
+
+
+def test_a_pack_stays_where_it_gains_by_company_or_moving_takes_too_long():
+    whole = [("g0", ["t0", "t1"])]
+    assert idle_beside(0.0, left=(10.0, 10.0)) != whole
+    assert idle_beside(0.0, left=(10.0, 10.0), switch=11.0) == whole
+    assert idle_beside(0.97, left=(10.0, 10.0)) == whole, "together they are as quick"
+
+
+def test_no_more_go_than_have_room():
+    assert idle_beside(0.0, memory=10.0) == [
+        ("g0", ["t0", "t1", "t2"]),
+        ("g1", ["t3"]),
+    ] or idle_beside(0.0, memory=10.0) == [
+        ("g0", ["t1", "t2", "t3"]),
+        ("g1", ["t0"]),
+    ]
+
+
+def test_who_is_packed_leaves_trials_for_slots_that_are_free_soon():
+    """Of three trials a free slot takes no more than ends with the other slot's work."""
+    busy = Gang((Lane(TrialId("t0"), (SlotId("g0"),)),))
+    trials = [Trial(TrialId(f"t{i}"), 10.0 if i == 0 else 100.0, {}) for i in range(4)]
+    row = Row((1.0,), {}, packing=Packing.shared(0.3, 1.0, 1, joint=0.0))
+    slots = (Slot(SlotId("g0")), Slot(SlotId("g1")))
+    state = fold(
+        State(), [Joined(slots), *map(Submitted, trials), Planned((), (busy,))]
+    )
+    plan, _ = Pack(refill=False).decide(
+        view(state, 0.0, Table((row,)).of(state.known)), ""
+    )
+    (new,) = plan.gangs - {busy}
+    assert len(new.trials) == 1, "two would be at work when the other slot is idle"
+
+
+@pytest.mark.parametrize("busy", [[], [5.0], [0.0, 3.0, 30.0], [7.0, 7.0]])
+@pytest.mark.parametrize("work", [0.0, 4.0, 100.0])
+def test_work_is_shared_out_until_all_end_at_once(busy, work):
+    slots = [0.0, *busy]
+    level = shared_out(work, slots)
+    assert sum(max(0.0, level - until) for until in slots) == pytest.approx(work)

@@ -1,5 +1,6 @@
 """Packs as trials: under a hopping policy, under churn, and what that is worth."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from shoal.backend.sim.units import SimulatedRecipe
 from shoal.core.cluster import ShardId, Slot, SlotId
 from shoal.core.event import Finished, Joined, Opened, Planned, Submitted
 from shoal.core.fold import fold
+from shoal.core.plan import Gang, Lane
 from shoal.core.state import State, view
 from shoal.core.trial import Trial, TrialId
 from shoal.engine.journal import Journal, replay
@@ -177,3 +179,26 @@ def studied(policy: Any, fails: Any, former: Any = ()) -> tuple[State, list[Any]
 def test_no_slot_goes_without_a_pack() -> None:
     gangs, _ = simulate(PacksAsTrials(Hop()), 5, 4)
     assert all(len(gang.lanes) == 1 for gang in gangs)
+
+
+def test_packs_that_wait_are_halved_until_every_slot_has_one() -> None:
+    """As trials end packs become few; those at work are left as they are."""
+    trials = [Trial(TrialId(f"t{i}"), 4000.0, {}) for i in range(6)]
+    slots = tuple(Slot(SlotId(f"g{i}"), shards=frozenset(SHARDS)) for i in range(4))
+    gang = Gang((Lane(TrialId("t5"), (slots[0].id,)),), (ShardId("s0"),), 1000.0)
+    state = fold(
+        State(),
+        [
+            Opened(1, SHARDS),
+            Joined(slots),
+            *map(Submitted, trials),
+            Planned((), (gang,)),
+        ],
+    )
+    look = view(state, 0.0, SHARED.of(state.known))
+    first = [TrialId(f"t{i}") for i in range(5)]
+    packs = forming.one_for_each_slot(look, [first, [TrialId("t5")]])
+    assert [len(pack) for pack in packs] == [2, 1, 2, 1]
+    assert sorted(chain(*packs)) == [trial.id for trial in trials]
+    at_work = forming.one_for_each_slot(look, [[TrialId("t5"), TrialId("t4")]])
+    assert at_work == [[TrialId("t5"), TrialId("t4")]]

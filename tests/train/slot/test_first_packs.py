@@ -1,7 +1,8 @@
-"""What a slot learns of memory before trials first train in a pack."""
+"""What a slot learns of trials of a new kind before they first train in a pack."""
 
 import random
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -219,3 +220,55 @@ def test_no_more_lanes_step_at_once_than_have_room(
         found = dict(held.together(units, way == "fused"))
         assert {type(news) for news in found.values()} == {Done}
     assert max(gauge.widths) == at_once
+
+
+# -- how fast trials of a new kind are
+
+
+@pytest.mark.parametrize("gib", [inf, 1.0])
+def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun(gib: float) -> None:
+    """Its slot tries some steps of each such kind, and tells how fast they are."""
+    recipe = Counted()
+    held = limited(recipe, gib)
+    units = first_units(wide("a"), wide("b", 32), wide("c"))
+    found = dict(held.together(units, measured=frozenset()))
+    assert {type(news) for news in found.values()} == {PackRefused}
+    assert "nobody had measured 2 of the kinds" in str(found[TrialId("a")])
+    told = {news.signature: news.figures for news in found.values() if news.figures}
+    assert len(told) == 2
+    for figures in told.values():
+        assert figures["rate"] > 0 and figures["step"] > 0 and figures["memory"] > 0
+    assert recipe.built.count(64) == 3 and recipe.built.count(32) == 2
+    assert {type(x) for x in dict(held.together(units, measured=told)).values()} == {
+        Done
+    }, "it is not said a second time"
+
+
+def test_what_another_slot_has_measured_is_begun() -> None:
+    there = station(Counted(), blobs())
+    units = first_units(wide("a"), wide("b"))
+    told = dict(there.together(units, measured=frozenset()))
+    known = {news.signature for news in told.values()}
+    here = station(Counted(), blobs())
+    found = dict(here.together(units, measured=known))
+    assert {type(news) for news in found.values()} == {Done}
+
+
+def test_trying_steps_changes_nothing_of_the_trials() -> None:
+    trials = [wide("a"), wide("b", 32), wide("c")]
+    held, plain = station(Counted(), blobs()), station(Counted(), blobs())
+    before = random_states()
+    told = dict(held.together(first_units(*trials), measured=frozenset()))
+    assert random_states() == before
+    known = {news.signature for news in told.values()}
+    dict(held.together(first_units(*trials), measured=known))
+    news_of(plain, *first_units(*trials))
+    for each in trials:
+        assert list(differences(held.state(each.id), plain.state(each.id))) == []
+
+
+def test_a_trial_alone_is_begun_and_measured_as_it_trains() -> None:
+    recipe = Counted()
+    held = station(recipe, blobs())
+    (news,) = dict(held.together(first_units(wide("a")), measured=())).values()
+    assert isinstance(news, Done) and recipe.built == [64]
