@@ -19,6 +19,7 @@ from shoal.core.event import (
     Submitted,
 )
 from shoal.core.fold import fold
+from shoal.core.plan import Gang, Lane
 from shoal.core.ports import Policy
 from shoal.core.state import State, View, view
 from shoal.core.trial import Seconds, Trial, TrialId
@@ -292,6 +293,37 @@ def test_it_asks_again_when_a_figure_was_wrong_by_more_than_twice() -> None:
     ):
         assert policy.decide(believed(measured(state, **figures)), memory)[1] != memory
         assert simulate.times == 3 * times
+
+
+def test_it_asks_again_when_half_as_many_kinds_more_are_measured() -> None:
+    simulate = Asked(Fifo=300.0, Equi=100.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate)
+    state = study(6, 4)
+    asked = []
+    memory = policy.start()
+    for kind in range(6):
+        told = Measured(TrialId(f"t{kind}"), f"kind {kind}", {"rate": 10.0})
+        state = fold(state, [told])
+        memory = policy.decide(believed(state), memory)[1]
+        asked.append(simulate.times // 3)
+    assert asked == [1, 2, 3, 3, 4, 4], "of 1, 2, 3 and 5 kinds"
+    assert memory["asked"] == "figures"
+
+
+def test_it_asks_again_when_a_slot_is_idle_and_trials_ended_since() -> None:
+    simulate = Asked(Fifo=100.0, Equi=300.0, Width=200.0)
+    policy = Auto(CANDIDATES, simulate, simple=None)
+    state = study(7, 4)
+    gangs = tuple(Gang((Lane(TrialId(f"t{i}"), (SlotId(f"g{i}"),)),)) for i in range(3))
+    pack = Gang(tuple(Lane(TrialId(f"t{i}"), (SlotId("g3"),)) for i in range(3, 7)))
+    state = fold(state, [Planned((), (*gangs, pack))])
+    memory = policy.decide(seen(state), policy.start())[1]
+    assert simulate.times == 3
+    ended = fold(state, [Finished(TrialId("t0"))])
+    memory = policy.decide(seen(ended), memory)[1]
+    assert (memory["asked"], simulate.times) == ("idle", 6)
+    assert policy.decide(seen(ended), memory)[1]["asked"] == "idle"
+    assert simulate.times == 6, "not twice for the same"
 
 
 def test_figures_that_swing_are_looked_at_again_when_twice_as_much_is_trained() -> None:

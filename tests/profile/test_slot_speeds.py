@@ -63,12 +63,45 @@ def test_a_rate_holds_for_its_slot_and_follows_for_others(state: State) -> None:
     )  # the slower one's pace
 
 
+def packed(state: State, slot: SlotId, seconds: float) -> State:
+    """Both trials have trained 100 samples as a pack, each in so many seconds of the slot."""
+    gang = Gang((Lane(A, (slot,)), Lane(B, (slot,))), (S0,), since=state.turn)
+    spent = {name: {"train": seconds} for name in (A, B)}
+    done = Advanced({A: 100.0, B: 100.0}, spent=spent)
+    return fold(state, [Planned((), (gang,)), done, Ended(gang)])
+
+
+def known_kinds(state: State) -> State:
+    """Both trials were measured, and have 100 samples/s alone."""
+    figures = {"rate": 100.0}
+    return fold(state, [Measured(A, "of a", figures), Measured(B, "of b", figures)])
+
+
+def test_a_pack_that_has_trained_a_while_is_as_fast_as_it_was_clocked(
+    state: State,
+) -> None:
+    """By the trials' own rates each would have 50 samples/s."""
+    state = known_kinds(state)
+    here = Gang((Lane(A, (W0,)), Lane(B, (W0,))), since=0)
+    assert believe(state).rates(here) == {A: 50.0, B: 50.0}
+    begun = packed(state, W0, 1.0)
+    assert believe(begun).rates(here) == {A: 50.0, B: 50.0}, "its first steps try ways"
+    state = packed(state, W0, 4.0)
+    slow = pytest.approx({A: 12.5, B: 12.5})
+    assert believe(state).rates(here) == slow, "both took 8 s of the slot"
+    there = Gang((Lane(A, (W1,)), Lane(B, (W1,))), since=0)
+    assert believe(state).rates(there) == slow
+
+
+def test_packs_of_kinds_that_nobody_knows_are_not_clocked(state: State) -> None:
+    """They are named by their trials: the next pack would be another kind."""
+    assert not packed(state, W0, 4.0).speeds
+
+
 def test_packs_are_clocked_and_go_as_their_slot(state: State) -> None:
-    for slot, seconds in ((W0, 1.0), (W1, 4.0)):
-        gang = Gang((Lane(A, (slot,)), Lane(B, (slot,))), (S0,), since=state.turn)
-        spent = {name: {"train": seconds} for name in (A, B)}
-        done = Advanced({A: 100.0, B: 100.0}, spent=spent)
-        state = fold(state, [Planned((), (gang,)), done, Ended(gang)])
+    state = known_kinds(state)
+    for slot, seconds in ((W0, 4.0), (W1, 16.0)):
+        state = packed(state, slot, seconds)
     assert believe(state).slots.of(W0) / believe(state).slots.of(W1) == pytest.approx(4)
     pack = {s: Gang((Lane(A, (s,)), Lane(B, (s,))), since=0) for s in (W0, W1)}
     fast, slow = (believe(state).rates(pack[s])[A] for s in (W0, W1))
