@@ -31,15 +31,8 @@ WORKLOADS = (
 LONG = ("first rung", "thinning rungs")
 SEEDS = {"many large": 1}  # with other errors than at seed 0 it is harder
 # What loses today, and by how much.
-LOSES_TO_BEST = {
-    "few large": 1.15,
-    "many large": 1.57,
-    "arrivals": 1.38,
-    "first rung": 2.81,
-    "unlike neighbours": 1.49,
-    "not divisible": 1.08,
-}
-LOSES_TO_FIFO = {"many large": 1.42, "first rung": 2.43, "unlike neighbours": 1.48}
+LOSES_TO_BEST = {"arrivals": 1.09, "first rung": 1.19}
+LOSES_TO_FIFO: dict[str, float] = {}
 
 
 @cache

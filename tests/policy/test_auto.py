@@ -260,6 +260,20 @@ def test_with_nothing_measured_the_usual_is_followed_and_the_first_figures_decid
     assert (memory["follows"], simulate.times) == ("equi", 3)
 
 
+def test_before_the_first_result_nothing_is_packed_blind() -> None:
+    """A step that is tried with each kind would delay it."""
+    for aim, follows in (("first_result", "fifo"), ("makespan", "width")):
+        policy = Auto(
+            CANDIDATES,
+            Asked(),
+            among=lambda seen: ("width", "equi", "fifo"),
+            objective=aim,  # type: ignore[arg-type]
+            simple="fifo",
+        )
+        memory = policy.decide(believed(study(2, 4)), policy.start())[1]
+        assert memory["follows"] == follows
+
+
 def test_one_trial_on_one_slot_is_said_to_leave_nothing_to_compare() -> None:
     policy = Auto(CANDIDATES, Asked(Fifo=1.0, Equi=2.0, Width=3.0))
     memory = policy.decide(believed(study(1, 1)), policy.start())[1]

@@ -154,6 +154,20 @@ def test_a_slot_builds_evaluates_and_saves_its_lanes_one_after_the_other() -> No
     assert found[-1][0] == pytest.approx(1.0 + 60 / 10.0 + 2 * 2.0 + 0.5)
 
 
+def test_lanes_on_one_slot_share_the_seconds_in_which_they_train() -> None:
+    """As on the real backends: what all of them spent is what the slot was at work."""
+    table = Table((Row((10.0,)),))
+    pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
+    found = alone(table, pack, trial("a", 30.0), trial("b", 60.0))
+    trained = {A: 0.0, B: 0.0}
+    for _, events in found:
+        for event in events:
+            if isinstance(event, Advanced):
+                for name, spent in event.spent.items():
+                    trained[name] += spent.get("train", 0.0)
+    assert trained == {A: pytest.approx(3.0), B: pytest.approx(3.0 + 3.0)}
+
+
 def test_a_gang_of_several_ends_when_all_its_lanes_have_their_quota() -> None:
     table = Table((Row((10.0,), {"x": 0}), Row((5.0,), {"x": 1})))
     gang = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), (S[0],), 10.0)
