@@ -13,6 +13,7 @@ Place = tuple[str, SlotId]
 Work = tuple[Samples, Seconds]
 FADES = 0.7  # of what was trained at a place before, this part still counts
 SETTLED = 3.0  # seconds of work at a place, from which on a pack's rate there counts
+SHARED = "shared:"  # begins the names of figures: GiB of a trial that others have, too
 SAME = 0.03  # rates that differ by less are the same
 
 
@@ -46,7 +47,8 @@ class Cost:
     `first`: how much longer building takes if the slot has built no other model before.
     `form`: equal for trials that may train in one fused step, as far as is known; None: unknown.
     `transient`: the part of `memory` that lasts only as long as a step of the trial's. `in_turns`:
-    whether trials of its form are known to take their steps one after the other.
+    whether trials of its form are known to take their steps one after the other. `shared`: the part
+    of `memory`, none of it transient, that trials of the same `trunk` hold once for all on a slot.
     """
 
     memory: GiB = 0.0
@@ -57,6 +59,8 @@ class Cost:
     form: Hashable = None
     transient: GiB = 0.0
     in_turns: bool = False
+    shared: GiB = 0.0
+    trunk: Hashable = None
 
 
 def stepping_in_turns(cost: Cost) -> Cost:
@@ -67,14 +71,16 @@ def stepping_in_turns(cost: Cost) -> Cost:
 class MemoryTogether:
     """What trials that share a slot take of it at once: a sum that grows by trials.
 
-    Their states lie there together. What a step takes besides is there as long as the step: of
-    trials that take turns only one has it, of those of one form, which may be fused, all.
+    Their states lie there together, of which a trunk that several have counts once. What a step
+    takes besides is there as long as the step: of trials that take turns only one has it, of those
+    of one form, which may be fused, all.
     """
 
     def __init__(self, costs: Iterable[Cost] = ()) -> None:
         self._states: GiB = 0.0
         self._steps: dict[Hashable, GiB] = {}  # by form: of those that may step at once
         self._largest: GiB = 0.0  # of these
+        self._trunks: dict[Hashable, GiB] = {}
         for cost in costs:
             self.add(cost)
 
@@ -85,15 +91,23 @@ class MemoryTogether:
 
     def with_one(self, cost: Cost) -> GiB:
         """What they take with this trial."""
-        states = self._states + (cost.memory - cost.transient)
+        states = self._states + self._state(cost)
         return states + max(self._largest, self._step(cost))
 
     def add(self, cost: Cost) -> GiB:
         """Take this one in, too; returns what they take then."""
         step = self._steps[cost.form] = self._step(cost)
-        self._states += cost.memory - cost.transient
+        self._states += self._state(cost)
+        if cost.shared:
+            trunk = max(cost.shared, self._trunks.get(cost.trunk, 0.0))
+            self._trunks[cost.trunk] = trunk
         self._largest = max(self._largest, step)
         return self.now
+
+    def _state(self, cost: Cost) -> GiB:
+        """What the trial's state takes beside those that are there."""
+        there = min(cost.shared, self._trunks.get(cost.trunk, 0.0))
+        return cost.memory - cost.transient - there
 
     def _step(self, cost: Cost) -> GiB:
         """What a step takes of those of the trial's form, with the trial."""

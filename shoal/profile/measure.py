@@ -7,7 +7,7 @@ from math import inf
 
 from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane
-from shoal.core.profile import Cost, Place, Profile
+from shoal.core.profile import SHARED, Cost, Place, Profile
 from shoal.core.state import Figures, News, State
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.given import Given
@@ -281,6 +281,9 @@ class Belief:
             figures = {**self._mean, **found}
             if "memory" in found and "transient" not in found:
                 figures["transient"] = 0.0  # another's is not a part of it
+            for name in self._mean:
+                if name.startswith(SHARED) and name not in found:
+                    figures[name] = 0.0  # nor what others hold once
             figures["first"] = said.get("first", self._first)
             crowded = 0.0
             if "memory" not in said:
@@ -417,8 +420,13 @@ def _cost(figures: Figures, crowded: GiB, form: Hashable) -> Cost:
     """
     memory = figures.get("memory", 0.0)
     transient = min(memory, figures.get("transient", 0.0))
+    trunk, shared = max(
+        ((name, gib) for name, gib in figures.items() if name.startswith(SHARED)),
+        key=lambda each: each[1],
+        default=(None, 0.0),
+    )
     if crowded:
-        transient = 0.0
+        transient = shared = 0.0
     return Cost(
         memory=max(memory, crowded),
         build=figures.get("build", 0.0),
@@ -428,4 +436,6 @@ def _cost(figures: Figures, crowded: GiB, form: Hashable) -> Cost:
         form=form,
         transient=transient,
         in_turns=take_turns(figures),
+        shared=min(memory - transient, shared),
+        trunk=trunk,
     )

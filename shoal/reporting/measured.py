@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.core.profile import SHARED
 from shoal.reporting.facts.bars import waiting
 from shoal.reporting.facts.format import (
     DASH,
@@ -255,7 +256,7 @@ def _shown(name: str, figure: float | None) -> str:
         return count(figure)
     if "bytes" in name:
         return size(figure)
-    if name in ("memory", "transient", "crowded"):
+    if name.startswith(SHARED) or name in ("memory", "transient", "crowded"):
         return size(figure * GIB)
     return duration(figure)
 

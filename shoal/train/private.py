@@ -203,6 +203,14 @@ def writes(tensor: Tensor) -> int:
     return tensor._version
 
 
+def is_only_user(storage: torch.UntypedStorage) -> bool:
+    """Whether one tensor alone lies in this memory; False where torch does not tell."""
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)
+    if not ALLOWED or count is None:
+        return False
+    return bool(count(storage._cdata) == 2)  # the tensor's and that of `storage` itself
+
+
 def memory_of(tensor: Tensor) -> tuple[int, Callable[[], bool]] | None:
     """Where the tensor's memory begins, and what says whether it is freed.
 

@@ -5,7 +5,7 @@ Stacking models and differentiating them at once follows torch.func's model ense
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,6 +18,7 @@ from shoal.train.fuse.memory import Rows, Stack
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.fuse.rewritten import Rewritten, recurrent_layers_lent
 from shoal.train.lane.noted import named
+from shoal.train.lane.trunk import in_common
 from shoal.train.private import vmapped
 
 Values = dict[str, Any]  # by name
@@ -42,7 +43,9 @@ class StackedModels:
         rest = []
         for lane, row in zip(lanes, self.rows, strict=True):
             rest.append(others(lane.model, row))
-        self.others, self.rest = _stacked_by_place(rest)
+        self._lanes = lanes
+        self._common = in_common(lanes)  # ids of the tensors that are held once
+        self.others, self.rest = _stacked_by_place(rest, self._common)
         self._before = [stack.flat.clone() for stack in self.others]
 
         self._caller = _Caller(self.model)
@@ -117,7 +120,13 @@ class StackedModels:
                 stack.flat.copy_(before)
 
     def gather(self) -> None:
-        """Take over tensors that lie elsewhere by now."""
+        """Take over tensors that lie elsewhere by now.
+
+        Raises:
+            Unfusable: a lane changed what it had in common with the others.
+        """
+        if self._common and in_common(self._lanes) != self._common:
+            raise Unfusable("frozen parameters that the lanes had in common differ now")
         for stack in (self.weights, *self.others):
             stack.gather()
 
@@ -209,16 +218,18 @@ def _turn_off_flash(during: ExitStack) -> None:
 
 
 def _stacked_by_place(
-    rows: Rows,
+    rows: Rows, common: Collection[int]
 ) -> tuple[list[Stack], list[Tensor]]:
     """A stack for each dtype and device, and the tensors (k, *shape) in their own order.
 
-    A tensor that all lanes share, as of a frozen backbone, stays the one that it is.
+    A tensor that all lanes share, as of a frozen backbone, stays the one that it is; so do those
+    that lie in one memory, whose ids are in `common`.
     """
     places: dict[Any, list[int]] = {}
     parts: dict[int, Tensor] = {}
     for j, tensor in enumerate(rows[0]):
-        if len(rows) > 1 and all(row[j] is tensor for row in rows):
+        one = all(row[j] is tensor for row in rows)
+        if len(rows) > 1 and (one or all(id(row[j]) in common for row in rows)):
             parts[j] = tensor.detach().expand(len(rows), *tensor.shape)
             continue
         places.setdefault((tensor.dtype, tensor.device), []).append(j)

@@ -24,6 +24,7 @@ from shoal.train.lane.noted import Noted, named, named_values
 from shoal.train.lane.sharing import Holder
 from shoal.train.lane.stepping.optimizing import Optimizing, check_steps
 from shoal.train.lane.tensors import bytes_of, check_model, coalesce_buffers, text_hash
+from shoal.train.lane.trunk import LaneTrunk
 from shoal.train.recipe.adapter import NoAdapter, adapter_of
 from shoal.train.recipe.hooks import Progress, TrialHooks
 from shoal.train.recipe.recipe import Recipe
@@ -77,6 +78,8 @@ class TrialModel:
         self.steps: int | None = 0
         # the batch size, where the configuration leaves it to be found out
         self.found: int | None = None
+        # the frozen parameters that other lanes of the slot have, too, if any
+        self.trunk: LaneTrunk | None = None
         self.noted = Noted(self.settings.nan_patience)
         # hears what a lane does, where the recipe was made out of another library's code
         self.adapter = NoAdapter()

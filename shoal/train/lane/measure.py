@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shoal.core.trial import Seconds
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import bytes_of
+from shoal.train.lane.trunk import saved
 
 STEPS, COUNTED = 48, 20  # batches measured at most, and how many of the last ones count
 REPEATS = 2  # a figure of a rare event is taken again once: the first time may hold start-up costs
@@ -75,7 +76,8 @@ class Meter:
 
     def together(self, lanes: Iterable[TrainingLane]) -> float:
         """Bytes that such lanes take in training that take turns."""
-        states = 0.0
+        lanes = list(lanes)
+        states = -float(saved(lanes))
         step = 0.0
         for lane in lanes:
             transient = self.transient(lane)
@@ -97,7 +99,8 @@ class Meter:
         beside = list(beside)
         if room == inf or not all(lane.signature in self._extra for lane in beside):
             return inf
-        free = room - sum(self.memory(lane) - self.transient(lane) for lane in beside)
+        free = room + saved(beside)
+        free -= sum(self.memory(lane) - self.transient(lane) for lane in beside)
         steps = sorted(map(self.transient, lanes), reverse=True)
         count = 0
         for step in steps:

@@ -12,6 +12,7 @@ from time import perf_counter
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
+from shoal.train.lane.trunk import Trunks, saved
 from shoal.train.recipe.unit import StateLost, Tree, Unit
 from shoal.train.slot.build import LaneBuilder, SavedStates, state_of
 from shoal.train.slot.together import PackRun
@@ -88,8 +89,10 @@ class LanesInMemory:
         return held.bytes
 
     def resting(self, but: Collection[TrialId]) -> int:
-        """Bytes of all lanes but those of the given trials."""
-        return self._bytes - sum(map(self.size, but))
+        """Bytes of all lanes but those of the given trials: what they take beside these."""
+        others = [held.lane for trial in but if (held := self.get(trial)) is not None]
+        held_once = saved(held.lane for held in self._lanes.values()) - saved(others)
+        return self._bytes - sum(map(self.size, but)) - held_once
 
     def put(self, trial: TrialId, held: HeldLane) -> None:
         """Hold this lane for the trial, in the place of the one that was there."""
@@ -150,6 +153,7 @@ class HeldLanes:
         self._lanes = LanesInMemory()
         self._over: dict[TrialId, None] = {}  # trials that are over, first the longest
         self._short = False  # memory ran out in the last units
+        self._trunks = Trunks(workplace.meter.tell)
         self.saved = SavedStates(workplace)
 
     def get(self, trial: TrialId) -> HeldLane | None:
@@ -199,6 +203,7 @@ class HeldLanes:
             held = self.add(trial, self._builder.build(unit.trial, state))
         if state is not None:
             self._load(held.lane, state, unit)
+        self._trunks.share(held.lane)
         return held
 
     def in_any_state(self, unit: Unit, spent: Spent) -> HeldLane:
@@ -215,6 +220,7 @@ class HeldLanes:
     def add(self, trial: TrialId, lane: TrainingLane) -> HeldLane:
         """Hold this lane for the trial."""
         held = HeldLane(lane)
+        self._trunks.enter(lane)
         self._lanes.put(trial, held)
         return held
 
@@ -282,6 +288,7 @@ class HeldLanes:
         """
         self.saved.forget_aside(trial)
         self._lanes.weigh(held)
+        self._trunks.settle(held.lane, wide=held.wide is not None)
         held.whole = True
         held.safe = safe
 
@@ -322,8 +329,9 @@ class HeldLanes:
         sizes = [self._lanes.size(trial) or self._lanes.largest for trial in trials]
         room = self._at.state_room - sum(sizes)
         if isfinite(self._at.slot_room):
-            lanes = map(self._lanes.lane, trials)
+            lanes = list(map(self._lanes.lane, trials))
             needs = sum(map(self._at.meter.memory, lanes))
+            needs -= saved(lane for lane in lanes if lane is not None)
             room = min(room, self._at.slot_room - needs)
         return max(0.0, room)
 
@@ -351,10 +359,9 @@ class HeldLanes:
         for trial in self._lanes.idle(but):
             if resting <= room:
                 break
-            size = self._lanes.size(trial)
             if self._set_aside(trial):
                 self.drop(trial)
-                resting -= size
+                resting = self._lanes.resting(but)
                 dropped = True
         return dropped
 
