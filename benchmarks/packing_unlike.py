@@ -8,15 +8,22 @@ of it by its own measured steps.
 Then their memory (section 4.5): the bytes that tensors of a pack hold at once, by the way it is
 trained, beside the sum of what its models hold alone, and beside what Shoal counts for the pack.
 
+Last (section 3.2), heads on one frozen trunk, of which each trial makes a copy: the memory that the
+process takes more for them on a CPU, and their time, with the trunk held once and without.
+
     python benchmarks/packing_unlike.py [--short] [--device cuda]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
+from collections.abc import Mapping
+from math import inf
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from common import show, write
@@ -24,6 +31,9 @@ from packing_memory import Held
 from packing_nets import Images
 from packing_page import STEPS
 from packing_ways import Lanes
+from torch import nn
+
+from shoal.train.lane import trunk
 
 SHAPE = (1, 8, 8)
 PACKS = (
@@ -54,7 +64,16 @@ def main() -> None:
     show(taken)
     ratios["turns_over_sum_memory"] = max(each["turns / sum"] for each in taken)
     ratios["held_over_counted"] = max(each["turns / counted"] for each in taken)
-    write("packing_unlike", rows, ratios, more={"memory": taken})
+    more: dict[str, Any] = {"memory": taken}
+    if options.device == "cpu" and trunk.POSSIBLE:
+        more["trunk"] = [
+            of_trunk(each, rounds=5)
+            for each in ((2, 8) if options.short else (2, 4, 8, 16))
+        ]
+        show(more["trunk"])
+        ratios["trunk_memory"] = more["trunk"][-1]["once / each"]
+        ratios["trunk_time"] = max(each["time once / each"] for each in more["trunk"])
+    write("packing_unlike", rows, ratios, more=more)
 
 
 def lanes(nets: tuple[str, ...], how: str, device: str, steps: int = STEPS) -> Lanes:
@@ -95,6 +114,65 @@ def held(nets: tuple[str, ...], how: str) -> tuple[float, float]:
     station = made.station
     of = [station.lanes.get(trial.id).lane for trial in made.trials]
     return float(tensors.most), station.at.meter.together(of)
+
+
+class Heads(Images):
+    """A head of the trial's own width on a frozen trunk, the same one in each trial."""
+
+    def configure_model(self, config: Mapping[str, Any]) -> nn.Module:
+        state = torch.get_rng_state()
+        torch.manual_seed(1)
+        layers = [nn.Flatten(), nn.Linear(64, 1024), nn.ReLU()]
+        for _ in range(4):
+            layers += [nn.Linear(1024, 1024), nn.ReLU()]
+        body = nn.Sequential(*layers).requires_grad_(False)
+        torch.set_rng_state(state)
+        width = config["width"]
+        head = nn.Sequential(nn.Linear(1024, width), nn.ReLU(), nn.Linear(width, 10))
+        return nn.Sequential(body, head)
+
+    def configure_optimizers(self, model: nn.Module, config: Mapping[str, Any]) -> Any:
+        return torch.optim.Adam(model[1].parameters(), lr=config["lr"])  # type: ignore[index]
+
+
+def of_trunk(count: int, rounds: int) -> dict[str, Any]:
+    """So many heads on one trunk, which is held once, and by each."""
+    configs = [
+        {"width": 8 + at, "batch_size": BATCH, "seed": at, "lr": 1e-3}
+        for at in range(count)
+    ]
+    recipe = Heads(SHAPE, 6 * BATCH)
+    Lanes(recipe, configs[:1], "interleaved").visit()  # what only the first run takes
+    made: dict[str, Lanes] = {}
+    mib: dict[str, float] = {}
+    for how, least in (("once", trunk.LEAST), ("each", inf)):
+        before = resident()
+        with patch.object(trunk, "LEAST", least):
+            made[how] = Lanes(recipe, configs, "interleaved")
+            made[how].visit()
+        mib[how] = (resident() - before) / 2**20
+    times: dict[str, list[float]] = {how: [] for how in made}
+    for turn in range(rounds):
+        for how in ("once", "each") if turn % 2 else ("each", "once"):
+            times[how].append(made[how].visit())
+    return {
+        "heads": count,
+        **{f"{how} MiB": round(each, 1) for how, each in mib.items()},
+        "once / each": round(mib["once"] / mib["each"], 3),
+        **{f"{how} ms": round(1e3 * median(each), 1) for how, each in times.items()},
+        "time once / each": round(_ratio(times["once"], times["each"]), 3),
+    }
+
+
+def resident() -> int:
+    """Bytes that this process takes; pages that it has mapped several times count once.
+
+    What was freed and is kept for later does not count.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/smaps_rollup") as lines:
+        return next(1024 * int(x.split()[1]) for x in lines if x.startswith("Pss:"))
 
 
 def row(nets: tuple[str, ...], device: str, rounds: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ WRITES = {each.__name__: each for each in (ema, by_data, by_numpy, unfrozen, loa
 class Tuned(Small):
     """A head on a frozen trunk that each call makes anew, with the values number `of`.
 
-    `unlike`: with values of its own. `waits`: the optimizer has the trunk, too.
+    `unlike`: with values of its own; `tail`: only the last one. `waits`: the optimizer has the trunk, too.
     """
 
     calls = count(1)
@@ -69,6 +69,7 @@ class Tuned(Small):
         numbers = torch.Generator().manual_seed(of)
         for parameter in body.parameters():
             parameter.data = torch.rand(parameter.shape, generator=numbers) - 0.5
+        body[2].weight.data[-1, -1] += config.get("tail", 0)
         body.requires_grad_(False)
         head = nn.Linear(WIDTH, config.get("classes", 3))
         return nn.Sequential(body, nn.BatchNorm1d(WIDTH), nn.Dropout(0.1), head)
@@ -226,6 +227,19 @@ def test_other_trunks_stay_each_lanes_own(config: dict[str, Any]) -> None:
     held = here(Tuned())
     train(held, trials)
     assert [lane.trunk for lane in lanes_of(held, trials)] == [None, None]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_trunks_that_begin_alike_are_compared_whole(others: int) -> None:
+    trials = [trial(name, lr=number) for number, name in enumerate("abc"[: others + 1])]
+    trials.append(trial("d", tail=1))
+    held = here(Tuned())
+    train(held, trials)
+    lanes = lanes_of(held, trials)
+    assert [lane.trunk is not None for lane in lanes] == [others > 0] * len(
+        lanes[:-1]
+    ) + [False]
+    as_alone(held, Tuned(), trials, epochs=1)
 
 
 class Aliased(Tuned):
