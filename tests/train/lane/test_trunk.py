@@ -17,6 +17,7 @@ from shoal.train.lane import trunk
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.trunk import saved
 from shoal.train.recipe.unit import Done, TrialError, Unit
+from shoal.train.slot.held import HeldLane, LanesInMemory
 from shoal.train.slot.station import Station
 from shoal.train.tools.verify import differences
 
@@ -58,7 +59,8 @@ WRITES = {each.__name__: each for each in (ema, by_data, by_numpy, unfrozen, loa
 class Tuned(Small):
     """A head on a frozen trunk that each call makes anew, with the values number `of`.
 
-    `unlike`: with values of its own; `tail`: only the last one. `waits`: the optimizer has the trunk, too.
+    `unlike`: with values of its own; `tail`: only the last one. `waits`: the optimizer has
+    the trunk, too.
     """
 
     calls = count(1)
@@ -344,6 +346,21 @@ def test_a_slot_counts_a_trunk_once() -> None:
     assert meter.together(lanes) == sum_of_all - saved(lanes)
     room = meter.together(lanes) + step
     assert meter.at_once(lanes, lanes, room) == 2
+
+
+def test_lanes_at_rest_count_a_trunk_once() -> None:
+    trials = [trial("a"), trial("b", lr=1), trial("c", lr=2)]
+    held = here(Tuned())
+    train(held, trials)
+    a, b, c = lanes_of(held, trials)
+    in_memory = LanesInMemory()
+    for each, lane in zip(trials, (a, b, c), strict=True):
+        resting = HeldLane(lane)
+        in_memory.put(each.id, resting)
+        in_memory.weigh(resting)
+    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - saved([a, b, c])
+    beside = in_memory.resting([trials[0].id])
+    assert beside == b.bytes + c.bytes - saved([a, b, c]), "the one at work has it"
 
 
 def test_a_plan_counts_a_trunk_once() -> None:
