@@ -41,8 +41,59 @@ OF_METER = "tests/train/lane/test_meter.py::test_of_48_batches_the_last_20_count
 OF_STEADY = "tests/policy/elastic/test_steady.py"
 OF_DOUBLING = "tests/policy/width/test_doubling.py"
 OF_MILP = "tests/policy/elastic/test_milp.py"
+ALL_REDUCE = "profile/all_reduce.py"
+OF_ALL_REDUCE = "tests/profile/test_all_reduce.py"
 
 MUTANTS = (
+    Mutant(
+        "Capes, eq. 2-4: what a measured width says beside them holds for others",
+        ALL_REDUCE,
+        "return found[wide[min(at, len(wide) - 1)]]",
+        "return Beside()",
+        f"{OF_ALL_REDUCE}::test_one_measured_width_foretells_the_others",
+    ),
+    Mutant(
+        "Capes, eq. 2-4: sums hide behind the backward pass",
+        ALL_REDUCE,
+        "return Beside(hidden=-more / compute)",
+        "return Beside()",
+        OF_ALL_REDUCE,
+    ),
+    Mutant(
+        "Capes, eq. 4: a width that is no power of two pays for it",
+        ALL_REDUCE,
+        "rounds = 5 + 4 * ceil(log2(width))",
+        "rounds = 4 * log2(width)",
+        f"{OF_ALL_REDUCE}::test_a_width_that_is_no_power_of_two_pays_for_it",
+    ),
+    Mutant(
+        "Capes, eq. 2-4: measured widths are kept",
+        ALL_REDUCE,
+        "if width in rates:",
+        "if width == 1:",
+        f"{OF_ALL_REDUCE}::test_measured_widths_are_kept_and_no_other_is_above_linear",
+    ),
+    Mutant(
+        "Capes, eq. 2-4: never above linear",
+        ALL_REDUCE,
+        "visible = max(self.seconds(width) - beside.hidden * compute, 0.0)",
+        "visible = self.seconds(width) - beside.hidden * compute",
+        f"{OF_ALL_REDUCE}::test_measured_widths_are_kept_and_no_other_is_above_linear",
+    ),
+    Mutant(
+        "Capes, eq. 2: gloo's sums go round a ring",
+        ALL_REDUCE,
+        'ring if "rings" in every else quickest',
+        "quickest",
+        OF_ALL_REDUCE,
+    ),
+    Mutant(
+        "Capes, eq. 2-4: what others say of hidden sums and fixed costs",
+        "profile/measure.py",
+        "return mean_beside(found)",
+        "return Beside()",
+        f"{OF_ALL_REDUCE}::test_a_trial_that_was_only_measured_alone_has_its_own_model_to_sum",
+    ),
     Mutant(
         "FLEET, algorithm 3: widths that fill whole nodes come first",
         PLACE,

@@ -10,6 +10,7 @@ from shoal.core.plan import Gang, Lane
 from shoal.core.profile import SHARED, Cost, Place, Profile
 from shoal.core.state import Figures, News, State
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.profile.all_reduce import Beside, Sums, curve_by_links, mean_beside, sums_of
 from shoal.profile.given import Given
 from shoal.profile.pace import (
     fused_seconds,
@@ -252,10 +253,31 @@ class Belief:
 
     def _curve(self, trial: TrialId, upto: int) -> list[float]:
         """Samples/s at each width up to this one, with what the trial waits for data."""
-        waits = self._figures(trial).get("data", 0.0)
-        points = self._points(trial)
-        rates = [rate_at(points, width) for width in range(1, upto + 1)]
+        own = self._figures(trial)
+        waits = own.get("data", 0.0)
+        sums = self._sums(own)
+        if sums is None:
+            points = self._points(trial)
+            rates = [rate_at(points, width) for width in range(1, upto + 1)]
+        else:
+            known = {1: self._speed(trial)} | wide_rates(own)
+            rates = curve_by_links(known, sums, self._beside, upto)
         return [1.0 / (1.0 / rate + waits) for rate in rates]
+
+    def _sums(self, figures: Figures) -> Sums | None:
+        """What slots sum for such trials, where that and the links between nodes were measured."""
+        return sums_of(figures, self._mean)
+
+    @cached_property
+    def _beside(self) -> Beside:
+        """What all widths that were measured say in the mean beside Capes' eq. 2-4."""
+        found = []
+        for figures in self.figures.values():
+            sums, alone = self._sums(figures), figures.get("rate")
+            if sums is not None and alone:
+                wide = wide_rates(figures).items()
+                found += [sums.beside(alone, width, rate) for width, rate in wide]
+        return mean_beside(found)
 
     def _points(self, trial: TrialId) -> Points:
         """Widths, rising, and samples/s there, without waiting for data."""
@@ -349,6 +371,9 @@ class Belief:
         if not wider:
             return None
         width = min(wider)
+        sums = self._sums(figures)
+        if sums is not None:
+            return sums.alone(width, wider[width])
         return wider[width] / self._speedup(width)
 
     def _speedup(self, width: int) -> float:

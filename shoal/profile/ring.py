@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from shoal.profile.all_reduce import is_power_of_two
+
 # Seconds per sample, the factors of 1/w, w - 1, (w - 1)/w and 1.
 Theta = tuple[float, float, float, float]
-
-
-def is_power_of_two(width: int) -> bool:
-    """1, 2, 4, 8 …"""
-    return width > 0 and width & (width - 1) == 0
 
 
 @dataclass(frozen=True, slots=True)

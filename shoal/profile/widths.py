@@ -6,7 +6,8 @@ from functools import lru_cache
 from math import log
 
 from shoal.core.state import Figures
-from shoal.profile.ring import Speed, fit_speed, is_power_of_two
+from shoal.profile.all_reduce import is_power_of_two
+from shoal.profile.ring import Speed, fit_speed
 
 WIDER = 0.9  # rate at width w is that at width 1 times w ** WIDER, until wider lanes were measured
 AT = "rate@"  # before a width: the samples/s of a lane so wide

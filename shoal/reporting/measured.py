@@ -30,6 +30,8 @@ THEN = (
     "memory",
     "transient",
     "crowded",
+    "model",
+    "batch",
     "build",
     "first",
     "evaluate",
@@ -221,7 +223,7 @@ def _names(account: Account) -> list[str]:
     seen = set()
     for figures in account.figures.values():
         for name in figures:
-            if not name.startswith(FUSED) and name != "unfusable":
+            if not name.startswith(FUSED) and name not in ("unfusable", "rings"):
                 seen.add(name)
 
     widths = [name for name in seen if name.startswith("rate@")]
@@ -252,11 +254,12 @@ def _shown(name: str, figure: float | None) -> str:
     """A figure as text, in its unit; a dash for None."""
     if name == "summed" and figure is not None:
         return f"{figure:.2f}"
-    if figure is None or name == "batch_size" or name.partition("@")[0] in UNITS:
+    if figure is None or name in ("batch", "batch_size") or name.partition("@")[0] in UNITS:
         return count(figure)
     if "bytes" in name:
         return size(figure)
-    if name.startswith(SHARED) or name in ("memory", "transient", "crowded"):
+    sizes = ("memory", "transient", "crowded", "model")
+    if name.startswith(SHARED) or name in sizes:
         return size(figure * GIB)
     return duration(figure)
 

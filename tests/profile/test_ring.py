@@ -1,8 +1,8 @@
 """Costs of all-reduce and the speed fit (Capes et al., eq. 2-5)."""
 
 import pytest
-from all_reduce import Link, binary_blocks, doubling_halving, ring
 
+from shoal.profile.all_reduce import Link, binary_blocks, doubling_halving, ring
 from shoal.profile.ring import fit_speed
 
 CAPES = {

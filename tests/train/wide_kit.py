@@ -194,6 +194,7 @@ class Result:
     rescales: Any = ()
     warnings: tuple[str, ...] = ()
     rates: tuple[float, ...] = ()
+    links: Any = ()  # figures of the links
 
 
 def alone(what: What) -> list[Result]:
@@ -347,6 +348,7 @@ def process(link: Connection, what: What) -> None:
                     wide.changes.made,
                     tuple(warned),
                     tuple(rates),
+                    wide.take_links(),
                 ),
             )
         )

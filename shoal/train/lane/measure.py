@@ -133,7 +133,7 @@ class Meter:
         memory = self.memory(lane) / 2**30
         transient = self.transient(lane) / 2**30
         figures = {"step": step, "rate": rate, "memory": memory, "transient": transient}
-        self.tell(lane.signature, **figures)
+        self.tell(lane.signature, **figures, **summed(lane))
 
     def memory(self, lane: TrainingLane | None) -> float:
         """Bytes that such a lane takes in training.
@@ -192,6 +192,19 @@ class Meter:
         elif self._device.type == "mps":
             torch.mps.synchronize()
         return perf_counter()
+
+
+def summed(lane: TrainingLane) -> dict[str, float]:
+    """What several slots would sum for a step of such a lane: GiB of gradients, and its samples.
+
+    Nothing where the batch grows with the width, for then they are samples of more than a step.
+    """
+    settings = lane.settings
+    if settings.batch_per_slot:
+        return {}
+    model = sum(p.nbytes for p in lane.parameters if p.requires_grad)
+    batch = settings.batch_size * settings.accumulate_grad_batches
+    return {"model": model / 2**30, "batch": float(batch)}
 
 
 def _whole_batches(times: list[Step], size: int) -> tuple[int, list[Seconds]]:

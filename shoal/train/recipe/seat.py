@@ -47,6 +47,8 @@ class Seat:
     patience: Seconds = 10.0
     # how long to wait for a peer that lives; one that dies is noticed at once
     stall: Seconds = 300.0
+    # whether to measure the links between the processes, once they are connected
+    links: bool = False
 
     def __post_init__(self) -> None:
         no_such_rank = not 0 <= self.rank < self.width

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from shoal.core.trial import Seconds
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter
+from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, summed
 from shoal.train.recipe.seat import Rescale, Seat
 from shoal.train.recipe.unit import Reached
 from shoal.train.wide.lane import Wide
@@ -114,6 +114,9 @@ class StepTimes:
         for width in widths - {1}:
             self._report_rate(lane, width)
         self._report_changes(lane.signature, wide.changes.take())
+        links = wide.take_links()
+        if links:
+            self._meter.tell(lane.signature, **links)
 
     def _report_changes(self, signature: str, changes: Sequence[Rescale]) -> None:
         """Report the mean seconds of changes to greater widths, and of those to smaller ones."""
@@ -130,7 +133,7 @@ class StepTimes:
             return
         self._reported[key] = len(steps)
         rate = _rate(steps[-COUNTED:], lane.size)
-        self._meter.tell(signature, **{_rate_name(width): rate})
+        self._meter.tell(signature, **{_rate_name(width): rate}, **summed(lane))
 
 
 def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:

@@ -84,6 +84,12 @@ class WidthChanges:
         """Note that the lane is in another generation."""
         self._since = self._left
 
+    def aside(self, seconds: Seconds) -> None:
+        """So many seconds of the change under way were spent on something else."""
+        if self._since is not None:
+            width, stopped = self._since
+            self._since = (width, stopped + seconds)
+
     def resumed(self, seat: Seat, position: int, sent: int) -> None:
         """Note that a batch is there. If it is the first after a change, the change ends now.
 

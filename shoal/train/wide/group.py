@@ -10,13 +10,15 @@ import pickle
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor
 
+from shoal.core.trial import Seconds
+from shoal.profile.all_reduce import Link, link_of, quickest, ring
 from shoal.train.private import gloo_group, nccl_group
 from shoal.train.recipe.seat import Orders, Seat
 from shoal.train.wide import parcel
@@ -30,6 +32,8 @@ from shoal.train.wide.waiting import (
 )
 
 dist: Any = torch.distributed  # some of what is public in it has no types
+LARGE = 2**20  # bytes of the sum that tells how long a byte takes
+SUMS = 3  # of each size that are timed, after one that is not; the quickest counts
 LOOK = 0.5  # seconds between two looks at orders while a peer is waited for
 
 
@@ -77,6 +81,27 @@ class Group:
         wait(work.is_completed, self.seat, self._is_broken, POLL / 10)
         with losing_peers():
             work.wait(self._stall)  # with a limit it raises what went wrong
+
+    def link(self, device: torch.device) -> Link:
+        """What a message between these ranks costs, by a small and a large sum of gradients."""
+        small = self._quickest_sum(torch.zeros(1, device=device))
+        large = self._quickest_sum(torch.zeros(LARGE // 4, device=device))
+        how = ring if self.rings else quickest
+        return link_of(how, self.seat.width, small, large, LARGE)
+
+    @property
+    def rings(self) -> bool:
+        """Whether sums of any size go round a ring, as gloo's do; NCCL chooses."""
+        return self.seat.gradients == "gloo"
+
+    def _quickest_sum(self, gradients: Tensor) -> Seconds:
+        """Seconds of a sum of this size, as steps make it."""
+        took = []
+        for _ in range(1 + SUMS):
+            begin = perf_counter()
+            self.end(self.begin_sum(gradients))
+            took.append(perf_counter() - begin)
+        return min(took[1:])
 
     def sum(self, numbers: Tensor) -> None:
         """Sum numbers in main memory, in place."""

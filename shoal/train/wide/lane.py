@@ -15,6 +15,7 @@ from collections.abc import Generator, Sequence
 from torch import nn
 
 from shoal.core.event import Sum
+from shoal.profile.all_reduce import GIB
 from shoal.train.lane.blame import add, blaming
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.model_changes import digest
@@ -72,6 +73,7 @@ class Wide:
         self._group: Group | None = None
         self._state = handover.SharedState(lane, self._step.notes)
         self._unread = 0  # steps whose values are not in the totals yet
+        self._links: dict[str, float] = {}  # figures that were measured and not taken
         self._pass = PassProgress()
 
     def begin(
@@ -203,6 +205,19 @@ class Wide:
         self.moves.settle()
         self._seat = seat
         self.changes.left()
+        if seat.links and self._group is not None:
+            begin = self.clock.now()
+            link = self._group.link(lane.device)
+            self._links = {"latency": link.latency, "transfer": link.transfer * GIB}
+            if self._group.rings:
+                self._links["rings"] = 1.0
+            self.changes.aside(self.clock.now() - begin)
+
+    def take_links(self) -> dict[str, float]:
+        """Figures of the links between nodes, where they were measured since the last call."""
+        links = self._links
+        self._links = {}
+        return links
 
     def _is_in(self, seat: Seat) -> bool:
         """Whether this process is connected as the seat says."""

@@ -8,14 +8,17 @@ import pytest
 import torch
 
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import STEPS, Meter
+from shoal.train.lane.measure import STEPS, Meter, summed
 
 
 class SomeLane:
     """As much of a lane as timing needs."""
 
     signature, bytes = "some", 0
-    settings = SimpleNamespace(batch_size=8, accumulate_grad_batches=1)
+    settings = SimpleNamespace(
+        batch_size=8, accumulate_grad_batches=1, batch_per_slot=False
+    )
+    parameters = (torch.nn.Parameter(torch.zeros(4)),)
 
 
 def test_the_device_is_waited_for_only_while_steps_are_timed(
@@ -60,4 +63,18 @@ def test_of_48_batches_the_last_20_count(monkeypatch: pytest.MonkeyPatch) -> Non
         "rate": 8 / 2.5,
         "memory": 0.0,
         "transient": 0.0,
+        "model": 16 / 2**30,
+        "batch": 8.0,
     }
+
+
+def test_it_tells_what_several_slots_would_sum_in_a_step() -> None:
+    settings = {"batch_size": 8, "accumulate_grad_batches": 3, "batch_per_slot": False}
+    frozen = torch.nn.Parameter(torch.zeros(9), requires_grad=False)
+    lane: Any = SimpleNamespace(
+        settings=SimpleNamespace(**settings),
+        parameters=[torch.nn.Parameter(torch.zeros(4)), frozen],
+    )
+    assert summed(lane) == {"model": 16 / 2**30, "batch": 24.0}
+    lane.settings.batch_per_slot = True
+    assert summed(lane) == {}, "samples of a step grow with the width"

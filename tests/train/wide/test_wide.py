@@ -402,3 +402,24 @@ def test_a_rank_that_hangs_without_orders_is_given_up_in_bounded_time():
         os.kill(at.members[1].process.pid, signal.SIGSTOP)
         at.go([0])
         assert at.members[0].end().outcome.startswith("Adrift: ")
+
+
+def test_the_links_are_measured_once_a_lane_is_connected_and_told_to():
+    what = What(Exact(), epochs=1)
+    with lanes(what, 2) as at:
+        at.start([0, 1], links=True)
+        assert [member.end().outcome for member in at.members] == ["made", "made"]
+        first, *others = at.members[0].results
+    assert first.links.keys() == {"latency", "transfer", "rings"}
+    assert 0 < first.links["latency"] < 0.1, "seconds a message, on one machine"
+    assert 0 < first.links["transfer"] < 100, "seconds a GiB"
+    assert not any(each.links for each in others)
+    equal(at.members[0].results, alone(what))
+
+
+@pytest.mark.slow
+def test_links_are_not_measured_unasked():
+    with lanes(What(Exact(), epochs=1), 2) as at:
+        at.start([0, 1])
+        assert [member.end().outcome for member in at.members] == ["made", "made"]
+        assert not any(each.links for each in at.members[0].results)

@@ -126,6 +126,7 @@ class Seating:
         self._reported = reported
         self._gradients: Gradients = gradients
         self._generations: Counter[TrialId] = Counter()
+        self._links = False  # whether a lane over several nodes was told to measure them
 
     # -- the next unit -------------------------------------------------------------------------
 
@@ -189,9 +190,11 @@ class Seating:
         store = ""
         if len(who) > 1:  # in turn, lest all depends on one
             store = anchors[generation % len(anchors)].meeting
+        hosts = [process.meeting.rpartition(":")[0] for process in who]
+        links = not self._links and len(set(hosts)) > 1
+        self._links = self._links or links
         seats: Seats = {}
-        for rank, process in enumerate(who):
-            host, _, _ = process.meeting.rpartition(":")
+        for rank, (process, host) in enumerate(zip(who, hosts, strict=True)):
             seats[process] = Seat(
                 lane.trial,
                 generation,
@@ -201,6 +204,7 @@ class Seating:
                 host=host,
                 joining=joining,
                 gradients=self._gradients,
+                links=links,
             )
 
         return seats
