@@ -11,12 +11,19 @@ loop, one process for each rank, with its rows of each batch cut from memory. Bo
 while in one run: each takes a turn of some steps, and its processes wait while the other has its
 turn. The first turn of each is left out. The ratio of a width is the median over the rounds of
 DDP's samples/s over Shoal's.
+
+    python benchmarks/wide.py --curve
+
+Emulated clusters (`papers/emulated_links.py`) instead: the greatest error of what a trial is
+believed to make at widths 1 to 16 when it was measured at one or two of them, with the links
+between the nodes and without. Nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +48,7 @@ LAYERS, SIDE = 4, 256  # of the emulated model
 PATIENCE = 240.0  # seconds until a turn that does not end counts as a hang
 WIDTHS = {1: "CNN", 2: "CNN", 4: "emulated", 8: "emulated"}
 WAYS = ("ddp", "shoal")
+LINKS = ("latency", "transfer", "rings")  # figures of the links between nodes
 
 
 @dataclass(frozen=True)
@@ -261,11 +269,53 @@ def measured(task: Task) -> dict[str, Any]:
     }
 
 
+def curve_errors() -> None:
+    """How far beliefs of unmeasured widths are off in emulated clusters."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "papers"))
+    from emulated_links import CLUSTERS, worst
+
+    from shoal.core.trial import Trial, TrialId
+    from shoal.profile.measure import Belief
+
+    trial = TrialId("a")
+    known = {trial: Trial(trial, 1, {})}
+    rows = []
+    for name, cluster in CLUSTERS.items():
+        for widths in ((1,), (1, 2), (1, 4)):
+            links = {k: v for k, v in cluster.figures(1, 2).items() if k in LINKS}
+            rates = {
+                k: v for k, v in cluster.figures(*widths).items() if k not in LINKS
+            }
+            errors = []
+            for figures in (rates | links, rates):
+                belief = Belief({"s": figures}, {trial: "s"}, known)
+                errors.append(round(worst(cluster, belief.curve(trial, 16)), 3))
+            rows.append(
+                {
+                    "cluster": name,
+                    "measured at": " and ".join(map(str, widths)),
+                    "error with links": errors[0],
+                    "without": errors[1],
+                }
+            )
+    wide = [row for row in rows if row["measured at"] != "1"]
+    ratios = {
+        "curve_error": max(row["error with links"] for row in wide),
+        "curve_error_without": max(row["without"] for row in wide),
+        "curve_error_alone": max(row["error with links"] for row in rows),
+    }
+    write("wide-curve", rows, ratios)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
+    parser.add_argument("--curve", action="store_true")
     asked = parser.parse_args()
+    if asked.curve:
+        curve_errors()
+        return
     os.environ["OMP_NUM_THREADS"] = "1"
     turns = 3 if asked.quick else 9
     rows = []

@@ -254,7 +254,11 @@ def _shown(name: str, figure: float | None) -> str:
     """A figure as text, in its unit; a dash for None."""
     if name == "summed" and figure is not None:
         return f"{figure:.2f}"
-    if figure is None or name in ("batch", "batch_size") or name.partition("@")[0] in UNITS:
+    if (
+        figure is None
+        or name in ("batch", "batch_size")
+        or name.partition("@")[0] in UNITS
+    ):
         return count(figure)
     if "bytes" in name:
         return size(figure)

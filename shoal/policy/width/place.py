@@ -16,7 +16,7 @@ from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import TrialId
 from shoal.policy.width.ask import Widths, ends_by_itself, slots_of
-from shoal.profile.ring import is_power_of_two
+from shoal.profile.all_reduce import is_power_of_two
 
 ORDERS = 1024  # of the lanes that are left in algorithm 3
 Held = Mapping[TrialId, tuple[SlotId, ...]]

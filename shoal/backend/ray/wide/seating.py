@@ -126,7 +126,9 @@ class Seating:
         self._reported = reported
         self._gradients: Gradients = gradients
         self._generations: Counter[TrialId] = Counter()
-        self._links = False  # whether a lane over several nodes was told to measure them
+        self._links = (
+            False  # whether a lane over several nodes was told to measure them
+        )
 
     # -- the next unit -------------------------------------------------------------------------
 
