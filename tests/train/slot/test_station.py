@@ -557,6 +557,8 @@ def test_figures_come_from_the_first_steps_of_a_signature(tmp_path: Path) -> Non
         "rate",
         "memory",
         "transient",
+        "model",
+        "batch",
         "evaluate",
         "save",
     }
