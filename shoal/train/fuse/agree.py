@@ -20,7 +20,7 @@ from shoal.train.data import columns as cols
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.graph import attributes
 from shoal.train.fuse.memory import Row
-from shoal.train.fuse.models import StackedModels
+from shoal.train.fuse.models import StackedModels, differentiated
 from shoal.train.fuse.obstacles import Lanes, Unfusable, others, trained
 from shoal.train.lane.device import doubled
 from shoal.train.lane.lane import TrainingLane
@@ -170,9 +170,7 @@ class _Check:
         models = self.models
         try:
             losses = models.train(batch)["loss"]
-            ones = torch.ones_like(losses)
-            leaves = models.leaves
-            gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
+            gradients = differentiated(losses, models.leaves)
             rest = [tensor.clone() for tensor in models.rest]
         except RAISED as error:
             line = _first_line(error)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from shoal.train.data.columns import Columns
 from shoal.train.fuse.agree import agreed, draws_numbers
 from shoal.train.fuse.memory import Rows, Stack
-from shoal.train.fuse.models import StackedModels
+from shoal.train.fuse.models import StackedModels, differentiated
 from shoal.train.fuse.obstacles import Lanes, Unfusable, check, check_groups
 from shoal.train.fuse.optimizers import (
     Errors,
@@ -192,13 +192,9 @@ class Fused:
 
     def _differentiated(self, losses: Tensor, count: int) -> Gradients:
         """The gradients (k, ...) by each parameter; None: the losses do not depend on it."""
-        shares = torch.ones_like(losses)
         if self._settings.accumulate_grad_batches > 1:
-            shares = shares * (count / self._group)
-
-        # lanes are independent: each loss has its own gradient
-        leaves = self._models.leaves
-        return torch.autograd.grad(losses, leaves, shares, allow_unused=True)
+            losses = losses * (count / self._group)
+        return differentiated(losses, self._models.leaves)
 
     # -- the optimizers' step ----------------------------------------------------------------------
 

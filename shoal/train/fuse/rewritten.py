@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
+from shoal.train.private import is_of_each_lane
+
 State = tuple[Tensor, ...]  # (hidden,), or (hidden, cell)
 Cell = Callable[[Tensor, Tensor, State], State]
 # options of losses that are left to torch
@@ -85,6 +87,38 @@ def _are_rare(named: dict[str, Any]) -> bool:
     if named.get("label_smoothing"):
         return True
     return any(named.get(option) is not None for option in RARE)
+
+
+MEAN = 1  # torch's number of that reduction
+
+
+def mean_class_loss(
+    name: str,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor | None:
+    """torch._C._nn's cross_entropy_loss or nll_loss_nd in its commonest form; None: another one.
+
+    That is the mean over (samples, classes) of each lane, with classes in common that all count:
+    four operations. The classes are looked at, for which a GPU would be waited for.
+    """
+    if weight is not None or reduction != MEAN or label_smoothing:
+        return None
+    plain = input.dim() == 2 and target.shape == input.shape[:1]
+    if not plain or target.dtype != torch.int64 or is_of_each_lane(target):
+        return None
+    if not (target != ignore_index).all():
+        return None
+    logs = input
+    if name == "cross_entropy_loss":
+        if torch.is_autocast_enabled(input.device.type):  # as torch's own
+            input = input.float()
+        logs = torch.log_softmax(input, -1)
+    return -logs.gather(-1, target.unsqueeze(-1)).mean()
 
 
 # -- recurrent layers ----------------------------------------------------------------------------

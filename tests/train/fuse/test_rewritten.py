@@ -1,5 +1,7 @@
 """Rewritten losses are torch's own, whatever is each lane's and whatever all lanes share."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
 from shoal.train import private
-from shoal.train.fuse.rewritten import Rewritten
+from shoal.train.fuse.rewritten import Rewritten, mean_class_loss
 from shoal.train.private import vmapped
 
 K, N, C = 3, 5, 4
@@ -35,8 +37,21 @@ def one_by_one(
     return values.detach(), torch.autograd.grad(values.sum(), given)[0]
 
 
+def on_cpu() -> Any:
+    """What replaces torch's losses on a CPU, where no function is watched."""
+    return private.class_losses(mean_class_loss)
+
+
+@pytest.fixture(params=[Rewritten, on_cpu], autouse=True)
+def replacing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "replaced", request.param)
+
+
+replaced: Any = Rewritten
+
+
 def together(loss: Callable[[Tensor], Tensor], given: Tensor) -> tuple[Tensor, Tensor]:
-    with Rewritten():
+    with replaced():
         (values,) = vmapped(lambda tensors: (loss(tensors[0]),), [given], "error")
     return values.detach(), torch.autograd.grad(values.sum(), given)[0]
 
@@ -151,3 +166,35 @@ def test_an_error_leaves_no_level_behind() -> None:
         vmapped(fail, [stacked(2)], "error")
     (found,) = vmapped(lambda given: (given[0] * 2,), [stacked(2)], "error")
     assert torch.equal(found, stacked(2) * 2)
+
+
+def test_a_fused_step_loads_no_more_of_torch() -> None:
+    """Not the tools for symbolic shapes: they take 0.4 s."""
+    code = """
+import sys, torch
+from torch.nn.functional import cross_entropy, nll_loss
+from shoal.train.fuse.models import differentiated
+from shoal.train.fuse.rewritten import mean_class_loss
+from shoal.train.private import class_losses, vmapped
+x = torch.randn(3, 5, 4, requires_grad=True)
+y = torch.tensor([0, 3, 2, 1, 1])
+for loss in (cross_entropy, lambda x, y: nll_loss(x.log_softmax(-1), y)):
+    with class_losses(mean_class_loss):
+        losses, = vmapped(lambda given: (loss(given[0], y),), [x], "error")
+    differentiated(losses, [x])
+print([name for name in ("sympy", "torch.fx.experimental.symbolic_shapes") if name in sys.modules])
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
+
+
+def test_other_tensors_losses_are_torchs_own_meanwhile() -> None:
+    """To the bit: another thread may train alone."""
+    logits = torch.randn(33, 10, generator=torch.Generator().manual_seed(1))
+    target = torch.arange(33) % 10
+    alone = cross_entropy(logits, target)
+    with on_cpu():
+        assert torch.equal(cross_entropy(logits, target), alone)
+    assert "partial" not in repr(torch._C._nn.cross_entropy_loss)
