@@ -156,6 +156,26 @@ def test_the_guard_is_for_the_makespan(options: Any) -> None:
     assert made.wake_at is None and memory["behind"] is None
 
 
+def test_on_many_slots_the_guard_looks_on_now_and_then() -> None:
+    """A comparison takes longer there: after 2 ms for each slot at work it is made again."""
+    known, profile = of_equals(200, 100)
+    policy = guarded()
+    name, memory = next(iter(known.slots)), policy.start()
+    packs = plan(
+        *(
+            solo(TrialId(f"t{i}"), slot, 0)
+            for i, slot in enumerate(list(known.slots)[1:])
+        ),
+        pack(name, TrialId("t150"), TrialId("t151")),
+    )
+    known = follow(known, packs)
+    looked = []
+    for now in (0.0, 0.1, 0.19, 0.2, 0.3, 0.5):
+        _, memory = policy.decide(seen(known, profile, now), memory)
+        looked.append(memory["looked"])
+    assert looked == [0.0, 0.0, 0.0, 0.2, 0.2, 0.5]
+
+
 def test_what_lost_is_no_candidate_until_slots_come_or_go() -> None:
     known, profile = of_equals(4, 2)
     policy = guarded()
