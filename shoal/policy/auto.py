@@ -19,7 +19,7 @@ from shoal.profile.measure import kinds_measured, measured
 Simulate = Callable[[View, Policy[Any]], Seconds]
 # A policy that was chosen by simulation is left only for this many times the gain: simulations do
 # not show that trials must complete their visits before their slots serve another plan.
-SURER = 2.0
+SURER = 2.5
 MANY = 64  # slots at work, above which the guard does not look on at each decision,
 PAUSE: Seconds = 2e-3  # but after so many seconds for each of them
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter

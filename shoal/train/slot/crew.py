@@ -114,7 +114,22 @@ class Crews:
             if crew.graph is not None:
                 _sort(crew)
                 self._report(crew, crew.graph)
+            elif may_fuse:
+                for each in crew.passes:
+                    self.note_unfusable(each.lane)
         return list(crews.values())
+
+    def note_unfusable(self, lane: TrainingLane) -> None:
+        """Report once that such lanes cannot be fused, if they have no graph.
+
+        Else they would be taken to gain by company for ever, though nothing can be measured of it.
+        """
+        report = (lane.signature, "unfusable")
+        if self._paced or report in self._reported:
+            return
+        if self.graph(lane) is None:
+            self._reported.add(report)
+            self._meter.tell(lane.signature, unfusable=1.0)
 
     def graph(self, lane: TrainingLane) -> str | None:
         """The key of the lane's graph; None if it has no such key.

@@ -83,7 +83,7 @@ class Station:
         self._evaluation = self.pack.evaluation
         self._end = UnitEnd(at, self.lanes)
         self._probing = Probing(at, self.pack, self.lanes)
-        self._first_packs = FirstPacks(at, builder, self.lanes)
+        self._first_packs = FirstPacks(at, builder, self.lanes, self.pack.crews)
         self.ranks = Ranks(at, self.pack, self.lanes, self._end)
 
     # -- units ---------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Station:
         over: set[TrialId] = set()
         before = {"save": self.lanes.make_room(units)}
         try:
-            why = self._first_packs.why_not(units, measured, before)
+            why = self._first_packs.why_not(units, measured, before, fuse)
             if why is not None:
                 yield from self._first_packs.refused(units, why)
                 return

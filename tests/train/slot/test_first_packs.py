@@ -272,3 +272,18 @@ def test_a_trial_alone_is_begun_and_measured_as_it_trains() -> None:
     held = station(recipe, blobs())
     (news,) = dict(held.together(first_units(wide("a")), measured=())).values()
     assert isinstance(news, Done) and recipe.built == [64]
+
+
+@pytest.mark.parametrize("measured", [frozenset(), None])
+def test_lanes_that_can_never_be_fused_are_told_before_or_with_their_first_unit(
+    measured: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be taken to gain by company for ever: nothing can be measured of it."""
+    held = station(Counted(), blobs())
+    monkeypatch.setattr(type(held.pack.crews), "graph", lambda *_: None)
+    units = first_units(wide("a"), wide("b"))
+    found = dict(held.together(units, True, measured))
+    told = [news.figures for news in found.values() if "unfusable" in news.figures]
+    assert [figures["unfusable"] for figures in told] == [1.0], "once"
+    plain = dict(station(Counted(), blobs()).together(units, False, measured))
+    assert not any("unfusable" in news.figures for news in plain.values())

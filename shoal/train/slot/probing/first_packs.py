@@ -22,6 +22,7 @@ from shoal.train.lane.measure import is_compiled
 from shoal.train.recipe.shard import ShardRecipe
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError, Unit
 from shoal.train.slot.build import LaneBuilder
+from shoal.train.slot.crew import Crews
 from shoal.train.slot.held import HeldLanes
 from shoal.train.slot.workplace import Workplace
 
@@ -48,23 +49,30 @@ class FirstPacks:
     """
 
     def __init__(
-        self, workplace: Workplace, builder: LaneBuilder, lanes: HeldLanes
+        self,
+        workplace: Workplace,
+        builder: LaneBuilder,
+        lanes: HeldLanes,
+        crews: Crews,
     ) -> None:
         self._at = workplace
         self._meter = workplace.meter
         self._builder = builder
         self._lanes = lanes
+        self._crews = crews
 
     def why_not(
         self,
         units: Sequence[Unit],
         measured: Collection[str] | None,
         spent: dict[str, Seconds],
+        fuse: bool = False,
     ) -> str | None:
         """Why the pack is better formed anew, by what was learnt just now; None: it may begin.
 
         It is not said a second time of what was known before: whoever plans packs knows it then.
         `measured`: signatures whose rate was told already, by any slot; None: only memory counts.
+        `fuse`: whether lanes of one graph may train in one step; which kinds cannot is told, too.
         The seconds that this takes are added to `spent`.
 
         Raises:
@@ -76,12 +84,12 @@ class FirstPacks:
         if measured is None and not isfinite(self._at.slot_room):
             return None
         begin = perf_counter()
-        why = self._learnt(units, measured)
+        why = self._learnt(units, measured, fuse)
         spent["switch"] = perf_counter() - begin
         return why
 
     def _learnt(
-        self, units: Sequence[Unit], measured: Collection[str] | None
+        self, units: Sequence[Unit], measured: Collection[str] | None, fuse: bool
     ) -> str | None:
         """As `why_not`, where steps can be tried."""
         lanes: list[TrainingLane] = []
@@ -93,6 +101,8 @@ class FirstPacks:
                 continue
             if self._learn(unit, lane):
                 learnt = True
+                if fuse:
+                    self._crews.note_unfusable(lane)
                 new_kinds += measured is not None and lane.signature not in measured
             lanes.append(lane)
             # the slot itself sees to it that no more are at work in one step than have room
