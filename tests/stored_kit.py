@@ -155,7 +155,10 @@ def story(study: shoal.Study) -> dict[str, Any]:
                 for epoch, values in trial.scores
             ],
             "value": [trial.value, trial.best_value],
-            "visits": study.state.visits[trial.id],
+            "visits": [
+                visit if visit.beside else visit[:-1]
+                for visit in study.state.visits[trial.id]
+            ],
         }
     told: dict[str, Any] = plain(found)
     return told
@@ -205,11 +208,13 @@ def data_read(data: shoal.Data) -> dict[str, Any]:
 SAID_SINCE = frozenset(
     [
         "dealt_bytes",
+        "entries",
         "formed",
         "harvest",
         "idle",
         "rescales",
         "shares",
+        "since",
         "starting",
         "waiting",
     ]

@@ -1,6 +1,7 @@
 """WHAT is trained: one configuration, and how far."""
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -14,6 +15,7 @@ Seconds = float
 # What a configuration may hold: what JSON holds, with lists as tuples.
 Value = bool | int | float | str | None | tuple[Any, ...]
 MOST_SAMPLES = 2**53
+IN_FILE = re.compile(r".*\.py:[^\W\d]\w*", re.DOTALL)
 LONGEST_TEXT = 100_000  # characters of what a user types as one value
 
 
@@ -91,6 +93,11 @@ class Trial:
         if any(isinstance(value, (list, tuple)) for value in self.config.values()):
             config = {name: _as_tuple(value) for name, value in self.config.items()}
             object.__setattr__(self, "config", config)
+
+
+def is_in_file(value: object) -> bool:
+    """Whether the value names a function in a file: FILE.py:NAME."""
+    return isinstance(value, str) and IN_FILE.fullmatch(value) is not None
 
 
 def parsed(text: str) -> ast.expr:

@@ -22,7 +22,7 @@ from shoal.policy.idle import queue
 WORSE = 0.05  # of the time that the simple plan takes may be lost
 EPS = 1e-6  # seconds: a rounding error
 STEP = 0.05  # in which losses are counted, in seconds a second
-SOME = 256  # of more trials the first ones stand for all, so that a comparison's time has a bound
+SOME = 64  # of more trials the first ones stand for all, so that a comparison's time has a bound
 
 
 @dataclass(frozen=True, slots=True)

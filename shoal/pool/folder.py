@@ -28,7 +28,7 @@ from shoal.engine.plain_files import (
 )
 from shoal.engine.process import lives
 from shoal.engine.small import decoded
-from shoal.pool.share import SlotClaim
+from shoal.pool.claim import SlotClaim
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between two looks whether the pool is open

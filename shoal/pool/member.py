@@ -23,8 +23,8 @@ from shoal.core.event import (
 from shoal.core.profile import Profile
 from shoal.core.state import Figures, State
 from shoal.core.trial import Seconds, Trial, TrialId
+from shoal.pool.claim import SlotClaim
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign, name_of
-from shoal.pool.share import SlotClaim
 from shoal.profile.widths import wide_rates
 
 PREFIX = "pool:"

@@ -15,8 +15,9 @@ from shoal.backend.ray import cluster
 from shoal.core.trial import Seconds
 from shoal.engine.lock import Taken, held
 from shoal.policy.elastic.objective import name_of
+from shoal.pool.claim import SlotClaim
 from shoal.pool.folder import OpenPool, PoolError, PoolFolder, StudySign
-from shoal.pool.share import Objective, SlotClaim, divided, shares
+from shoal.pool.share import Objective, divided, shares
 
 # Between two looks at the studies.
 EVERY: Seconds = 0.5

@@ -6,8 +6,6 @@ of, with studies for its Trainers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy as np
 from shoal.policy.elastic.knapsack import best_counts
 from shoal.policy.elastic.objective import asked, try_objective
 from shoal.policy.elastic.table import FORBIDDEN, Table
+from shoal.pool.claim import SlotClaim
 
 Named = Literal["throughput", "efficiency", "priority"]
 # From a claim and its samples/s on 1, 2, … slots to what it is worth per second on each.
@@ -25,43 +24,6 @@ Objective = Named | Callable[["SlotClaim", Sequence[float]], Sequence[float]]
 MOVING = 0.05
 # Of the whole worth, what another division must gain: measured rates are a little off.
 GAIN = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class SlotClaim:
-    """What a study asks of its pool.
-
-    `priority`: a study of priority 2 gets about twice the slots of a study of priority 1.
-    `least`: the fewest slots with which one of its trials can train. `most`: as many as it can use.
-    `since`: when it came, in seconds; only the order counts. `rates`: samples/s that it makes with
-    1, 2, … slots, all trials together, 0 where none can run; empty: nothing was measured yet.
-
-    Raises:
-        ValueError: a number is out of its range.
-    """
-
-    study: str
-    priority: float = 1.0
-    least: int = 1
-    most: int = 1
-    since: float = 0.0
-    rates: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.priority > 0 or not 1 <= self.least <= self.most:
-            raise ValueError(
-                f"a claim needs priority > 0 and 1 <= least <= most; got {self}"
-            )
-        rates = self.rates
-        if rates and not (
-            len(rates) >= self.least
-            and rates[self.least - 1] > 0
-            and all(0 <= rate < inf for rate in rates)
-        ):
-            raise ValueError(
-                f"a claim's rates are samples/s, above 0 from {self.least} slots on; got "
-                f"{str(rates)[:200]}"
-            )
 
 
 def shares(

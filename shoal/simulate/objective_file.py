@@ -6,7 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.policy.elastic.objective import FileObjective, is_in_file
+from shoal.core.trial import is_in_file
+from shoal.policy.elastic.objective import FileObjective
 from shoal.train.recipe.pickled import import_from
 
 FIELD = "objective"

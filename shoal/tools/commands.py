@@ -20,10 +20,8 @@ import typer
 import shoal
 from shoal import reporting
 from shoal.core.install import install
-from shoal.policy.elastic.objective import is_in_file
+from shoal.core.trial import is_in_file
 from shoal.pool.folder import PoolFolder, summary, summary_lines
-from shoal.pool.share import check_objective
-from shoal.simulate.objective_file import objective_in
 from shoal.study.folder import Folder, StudyError, StudyPaused, studies_in
 from shoal.study.watch.holder import command_to_go_on, process_of, was_harvested
 from shoal.tools.outcome import (
@@ -342,6 +340,9 @@ def pool(directory: Path, objective: str | None, **options: Any) -> None:
         StudyError: Ray is not installed.
         ValueError: the objective is no name of one, and no function that could be one.
     """
+    from shoal.pool.share import check_objective  # imports NumPy
+    from shoal.simulate.objective_file import objective_in
+
     aim: Any = objective
     if is_in_file(objective):
         aim = objective_in(str(objective))

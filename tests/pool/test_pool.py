@@ -25,8 +25,8 @@ from shoal.study.options import Options
 from shoal.tools.parse import recipe_of
 
 pytest.importorskip("ray", reason="a pool needs Ray")
+from shoal.pool.claim import SlotClaim
 from shoal.pool.pool import SILENT, Attendance
-from shoal.pool.share import SlotClaim
 
 RECIPE = """
 import os, time

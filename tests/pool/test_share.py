@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.pool.share import SlotClaim, shares
+from shoal.pool.claim import SlotClaim
+from shoal.pool.share import shares
 
 claims = st.lists(
     st.builds(

@@ -5,7 +5,6 @@ second. T_fwd, the forward time, is to be estimated from a log: here it is the m
 departure of slots to the next.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,6 @@ Named = Literal["throughput", "efficiency", "priority"]
 # From a trial and its samples/s at widths 1, 2, … to what it is worth per second at these widths.
 Own = Callable[[Trial, Sequence[float]], Sequence[float]]
 Objective = Named | Own
-IN_FILE = re.compile(r".*\.py:[^\W\d]\w*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,6 @@ class FileObjective:
 
     def __repr__(self) -> str:
         return self.place
-
-
-def is_in_file(value: object) -> bool:
-    """Whether the value names a function in a file: FILE.py:NAME."""
-    return isinstance(value, str) and IN_FILE.fullmatch(value) is not None
 
 
 def check_objective(policy: str, objective: Objective) -> None:

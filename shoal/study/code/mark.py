@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.core.trial import is_in_file
 from shoal.engine.own import make_folder
-from shoal.policy.elastic.objective import is_in_file
 
 KEY = "recipe.key"
 BYTES = 32
