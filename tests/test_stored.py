@@ -135,13 +135,20 @@ def fields_of(described: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str
     }
 
 
+# What has other fields by now, as it is said now.
+NOW_SAID = {"hybrid": "hybrid(policy=hop(rule=rotation, seed=0))"}
+
+
 @pytest.mark.parametrize("text", NAMED["policies"])
 def test_a_policy_is_made_again_from_a_head(text: str) -> None:
     described = NAMED["policies"][text]
-    assert (
-        fields_of(plain(policy.describe(policy.rebuild(described))), described)
-        == described
-    )
+    made = policy.rebuild(described)
+    again = plain(policy.describe(made))
+    if text in NOW_SAID:
+        assert again == plain(policy.describe(policy.parse(NOW_SAID[text])))
+        assert policy.rebuild(again) == made
+    else:
+        assert fields_of(again, described) == described
 
 
 @pytest.mark.parametrize("text", NAMED["searchers"])

@@ -1,4 +1,4 @@
-"""What a study asks of its pool. Without NumPy: to import it takes longer than to look at a pool."""
+"""What a study asks of its pool. Without NumPy, which takes longer to import than all of this."""
 
 from dataclasses import dataclass
 from math import inf

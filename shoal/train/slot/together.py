@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import cycle, islice
 from time import perf_counter
+from weakref import WeakSet
 
 from shoal.core.cluster import ShardId
 from shoal.core.trial import Seconds
@@ -58,7 +59,8 @@ class PackRun:
         self.evaluation = Evaluation(workplace, self.fusing)
         self._within = ScoresWithin(self.evaluation, self.fusing, self._steps)
         self._shards = shard_passes(workplace, self._steps)
-        self._lanes: list[TrainingLane] = []  # of all that share the slot now
+        # Those that share the slot now. Lanes that are dropped must not be held here.
+        self._lanes: WeakSet[TrainingLane] = WeakSet()
 
     def run(self, passes: Sequence[Pass], fuse: bool = False) -> Iterator[News]:
         """Make the visits. What a lane's own code raises ends that lane only.
@@ -71,7 +73,7 @@ class PackRun:
             for each in passes:
                 yield from self._shards.run(each, self._chunks(each))
             return
-        self._lanes = [each.lane for each in passes]
+        self._lanes = WeakSet(each.lane for each in passes)
         for together in self._by_stream(passes):
             yield from self._pass(together, fuse)
 
@@ -90,7 +92,7 @@ class PackRun:
             with closing(self._chunks(together[0])) as chunks:
                 chunk = self._next(chunks, together)
             going = [each for each in together if not each.failed]
-            self._lanes = [each.lane for each in passes]
+            self._lanes = WeakSet(each.lane for each in passes)
             crews = self.crews.of(going, True)
             self._find_room(crews)
             for crew in crews:
