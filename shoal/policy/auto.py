@@ -47,7 +47,7 @@ class Auto:
              ended since
 
     A candidate earlier in the order wins unless another is better by more than `gain`. So does the
-    one followed so far, by twice the gain if it was chosen by simulating.
+    one followed so far, by 2.5 times the gain if it was chosen by simulating.
 
     The usual candidate is followed, without simulating, while nothing is measured, and where
     simulating is too dear. `price(view)` is what one simulation costs, in seconds (infinity: more

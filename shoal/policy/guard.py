@@ -124,7 +124,7 @@ def compare(view: View, plan: Plan) -> Comparison | None:
     if not 0 < sum(alone.values()) < inf:
         return None
 
-    waits = [trial for trial in islice(queue(view), SOME) if trial not in alone]
+    waits = islice((trial for trial in queue(view) if trial not in alone), SOME)
     others = len(view.trials) - len(alone)
     waiting = [_alone(view, trial) for trial in waits]
     works = [*alone.values(), *waiting]
