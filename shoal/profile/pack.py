@@ -8,7 +8,7 @@ its Figure 4.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.plan import Gang, Lane
@@ -170,9 +170,28 @@ def _is_batch(size: Any) -> bool:
     return size >= 1
 
 
+class Share(NamedTuple):
+    """What a trial at this batch size brings to a step of those that share its slot.
+
+    `fixed` and `moving`: of these the dearest of all counts. `own`: what is added for it.
+    """
+
+    packing: Packing
+    batch: int
+    fixed: Seconds
+    moving: Seconds
+    own: Seconds
+
+    @classmethod
+    def of(cls, packing: Packing, batch: int) -> "Share":
+        cost = packing.cost
+        own = cost.compute * batch + cost.joint
+        return cls(packing, batch, cost.fixed, cost.moving * batch, own)
+
+
 def together(
     gang: Gang,
-    known: Mapping[TrialId, tuple[Packing, int]],
+    known: Mapping[TrialId, Share],
     alone: Callable[[Lane], float],
     speeds: Mapping[SlotId, float],
 ) -> dict[TrialId, float]:
@@ -182,45 +201,53 @@ def together(
     dearest counts once; what each model computes is added up. A wide lane takes a batch on each of
     its slots; its steps are longer by as much as its rate alone falls short of perfect scaling.
 
-    `known`: packing and batch size of each trial. `alone`: samples/s of a lane by itself. `speeds`:
+    `known`: what each trial brings. `alone`: samples/s of a lane by itself. `speeds`:
     of slots, 1 if not listed.
     """
     slots = gang.lanes[0].slots
-    if len(slots) == 1 and all(lane.slots == slots for lane in gang.lanes):
+    if len(slots) == 1 and _all_on(slots, gang.lanes):
         step = _step_of(known.values()) / speeds.get(slots[0], 1.0)
-        return {trial: batch / step for trial, (_, batch) in known.items()}
+        return {trial: share.batch / step for trial, share in known.items()}
     step = max(
         _step_on(slot, gang, known) / speeds.get(slot, 1.0) for slot in gang.slots
     )
     slowed = 1.0
     for lane in gang.lanes:
         if len(lane.slots) > 1:
-            packing, batch = known[lane.trial]
+            packing, batch, *_ = known[lane.trial]
             slowest = min(speeds.get(slot, 1.0) for slot in lane.slots)
             perfect = packing.rate(batch) * len(lane.slots) * slowest
             slowed = max(slowed, perfect / alone(lane))
     rates: dict[TrialId, float] = {}
     for lane in gang.lanes:
-        _, batch = known[lane.trial]
-        rates[lane.trial] = batch * len(lane.slots) / (step * slowed)
+        rates[lane.trial] = known[lane.trial].batch * len(lane.slots) / (step * slowed)
     return rates
 
 
+def _all_on(slots: tuple[SlotId, ...], lanes: Sequence[Lane]) -> bool:
+    """Whether all these lanes are on these slots."""
+    for lane in lanes:
+        if lane.slots != slots:
+            return False
+    return True
+
+
 def _step_on(
-    slot: SlotId, gang: Gang, known: Mapping[TrialId, tuple[Packing, int]]
+    slot: SlotId, gang: Gang, known: Mapping[TrialId, Share]
 ) -> Seconds:
     """Seconds of a step of all lanes that meet on this slot, at speed 1."""
     return _step_of([known[lane.trial] for lane in gang.lanes if slot in lane.slots])
 
 
-def _step_of(lanes: Iterable[tuple[Packing, int]]) -> Seconds:
+def _step_of(lanes: Iterable[Share]) -> Seconds:
     """The same of these lanes: asked some thousand times in a decision about packs."""
     fixed = moving = own = 0.0
-    for packing, batch in lanes:
-        cost = packing.cost
-        fixed = max(fixed, cost.fixed)
-        moving = max(moving, cost.moving * batch)
-        own += cost.compute * batch + cost.joint
+    for _, _, once, moved, more in lanes:
+        if once > fixed:
+            fixed = once
+        if moved > moving:
+            moving = moved
+        own += more
     return fixed + moving + own
 
 

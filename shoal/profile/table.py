@@ -15,7 +15,7 @@ from shoal.core.profile import Cost
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import lockstep, new_lanes, only_shrinks, until_all_begin
-from shoal.profile.pack import Packing, together
+from shoal.profile.pack import Packing, Share, together
 
 MOST = 10**6  # slots: rates are given for fewer
 
@@ -167,7 +167,7 @@ class Table:
         return {}
 
     @cached_property
-    def _packed(self) -> dict[TrialId, tuple[Packing, int]]:
+    def _shares(self) -> dict[TrialId, Share]:
         return {}
 
     @cached_property
@@ -233,23 +233,24 @@ class Table:
 
         Lanes step together if all have packing figures; otherwise those on one slot take turns.
         """
-        known: dict[TrialId, tuple[Packing, int]] = {}
+        known: dict[TrialId, Share] = {}
+        shares = self._shares
         for trial in gang.trials:
-            found = self._packed.get(trial) or self._packed_anew(trial)
+            found = shares.get(trial) or self._share_anew(trial)
             if found is not None:
                 known[trial] = found
         if 1 < len(gang.lanes) == len(known):
             return together(gang, known, self._alone, self.speeds)
         return lockstep(gang, self._alone)
 
-    def _packed_anew(self, trial: TrialId) -> tuple[Packing, int] | None:
-        """The trial's packing and batch size; None: it takes turns."""
+    def _share_anew(self, trial: TrialId) -> Share | None:
+        """What the trial brings to a pack's step; None: it takes turns."""
         packing = self.row(trial).packing
         if packing is None:
             return None
-        found = packing, self._batch(trial, packing)
+        found = Share.of(packing, self._batch(trial, packing))
         if trial in self.known:
-            self._packed[trial] = found
+            self._shares[trial] = found
         return found
 
     def curve(self, trial: TrialId, upto: int) -> Sequence[float]:

@@ -17,7 +17,7 @@ from shoal.policy.pack.grouping import (
     Groups,
     Members,
     at_random,
-    memory_of,
+    fit_in,
 )
 
 CostOf = Callable[[Sequence[int]], Seconds]  # of a group, by its members' numbers
@@ -140,7 +140,7 @@ def improved(
         """Whether both groups fit."""
         if max(map(len, pair)) > most:
             return False
-        return all(memory_of(members, group) <= room + SLACK for group in pair)
+        return all(fit_in(members, group, room) for group in pair)
 
     now = [list(group) for group in groups]
     price = [cost(group) for group in now]
@@ -249,7 +249,7 @@ def _may_be_one(members: Members, group: Group, room: GiB, most: int) -> bool:
     """Whether these members may be one group; a member alone always may."""
     if len(group) == 1:
         return True
-    return len(group) <= most and memory_of(members, group) <= room + SLACK
+    return len(group) <= most and fit_in(members, group, room)
 
 
 def _cheapest_with_first(

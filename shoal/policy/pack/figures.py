@@ -1,6 +1,6 @@
 """What one decision asks of the profile about packs, each question once."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.core.cluster import GiB, Slot, SlotId
@@ -33,6 +33,7 @@ class Figures:
     fuse: bool
     _numbers: dict[Hashable, int] = field(default_factory=dict)
     _number: dict[TrialId, int] = field(default_factory=dict)
+    _left: dict[TrialId, Samples] = field(default_factory=dict)
     _cost: dict[TrialId, Cost] = field(default_factory=dict)
     _rate: dict[TrialId, float] = field(default_factory=dict)
     _speeds: dict[Company, float] = field(default_factory=dict)
@@ -40,7 +41,10 @@ class Figures:
     _parts: dict[tuple[SlotId, tuple[TrialId, ...]], "_Stretch"] = field(
         default_factory=dict
     )
-    _lanes: dict[tuple[SlotId, TrialId], Lane] = field(default_factory=dict)
+    _over: dict[Gang, Seconds] = field(default_factory=dict)
+    # Of each trial the one gang in `_over` that it is in.
+    _in: dict[TrialId, Gang] = field(default_factory=dict)
+    _lanes: dict[SlotId, "_LanesOn"] = field(default_factory=dict)
 
     def again(self, view: View) -> "Figures":
         """The figures in this view, with what was asked before and still holds.
@@ -51,30 +55,31 @@ class Figures:
         if view.profile is not self.view.profile or asked > MOST_KEPT:
             return Figures(view, self.fuse)
         changed = view.news.since(self.view.news)
-        for trial in self._number.copy() if changed is None else changed:
+        for trial in self._left.copy() if changed is None else changed:
+            self._left.pop(trial, None)
             self._number.pop(trial, None)  # it may have less left
+            self._over.pop(self._in.pop(trial, None), None)
         self.view = view
         return self
 
     def gang(self, slot: Slot, trials: Trials) -> Gang:
         """The trials as a new gang on this slot."""
-        lanes = tuple([self._lane(slot.id, trial) for trial in trials])
+        here = self._lanes.get(slot.id)
+        if here is None:
+            here = self._lanes[slot.id] = _LanesOn(slot.id)
+        lanes = tuple([here[trial] for trial in trials])
         fused = self.fuse and len(lanes) > 1
         return Gang(lanes, fused=fused, since=self.view.turn)
-
-    def _lane(self, slot: SlotId, trial: TrialId) -> Lane:
-        """The trial alone on this slot."""
-        key = slot, trial
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(trial, (slot,))
-        return lane
 
     # -- of one trial
 
     def left(self, trial: TrialId) -> Samples:
         """Samples that the trial has yet to train."""
-        return self.view.trials[trial].samples - self.view.done[trial]
+        left = self._left.get(trial)
+        if left is None:
+            left = self.view.trials[trial].samples - self.view.done[trial]
+            self._left[trial] = left
+        return left
 
     def alone(self, trial: TrialId) -> Seconds:
         """Seconds until the trial is through, if it has a slot to itself."""
@@ -144,20 +149,60 @@ class Figures:
 
     def span(self, slot: Slot, trials: Trials) -> Seconds:
         """How long the pack takes, all of it: whoever is through leaves, and the others go on."""
-        return self.span_of(self.company(slot, trials), slot, trials)
+        return self.spans(slot, trials)(range(len(trials)))
 
-    def span_of(self, key: Company, slot: Slot, trials: Trials) -> Seconds:
-        """As `span`, with the key at hand."""
-        if key not in self._spans:
-            self._spans[key] = self._stretches(slot, trials)
-        return self._spans[key]
+    def spans(self, slot: Slot, trials: Trials) -> Callable[[Sequence[int]], Seconds]:
+        """How long a group of these trials takes, by their numbers in the sequence.
 
-    def _stretches(self, slot: Slot, trials: Trials) -> Seconds:
+        It is asked some thousand times in a decision, so what a group is known by and what its
+        trials have left is made of what is at hand.
+        """
+        numbers = [self.number(trial) for trial in trials]
+        equal = len(set(numbers)) == 1
+        left = [self.left(trial) for trial in trials]
+        # Rounding depends on the order. So it is one that does not depend on who asked first.
+        ranks = [(left[i], self.rate(trial)) for i, trial in enumerate(trials)]
+
+        def span(group: Sequence[int]) -> Seconds:
+            company = numbers[: len(group)]
+            if not equal:
+                company = sorted([numbers[i] for i in group])
+            key = slot.id, tuple(company)
+            seconds = self._spans.get(key)
+            if seconds is None:
+                order = sorted(group, key=ranks.__getitem__)
+                seconds = self._stretches(slot, {trials[i]: left[i] for i in order})
+                self._spans[key] = seconds
+            return seconds
+
+        return span
+
+    def until_over(self, gang: Gang) -> Seconds:
+        """Seconds until the slots of a gang that runs are free."""
+        seconds = self._over.get(gang)
+        if seconds is None:
+            seconds = self._until_over(gang)
+            for trial in gang.trials:
+                former = self._in.get(trial)
+                if former is not None:
+                    self._over.pop(former, None)
+                self._in[trial] = gang
+            self._over[gang] = seconds
+        return seconds
+
+    def _until_over(self, gang: Gang) -> Seconds:
+        """The same, asked anew."""
+        if len(gang.slots) > 1:
+            rates = self.view.profile.rates(gang)
+            return max(self.left(trial) / rates[trial] for trial in gang.trials)
+        (name,) = gang.slots
+        return self.span(self.view.slots[name], gang.trials)
+
+    def _stretches(self, slot: Slot, left: Left) -> Seconds:
         """The sum of the stretches from one lane's end to the next one's.
 
         What it costs to go on without the lane counts as well.
         """
-        left: Left = {trial: self.left(trial) for trial in trials}
         now = self._stretch(slot, tuple(left))
         spent = 0.0
         while True:
@@ -167,7 +212,7 @@ class Figures:
             if not left:
                 return spent
             rest = tuple(left)
-            after = self._stretch(slot, rest)
+            after = self._parts[slot.id, rest] = self._stretch(slot, rest)
             if rest not in now.switches:
                 switch = self.view.profile.switch(now.gang, after.gang)
                 now.switches[rest] = switch
@@ -178,13 +223,24 @@ class Figures:
         """These trials together.
 
         Packs that are compared have most stretches in common: whoever is through first leaves the
-        same others.
+        same others. So these are kept, and no whole pack: its span is.
         """
-        key = slot.id, trials
-        if key not in self._parts:
+        part = self._parts.get((slot.id, trials))
+        if part is None:
             gang = self.gang(slot, trials)
-            self._parts[key] = _Stretch(gang, self.view.profile.rates(gang))
-        return self._parts[key]
+            part = _Stretch(gang, self.view.profile.rates(gang))
+        return part
+
+
+class _LanesOn(dict[TrialId, Lane]):
+    """Lanes of trials alone on this slot, made when they are first asked for."""
+
+    def __init__(self, slot: SlotId) -> None:
+        self.slots = (slot,)
+
+    def __missing__(self, trial: TrialId) -> Lane:
+        lane = self[trial] = Lane(trial, self.slots)
+        return lane
 
 
 @dataclass(slots=True)
@@ -201,7 +257,7 @@ class _Stretch:
 
 def _seconds_to_first(left: Left, rates: Rates) -> Seconds:
     """How long until the first of the trials is through."""
-    return min(samples / rates[trial] for trial, samples in left.items())
+    return min([samples / rates[trial] for trial, samples in left.items()])
 
 
 def _after(seconds: Seconds, left: Left, rates: Rates) -> Left:

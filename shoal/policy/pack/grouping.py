@@ -58,6 +58,11 @@ def memory_of(members: Members, group: Iterable[int]) -> GiB:
     return MemoryTogether(members[i].cost for i in group).now
 
 
+def fit_in(members: Members, group: Iterable[int], room: GiB) -> bool:
+    """Whether these members fit this memory together."""
+    return room == inf or memory_of(members, group) <= room + SLACK
+
+
 def filled(members: Members, order: Iterable[int], room: GiB, most: int) -> Groups:
     """Taken in this order, each group as full as can be."""
     groups: Groups = []

@@ -18,7 +18,7 @@ from shoal.core.trial import Seconds, TrialId
 from shoal.policy.choice import check_one_of
 from shoal.policy.idle import fits, idle_slots, idle_trials
 from shoal.policy.pack.company import GAIN
-from shoal.policy.pack.division import SOME, CostOf, cheapest
+from shoal.policy.pack.division import SOME, cheapest
 from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
 from shoal.policy.pack.kinds import Gaining, Kind, alike
@@ -229,7 +229,14 @@ class _PacksForIdle:
     def _longest(self, slot: Slot, kinds: Sequence[Kind], most: int) -> Packs:
         """Packs of the longest trials, of the kind that has the most work."""
         kind = max(kinds, key=self._work)
-        order = sorted(kind, key=lambda t: (self._steps(t), self.figures.number(t)))
+        # Equals lie together. How they are numbered depends on what was asked before; this not.
+        numbers = [self.figures.number(trial) for trial in kind]
+        place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
+        keys = [
+            (self._steps(trial), place[number], at)
+            for at, (trial, number) in enumerate(zip(kind, numbers, strict=True))
+        ]
+        order = [kind[at] for _, _, at in sorted(keys)]
         return self._cheapest(slot, order[-2 * most :], most)
 
     def _work(self, kind: Kind) -> Seconds:
@@ -239,27 +246,9 @@ class _PacksForIdle:
     def _cheapest(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs that take least in all, sorted by steps to go."""
         members = [Member(self.figures.cost(t), self._steps(t)) for t in trials]
-        span = self._span(slot, trials)
-        groups = cheapest(members, slot.memory, most, span)
+        spans = self.figures.spans(slot, trials)
+        groups = cheapest(members, slot.memory, most, spans)
         return [[trials[i] for i in group] for group in groups]
-
-    def _span(self, slot: Slot, trials: Trials) -> CostOf:
-        """How long a group of these trials takes, by their numbers in the sequence.
-
-        It is asked some thousand times in a decision, so the key of a group is made from numbers at
-        hand.
-        """
-        numbers = [self.figures.number(trial) for trial in trials]
-        equal = len(set(numbers)) == 1
-
-        def span(group: Sequence[int]) -> Seconds:
-            company = numbers[: len(group)]
-            if not equal:
-                company = sorted([numbers[i] for i in group])
-            key = slot.id, tuple(company)
-            return self.figures.span_of(key, slot, [trials[i] for i in group])
-
-        return span
 
     # -- the paper's packs
 
@@ -306,16 +295,8 @@ class _PacksForIdle:
         work = sum(spans) * (waiting / sum(map(len, packs)))
         if work >= max(spans) * len(self.view.slots):
             return chosen
-        running = [self._until_over(gang) for gang in self.view.plan.gangs]
+        running = [self.figures.until_over(gang) for gang in self.view.plan.gangs]
         return self._shortened(slot, chosen, shared_out(work, [0.0] * idle + running))
-
-    def _until_over(self, gang: Gang) -> Seconds:
-        """Seconds until the gang's slots are free."""
-        if len(gang.slots) > 1:
-            rates = self.view.profile.rates(gang)
-            return max(self.figures.left(trial) / rates[trial] for trial in gang.trials)
-        (name,) = gang.slots
-        return self.figures.span(self.view.slots[name], gang.trials)
 
     def _shortened(self, slot: Slot, pack: Group, share: Seconds) -> Group:
         """The pack without its shortest trials, until it takes about its share of the time.

@@ -26,7 +26,7 @@ def split(figures: Figures, idle: Sequence[Slot]) -> Iterator[tuple[Gang, Parts]
     for gang in in_order(figures.view.plan.gangs):
         at_work = all(trial in figures.view.trials for trial in gang.trials)
         if gang.quota is None and len(gang.lanes) > len(gang.slots) == 1 and at_work:
-            spans[gang] = figures.span(_slot(figures, gang), gang.trials)
+            spans[gang] = figures.until_over(gang)
     for slot in idle:
         if not spans:
             return
