@@ -226,15 +226,10 @@ def together(
 
 def _all_on(slots: tuple[SlotId, ...], lanes: Sequence[Lane]) -> bool:
     """Whether all these lanes are on these slots."""
-    for lane in lanes:
-        if lane.slots != slots:
-            return False
-    return True
+    return all(lane.slots == slots for lane in lanes)
 
 
-def _step_on(
-    slot: SlotId, gang: Gang, known: Mapping[TrialId, Share]
-) -> Seconds:
+def _step_on(slot: SlotId, gang: Gang, known: Mapping[TrialId, Share]) -> Seconds:
     """Seconds of a step of all lanes that meet on this slot, at speed 1."""
     return _step_of([known[lane.trial] for lane in gang.lanes if slot in lane.slots])
 
@@ -243,10 +238,8 @@ def _step_of(lanes: Iterable[Share]) -> Seconds:
     """The same of these lanes: asked some thousand times in a decision about packs."""
     fixed = moving = own = 0.0
     for _, _, once, moved, more in lanes:
-        if once > fixed:
-            fixed = once
-        if moved > moving:
-            moving = moved
+        fixed = max(fixed, once)
+        moving = max(moving, moved)
         own += more
     return fixed + moving + own
 

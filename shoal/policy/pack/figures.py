@@ -58,7 +58,9 @@ class Figures:
         for trial in self._left.copy() if changed is None else changed:
             self._left.pop(trial, None)
             self._number.pop(trial, None)  # it may have less left
-            self._over.pop(self._in.pop(trial, None), None)
+            gang = self._in.pop(trial, None)
+            if gang is not None:
+                self._over.pop(gang, None)
         self.view = view
         return self
 

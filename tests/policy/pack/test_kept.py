@@ -5,6 +5,7 @@ a new one that keeps nothing. Both make the same plan.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -148,17 +149,9 @@ def test_a_policy_that_keeps_nothing_decides_the_same(
         opened = Opened(1, SHARDS)
         journal = Journal()
         journal.append(0.0, opened)
-        try:
-            run(
-                searcher,
-                policy,
-                sim,
-                table.believe,
-                journal,
-                fold(State(), [opened]),
-            )
-        except Stalled:
-            pass
+        state = fold(State(), [opened])
+        with suppress(Stalled):
+            run(searcher, policy, sim, table.believe, journal, state)
         asked.append(policy.asked)
 
     holds()
