@@ -17,7 +17,7 @@ from shoal.backend.ray import cluster as ray_cluster
 from shoal.backend.ray.backend import Ray
 from shoal.backend.ray.setup import RaySetup
 from shoal.core.cluster import SlotId
-from shoal.core.event import Ended, Joined, Left, Planned
+from shoal.core.event import Advanced, Ended, Joined, Left, Measured, Planned
 from shoal.core.state import State
 from shoal.policy import Hop, Pack
 from shoal.testing.backends import Setting, check_backend
@@ -216,6 +216,27 @@ def test_the_first_pack_that_trains_has_room(tmp_path: Path) -> None:
     assert 100 / 1024 < min(needs) <= max(needs) < 101 / 1024
     assert not any(entry.why for entry in bench.events(Ended))
     assert {len(pack) for pack in packs(bench)} == {4}
+    bench.check_visits(2)
+    bench.check_weights()
+
+
+@pytest.mark.slow
+def test_a_pack_of_kinds_that_nobody_measured_is_given_back_once(
+    tmp_path: Path,
+) -> None:
+    """Its slot tells a rate of each kind before any of it trains; then the same pack does."""
+    bench = Bench(tmp_path, Tiny())
+    bench.run(Given(trials_of(bench.data, [4, 8], 2)), Pack("random"), slots=1)
+    assert set(bench.state.ended.values()) == {"finished"}
+    events = [line.entry for line in bench.lines]
+    begin = next(i for i, each in enumerate(events) if isinstance(each, Advanced))
+    before = events[:begin]  # it trains
+    given_back = [each.gang.trials for each in before if isinstance(each, Ended)]
+    assert given_back == packs(bench)[:1]
+    told = [each for each in before if isinstance(each, Measured)]
+    rated = {each.signature for each in told if "rate" in each.figures}
+    assert len(rated) == 2 and rated == set(bench.state.figures)
+    assert [sorted(pack) for pack in packs(bench)] == [["t4", "t8"]] * 2
     bench.check_visits(2)
     bench.check_weights()
 
