@@ -53,7 +53,20 @@ class Twice:
         plan, after = self.keeps.decide(view, memory)
         anew, after_anew = self.make().decide(view, memory)
         assert (plan, after) == (anew, after_anew)
+        if isinstance(self.keeps, Pack):
+            check_figures(self.keeps, view)
         return plan, after
+
+
+def check_figures(policy: Pack, view: View) -> None:
+    """What is kept of each trial and gang is what is asked anew, also where no plan shows it."""
+    kept = policy.kept.figures_in(view, policy.fuse)
+    anew = figures.Figures(view, policy.fuse)
+    for trial in view.trials:
+        assert kept.left(trial) == anew.left(trial)
+        assert kept.alone(trial) == anew.alone(trial)
+    for gang in view.plan.gangs:
+        assert kept.until_over(gang) == pytest.approx(anew.until_over(gang))
 
 
 class Waves:
