@@ -74,9 +74,12 @@ class Behind:
         return self.lost + self.loss * (now - self.now)
 
     def then(self, now: Seconds, seen: Comparison) -> "Behind":
-        """The same at this time, and what is lost from then on; itself if that is as before."""
+        """The same at this time, and what is lost from then on; itself if that is as before.
+
+        How much quicker what runs is than the simple plan does not matter: nothing changes by it.
+        """
         loss = round(seen.loss / STEP) * STEP
-        if abs(loss - self.loss) < STEP / 2:
+        if abs(loss - self.loss) < STEP / 2 or max(loss, self.loss) <= 0:
             return self
         return Behind(round(max(-seen.too_much, self.at(now)), 6), loss, now)
 

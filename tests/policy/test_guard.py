@@ -92,6 +92,14 @@ def test_what_was_lost_adds_up_and_is_made_good_within_bounds() -> None:
     assert Behind.of(None) is NOT_BEHIND
 
 
+def test_while_what_runs_is_quicker_nothing_is_written_down() -> None:
+    """A pack's pace changes with each trial that ends, and memories are journalled."""
+    behind = NOT_BEHIND
+    for number, what_runs in enumerate((50.0, 80.0, 99.0, 20.0)):
+        quick = Comparison(what_runs=what_runs, simple=100.0, switch=0.0)
+        assert behind.then(float(number), quick) is NOT_BEHIND
+
+
 def test_it_is_too_much_beyond_5_percent_and_what_a_switch_takes() -> None:
     for switch, expected in ((0.0, 5.0), (30.0, 30.0)):
         slow = Comparison(what_runs=200.0, simple=100.0, switch=switch)
