@@ -13,6 +13,8 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.all_reduce import Beside, Sums, curve_by_links, mean_beside, sums_of
 from shoal.profile.given import Given
 from shoal.profile.pace import (
+    FUSED,
+    WORTH_FUSING,
     fused_seconds,
     lockstep,
     new_lanes,
@@ -212,7 +214,7 @@ class Belief:
         for trials in forms.values():
             alone = sum(1.0 / self._speed(trial) for trial in trials)
             fused = alone
-            if gang.fused:
+            if gang.fused and self._may_be_fused(trials):
                 figures = self._figures(trials[0])
                 fused = fused_seconds(figures, len(trials), alone / len(trials))
             if fused < alone:
@@ -228,6 +230,15 @@ class Belief:
             return 1.0
         ratios = [self._figures(trial).get("summed", 1.0) for trial in trials]
         return min(1.0, sum(ratios) / len(ratios))
+
+    def _may_be_fused(self, trials: Sequence[TrialId]) -> bool:
+        """Whether a slot would try it with these: not for a few steps of which nothing is known."""
+        figures = self._figures(trials[0])
+        batch = figures.get("rate", 0.0) * figures.get("step", 0.0)
+        if not batch or any(name.startswith(FUSED) for name in figures):
+            return True
+        samples = [self.known[t].samples for t in trials if t in self.known]
+        return not samples or sum(samples) / len(samples) >= WORTH_FUSING * batch
 
     def _form(self, trial: TrialId) -> Hashable:
         """Equal for trials of one form, as far as it is known."""

@@ -282,3 +282,19 @@ def test_lanes_that_are_not_fused_are_as_quick_as_their_sum() -> None:
     assert pace(1.0, 1.0) == pytest.approx(in_turns)
     assert pace(0.5, 0.7) == pytest.approx(in_turns / 0.6)
     assert pace(1.5, 1.1) == pytest.approx(in_turns)
+
+
+@pytest.mark.parametrize(("steps", "gains"), [(99, False), (100, True)])
+def test_too_few_steps_are_not_taken_to_gain_by_being_fused(
+    steps: int, gains: bool
+) -> None:
+    """Slots would not try it, and trials so short were packed for nothing."""
+    a, b = TrialId("a"), TrialId("b")
+    state = fold(
+        started(trial("a", samples=8.0 * steps), trial("b", samples=8.0 * steps)),
+        [Was(name, "kind", {"rate": 16.0, "step": 0.5}) for name in (a, b)],
+    )
+    pack = Gang((Lane(a, (W[0],)), Lane(b, (W[0],))), fused=True)
+    assert (believe(state).rates(pack)[a] > 8.01) == gains
+    told = fold(state, [Was(a, "kind", {"fused:2": 0.6})])
+    assert believe(told).rates(pack)[a] > 8.01, "what is measured counts"

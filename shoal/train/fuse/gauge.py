@@ -9,13 +9,10 @@ from math import ceil, inf
 from statistics import fmean, median
 
 from shoal.core.trial import Seconds
+from shoal.profile.pace import WORTH_FUSING
 
 TRIES = 6  # steps timed of each width in a round
 SKIPPED = 2  # how many of the first ones do not count
-# A model of 4 x 64 units takes 8 steps' time a lane to be stacked and checked, and a round tries
-# two widths or more, which may be slower than lanes alone. Where fusing saves a quarter of the
-# time, it is after so many steps of each lane that it has earned that.
-WORTH = 100
 GAIN = 0.03  # fused must save so much of the time to be chosen
 # askings, with nothing to try, after which there is another round
 AGAIN = (2, 6, 20, 60, 200, 1000)
@@ -78,14 +75,14 @@ class Gauge:
     ) -> int | None:
         """The width to try next where so many lanes are together; None: enough is known.
 
-        Nothing is tried, either, with fewer than `WORTH` steps `left` to a lane.
+        Nothing is tried, either, with fewer than `WORTH_FUSING` steps `left` to a lane.
 
         First alone, then all together, then halves (rounded up), as long as that is faster; now
         and then again. What is known of other mixes is enough for one that has tried nothing
         itself.
         """
         lanes = self.room(kind, lanes)
-        if kind in self._never or lanes < 2 or left < WORTH:
+        if kind in self._never or lanes < 2 or left < WORTH_FUSING:
             return None
         own = self._newest.get((kind, mix))
         if own is None and _near(lanes, self.ratios(kind)) is None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.train.fuse.gauge import GAIN, TRIES, WORTH, Gauge
+from shoal.profile.pace import WORTH_FUSING
+from shoal.train.fuse.gauge import GAIN, TRIES, Gauge
 from shoal.train.slot.crew import parted
 
 
@@ -216,6 +217,6 @@ def test_what_has_no_room_is_fused_by_less() -> None:
 
 def test_nothing_is_tried_where_too_few_steps_are_left_to_gain_by_it() -> None:
     gauge = Gauge()
-    assert gauge.wants("kind", 4, left=WORTH - 1) is None
+    assert gauge.wants("kind", 4, left=WORTH_FUSING - 1) is None
     assert gauge.choose("kind", 4) == 1
-    assert gauge.wants("kind", 4, left=WORTH) == 1, "alone, to compare with"
+    assert gauge.wants("kind", 4, left=WORTH_FUSING) == 1, "alone, to compare with"
