@@ -18,7 +18,7 @@ from shoal.backend.sim.virtual import TICK, SimulatedGang, SimulatedTrial, UnitA
 from shoal.core.cluster import GiB, SlotId
 from shoal.core.event import Advanced, Event, Measured
 from shoal.core.plan import Gang, Lane, solo
-from shoal.core.profile import Profile
+from shoal.core.profile import MemoryTogether, Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
 from shoal.profile.pace import FORM, FUSED, repacked, rescaled
@@ -113,12 +113,13 @@ class SimulatedMeter:
             return 0.0, []
         if room == inf and not self._measuring.tries:
             return 0.0, []
-        seconds = needs = 0.0
+        seconds = 0.0
+        needs = MemoryTogether()
         reports: list[Measured] = []
         learnt = new_kinds = False
         for lane in lanes:
             cost = self.truth.cost(lane.trial)
-            needs += cost.memory
+            needs.add(cost)
             signature = signature_of(self.trials[lane.trial])
             figures: dict[str, float] = {}
             if self._is_new(lane.slots[0], signature):
@@ -132,7 +133,7 @@ class SimulatedMeter:
                     new_kinds = True
                     figures |= self._pace(lane.trial, signature, rate)
             reports.append(Measured(lane.trial, signature, figures))
-            if learnt and needs > room:
+            if learnt and needs.now > room:
                 return seconds, reports
         if new_kinds:
             return seconds, reports
