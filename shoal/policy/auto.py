@@ -13,15 +13,17 @@ from shoal.core.state import Figures, View
 from shoal.core.trial import Seconds
 from shoal.core.visits import is_met
 from shoal.policy.aim import MAKESPAN, Objective, aim_of, check_objective, said
-from shoal.policy.guard import NOT_BEHIND, Behind, compare, is_simple
+from shoal.policy.guard import NO_DEFICIT, Deficit, compare, is_simple
 from shoal.profile.measure import kinds_measured, measured
 
 Simulate = Callable[[View, Policy[Any]], Seconds]
 # A policy that was chosen by simulation is left only for this many times the gain: simulations do
 # not show that trials must complete their visits before their slots serve another plan.
 SURER = 2.5
-MANY = 64  # slots at work, above which the guard does not look on at each decision,
-PAUSE: Seconds = 2e-3  # but after so many seconds for each of them
+MANY_SLOTS = (
+    64  # slots at work, above which the guard does not look on at each decision,
+)
+GUARD_PAUSE: Seconds = 2e-3  # but after so many seconds for each of them
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 
@@ -101,9 +103,8 @@ class Auto:
             "inner": {},
             "kinds": 0,
             "asked": "",
-            "idle": -1,
-            "behind": None,
-            "looked": None,
+            "deficit": None,
+            "compared_at": None,
             "rejected": [],
         }
 
@@ -124,22 +125,22 @@ class Auto:
         self, view: View, plan: Plan, memory: Mapping[str, Any]
     ) -> tuple[Plan, Mapping[str, Any]]:
         """The plan, held against the simple one; the simple one where too much was lost."""
-        before = Behind.of(memory.get("behind"))
+        before = Deficit.of(memory.get("deficit"))
         simple = self.simple
-        if simple is None or not self._looks_on(view, memory):
+        if simple is None or not self._compares_now(view, memory):
             return plan, memory
-        if len(view.busy) > MANY:
-            memory = {**memory, "looked": view.now}
-        if before == NOT_BEHIND and is_simple(view, plan):
+        if len(view.busy) > MANY_SLOTS:
+            memory = {**memory, "compared_at": view.now}
+        if before == NO_DEFICIT and is_simple(view, plan):
             return plan, memory
         seen = compare(view, plan)
         if seen is None:
             return plan, memory
-        behind = before.then(view.now, seen)
-        if behind is not before:
-            memory = {**memory, "behind": behind.plain()}
-        if not behind.is_too_much(view.now, seen):
-            wake_at = behind.too_much_at(view.now, seen)
+        deficit = before.updated(view.now, seen)
+        if deficit is not before:
+            memory = {**memory, "deficit": deficit.plain()}
+        if not deficit.is_over(view.now, seen):
+            wake_at = deficit.over_at(view.now, seen)
             if wake_at is not None and (plan.wake_at is None or wake_at < plan.wake_at):
                 plan = plan.but(wake_at=wake_at)
             return plan, memory
@@ -154,17 +155,17 @@ class Auto:
         memory = {**memory, **after, "rejected": rejected}
         return self._followed(simple, view, memory)
 
-    def _looks_on(self, view: View, memory: Mapping[str, Any]) -> bool:
+    def _compares_now(self, view: View, memory: Mapping[str, Any]) -> bool:
         """Whether what runs is held against the simple plan now.
 
         Of many slots a comparison takes about 10 us each; it is to take 0.5 % of the time.
         """
         if memory["follows"] == self.simple or aim_of(self.objective, view) != MAKESPAN:
             return False
-        looked = memory.get("looked")
-        if len(view.busy) <= MANY or looked is None:
+        compared_at = memory.get("compared_at")
+        if len(view.busy) <= MANY_SLOTS or compared_at is None:
             return True
-        return bool(view.now >= looked + PAUSE * len(view.busy))
+        return bool(view.now >= compared_at + GUARD_PAUSE * len(view.busy))
 
     def _followed(
         self, name: str, view: View, memory: Mapping[str, Any]
@@ -200,7 +201,7 @@ class Auto:
             return "figures"
         if aim_of(self.objective, view) != memory.get("aim", MAKESPAN):
             return "result"
-        if _idles(view) and memory.get("idle", -1) != len(view.trials):
+        if _idles(view) and memory.get("left") != len(view.trials):
             return "idle"
         return None
 
@@ -250,7 +251,6 @@ class Auto:
             "done": sum(view.done.values()),
             "kinds": kinds_measured(view.profile),
             "asked": changed,
-            "idle": len(view.trials),
             "rejected": rejected,
         }
 

@@ -14,7 +14,6 @@ from math import inf
 
 from shoal.core.check import in_order
 from shoal.core.plan import Gang, Plan, solo
-from shoal.core.profile import Profile
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.idle import queue
@@ -22,7 +21,7 @@ from shoal.policy.idle import queue
 WORSE = 0.05  # of the time that the simple plan takes may be lost
 EPS = 1e-6  # seconds: a rounding error
 STEP = 0.05  # in which losses are counted, in seconds a second
-SOME = 64  # of more trials the first ones stand for all, so that a comparison's time has a bound
+SAMPLE = 64  # of more trials the first ones stand for all, so that a comparison's time has a bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,13 @@ class Comparison:
         return 1.0 - self.simple / self.what_runs
 
     @property
-    def too_much(self) -> Seconds:
+    def limit(self) -> Seconds:
         """Seconds that may be lost before the simple plan is followed."""
         return max(self.switch, WORSE * self.simple)
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class Deficit:
     """How many seconds what ran has `lost` against the simple plan, at the time `now`.
 
     Below 0: it was quicker. That counts, but only so far (a CUSUM test with two bounds): a plan may
@@ -61,9 +60,9 @@ class Behind:
     now: Seconds = 0.0
 
     @classmethod
-    def of(cls, plain: Sequence[float] | None) -> "Behind":
+    def of(cls, plain: Sequence[float] | None) -> "Deficit":
         """Back from `plain`."""
-        return cls(*plain) if plain else NOT_BEHIND
+        return cls(*plain) if plain else NO_DEFICIT
 
     def plain(self) -> list[float]:
         """As JSON holds it."""
@@ -73,7 +72,7 @@ class Behind:
         """The seconds lost at this time, if nothing has changed since."""
         return self.lost + self.loss * (now - self.now)
 
-    def then(self, now: Seconds, seen: Comparison) -> "Behind":
+    def updated(self, now: Seconds, seen: Comparison) -> "Deficit":
         """The same at this time, and what is lost from then on; itself if that is as before.
 
         How much quicker what runs is than the simple plan does not matter: nothing changes by it.
@@ -81,23 +80,23 @@ class Behind:
         loss = round(seen.loss / STEP) * STEP
         if abs(loss - self.loss) < STEP / 2 or max(loss, self.loss) <= 0:
             return self
-        return Behind(round(max(-seen.too_much, self.at(now)), 6), loss, now)
+        return Deficit(round(max(-seen.limit, self.at(now)), 6), loss, now)
 
-    def is_too_much(self, now: Seconds, seen: Comparison) -> bool:
+    def is_over(self, now: Seconds, seen: Comparison) -> bool:
         """Whether the simple plan is better followed: there is more to win than a switch takes."""
-        if self.loss <= 0 or self.at(now) < seen.too_much - EPS:
+        if self.loss <= 0 or self.at(now) < seen.limit - EPS:
             return False
         return seen.what_runs - seen.simple > seen.switch
 
-    def too_much_at(self, now: Seconds, seen: Comparison) -> Seconds | None:
+    def over_at(self, now: Seconds, seen: Comparison) -> Seconds | None:
         """When that will be so, as things go now; None: never."""
         lost = self.at(now)
-        if self.loss <= 0 or lost >= seen.too_much - EPS:
+        if self.loss <= 0 or lost >= seen.limit - EPS:
             return None
-        return now + (seen.too_much - lost) / self.loss
+        return now + (seen.limit - lost) / self.loss
 
 
-NOT_BEHIND = Behind()
+NO_DEFICIT = Deficit()
 
 
 def is_simple(view: View, plan: Plan) -> bool:
@@ -127,7 +126,7 @@ def compare(view: View, plan: Plan) -> Comparison | None:
     if not 0 < sum(alone.values()) < inf:
         return None
 
-    waits = islice((trial for trial in queue(view) if trial not in alone), SOME)
+    waits = islice((trial for trial in queue(view) if trial not in alone), SAMPLE)
     others = len(view.trials) - len(alone)
     waiting = [_alone(view, trial) for trial in waits]
     works = [*alone.values(), *waiting]
@@ -178,7 +177,7 @@ def _list_schedule(works: Sequence[Seconds], speeds: Sequence[float]) -> Seconds
 
 def _to_begin(view: View, gang: Gang) -> Seconds:
     """Seconds until the trials of a gang are built and loaded on slots of their own."""
-    profile: Profile = view.profile
     slot = next(iter(gang.slots))
     trial = gang.trials[-1]
-    return profile.switch(None, solo(trial, slot, 0)) + profile.cost(trial).build
+    begin = view.profile.switch(None, solo(trial, slot, 0))
+    return begin + view.profile.cost(trial).build

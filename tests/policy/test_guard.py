@@ -12,7 +12,14 @@ from shoal.core.state import State, View
 from shoal.core.trial import TrialId
 from shoal.policy.auto import Auto
 from shoal.policy.fifo import Fifo
-from shoal.policy.guard import NOT_BEHIND, WORSE, Behind, Comparison, compare, is_simple
+from shoal.policy.guard import (
+    NO_DEFICIT,
+    WORSE,
+    Comparison,
+    Deficit,
+    compare,
+    is_simple,
+)
 from shoal.profile.table import Table
 
 G = [SlotId(f"g{i:02d}") for i in range(4)]
@@ -82,38 +89,38 @@ def test_a_trial_that_needs_several_slots_cannot_have_one() -> None:
 def test_what_was_lost_adds_up_and_is_made_good_within_bounds() -> None:
     slow = Comparison(what_runs=200.0, simple=100.0, switch=0.0)  # loses half a second
     quick = Comparison(what_runs=50.0, simple=100.0, switch=0.0)  # gains one
-    behind = NOT_BEHIND.then(0.0, slow)
-    assert behind.at(4.0) == 2.0
-    behind = behind.then(4.0, quick)
-    assert behind.at(5.0) == 1.0
-    behind = behind.then(1000.0, slow)
-    assert behind.at(1000.0) == -WORSE * slow.simple, "no more than that to its credit"
-    assert Behind.of(behind.plain()) == behind
-    assert Behind.of(None) is NOT_BEHIND
+    deficit = NO_DEFICIT.updated(0.0, slow)
+    assert deficit.at(4.0) == 2.0
+    deficit = deficit.updated(4.0, quick)
+    assert deficit.at(5.0) == 1.0
+    deficit = deficit.updated(1000.0, slow)
+    assert deficit.at(1000.0) == -WORSE * slow.simple, "no more than that to its credit"
+    assert Deficit.of(deficit.plain()) == deficit
+    assert Deficit.of(None) is NO_DEFICIT
 
 
 def test_while_what_runs_is_quicker_nothing_is_written_down() -> None:
     """A pack's pace changes with each trial that ends, and memories are journalled."""
-    behind = NOT_BEHIND
+    deficit = NO_DEFICIT
     for number, what_runs in enumerate((50.0, 80.0, 99.0, 20.0)):
         quick = Comparison(what_runs=what_runs, simple=100.0, switch=0.0)
-        assert behind.then(float(number), quick) is NOT_BEHIND
+        assert deficit.updated(float(number), quick) is NO_DEFICIT
 
 
 def test_it_is_too_much_beyond_5_percent_and_what_a_switch_takes() -> None:
     for switch, expected in ((0.0, 5.0), (30.0, 30.0)):
         slow = Comparison(what_runs=200.0, simple=100.0, switch=switch)
-        behind = NOT_BEHIND.then(0.0, slow)
-        at = behind.too_much_at(0.0, slow)
+        deficit = NO_DEFICIT.updated(0.0, slow)
+        at = deficit.over_at(0.0, slow)
         assert at == 2 * expected
-        assert not behind.is_too_much(at - 0.1, slow)
-        assert behind.is_too_much(at, slow)
+        assert not deficit.is_over(at - 0.1, slow)
+        assert deficit.is_over(at, slow)
 
 
 def test_nothing_is_left_for_less_than_the_switch_takes() -> None:
     slow = Comparison(what_runs=200.0, simple=100.0, switch=101.0)
-    behind = NOT_BEHIND.then(0.0, slow)
-    assert not behind.is_too_much(1e6, slow)
+    deficit = NO_DEFICIT.updated(0.0, slow)
+    assert not deficit.is_over(1e6, slow)
 
 
 # -- in auto
@@ -161,7 +168,7 @@ def test_the_guard_is_for_the_makespan(options: Any) -> None:
     known, profile = of_equals(4, 2)
     policy = guarded(**options)
     made, memory = policy.decide(seen(known, profile), policy.start())
-    assert made.wake_at is None and memory["behind"] is None
+    assert made.wake_at is None and memory["deficit"] is None
 
 
 def test_on_many_slots_the_guard_looks_on_now_and_then() -> None:
@@ -177,11 +184,11 @@ def test_on_many_slots_the_guard_looks_on_now_and_then() -> None:
         pack(name, TrialId("t150"), TrialId("t151")),
     )
     known = follow(known, packs)
-    looked = []
+    compared_at = []
     for now in (0.0, 0.1, 0.19, 0.2, 0.3, 0.5):
         _, memory = policy.decide(seen(known, profile, now), memory)
-        looked.append(memory["looked"])
-    assert looked == [0.0, 0.0, 0.0, 0.2, 0.2, 0.5]
+        compared_at.append(memory["compared_at"])
+    assert compared_at == [0.0, 0.0, 0.0, 0.2, 0.2, 0.5]
 
 
 def test_what_lost_is_no_candidate_until_slots_come_or_go() -> None:
@@ -190,7 +197,7 @@ def test_what_lost_is_no_candidate_until_slots_come_or_go() -> None:
     made, memory = policy.decide(seen(known, profile), policy.start())
     known = follow(known, made)
     _, memory = policy.decide(seen(known, profile, 20.0), memory)
-    memory = {**memory, "behind": None}
+    memory = {**memory, "deficit": None}
     ended = follow(known, plan(), Finished(T[3]))
     assert policy.decide(seen(ended, profile, 30.0), memory)[1]["follows"] == "fifo"
     more, _ = of_equals(4, 3)
