@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 
 from shoal.core.trial import Seconds
 from shoal.harvest.scheduler import (
@@ -19,11 +18,13 @@ from shoal.harvest.scheduler import (
     PREFIX,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Sighting,
     Site,
     Waiting,
     check_commands,
+    check_partitions,
     pilot_script,
     run_command,
 )
@@ -38,9 +39,8 @@ BEGUN = ("RUN", "USUSP", "SSUSP", "UNKWN", "ZOMBI")
 SUSPENDED = ("USUSP", "SSUSP")
 SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 HOST = re.compile(r"(?:\d+\*)?([^\s:*]+)")  # of exec_host: 4*host1:host2
-OF_QUEUE = re.compile(
-    r"([^\s/+]+)/?(?:\+\d+)?"
-)  # of a queue's HOSTS: host1 group1/ host2+3
+# Of a queue's HOSTS: host1 group1/ host2+3.
+OF_QUEUE = re.compile(r"([^\s/+]+)/?(?:\+\d+)?")
 SPAN = re.compile(r"(\d+)\s+(day|hour|minute|second)s?")
 SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
 # Reasons of jobs that wait for something else than hosts.
@@ -56,17 +56,13 @@ ENDED = re.compile(r"already finished|No matching job|is not found")
 class Lsf:
     """The batch system LSF, by its commands.
 
-    `study`, `session`, `logs`: as for `Slurm`.
-
     Raises:
         SchedulerError: a command of LSF is not installed here.
     """
 
-    def __init__(self, site: Site, study: str, session: str, logs: Path) -> None:
+    def __init__(self, site: Site, names: PilotNames) -> None:
         self.site = site
-        self.family = f"{PREFIX}{study}-"
-        self.name = self.family + session
-        self.logs = logs
+        self.names = names
         self._of_queue: tuple[str, ...] = ()  # hosts and groups; empty: all
         self._slots: dict[str, int] = {}  # of each host
         self._asked: dict[str, str] = {}  # the host that each pilot was submitted for
@@ -74,12 +70,8 @@ class Lsf:
 
     def check(self) -> None:
         """See `Scheduler`."""
-        names = [row[0] for row in _columns(_run("bqueues", "-w"), "QUEUE_NAME")]
-        for name in (self.site.partition, *self.site.watched):
-            if name not in names:
-                raise SchedulerError(
-                    f"LSF has no queue {name!r}: there are {', '.join(names) or 'none'}"
-                )
+        queues = _columns(_run("bqueues", "-w"), "QUEUE_NAME")
+        check_partitions(self.site, (row[0] for row in queues), "LSF")
         self._of_queue = _hosts_of(_run("bqueues", "-l", self.site.partition))
 
     # -- the three calls -----------------------------------------------------------------------
@@ -107,13 +99,13 @@ class Lsf:
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """See `Scheduler`."""
         options = [
-            *("-J", self.name),
+            *("-J", self.names.job),
             *("-q", self.site.partition),
             *("-m", node),
             *("-n", str(self._slots.get(node, 1))),
             *("-R", "span[hosts=1]"),
             *("-W", str(minutes)),
-            *("-o", str(self.logs / f"pilot-{node}.log")),
+            *("-o", self.names.log(node)),
             "-rn",
             *self.site.options,
         ]
@@ -140,7 +132,7 @@ class Lsf:
 
     def _is_ours(self, job: "_Job") -> bool:
         """Whether the job is a pilot of this study, from this harvest or a former one."""
-        return job.user == getpass.getuser() and job.name.startswith(self.family)
+        return job.user == getpass.getuser() and job.name.startswith(self.names.family)
 
     def _pilot(self, job: "_Job") -> Pilot:
         """A pilot that was suspended holds a host that somebody else computes on: it is stale."""
@@ -149,7 +141,7 @@ class Lsf:
             next(iter(job.hosts), self._asked.get(job.id, "")),
             running=job.state in BEGUN,
             minutes=job.minutes,
-            stale=job.name != self.name or job.state in SUSPENDED,
+            stale=job.name != self.names.job or job.state in SUSPENDED,
         )
 
     def _idle(
@@ -181,10 +173,9 @@ class Lsf:
         most = max(self._slots.values(), default=1)
         for job in others:
             waits = job.state == "PEND" and NOT_FOR_HOSTS.search(job.reason) is None
-            mine = job.name.startswith(
-                PREFIX
-            )  # another study's pilots give way as well
-            if waits and not mine and self.site.matters(job.queue):
+            # Another study's pilots give way as well.
+            pilot = job.name.startswith(PREFIX)
+            if waits and not pilot and self.site.matters(job.queue):
                 yield Waiting(job.id, max(1, -(-job.slots // max(1, most))))
 
 

@@ -9,8 +9,8 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from email.utils import parsedate
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from shoal.core.trial import Seconds
@@ -19,11 +19,13 @@ from shoal.harvest.scheduler import (
     PREFIX,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Sighting,
     Site,
     Waiting,
     check_commands,
+    check_partitions,
     pilot_script,
     run_command,
 )
@@ -32,12 +34,8 @@ COMMANDS = ("pbsnodes", "qstat", "qsub", "qdel")
 JSON = ("-F", "json")
 # A node of several vnodes is idle if all of them are. Others, as "free,resv-exclusive", are not.
 IDLE = "free"
-BEGUN = (
-    "R",
-    "E",
-    "S",
-    "U",
-)  # running, exiting, suspended by the server or by the node's user
+# Running, exiting, suspended by the server or by the node's user.
+BEGUN = ("R", "E", "S", "U")
 SUSPENDED = ("S", "U")
 QUEUED = "Q"
 # What a queued job's comment says if it waits for something else than nodes.
@@ -45,20 +43,6 @@ LIMITS = re.compile(r"limit|exceed|not started|not enabled|permission", re.I)
 CHUNK = re.compile(r"\(?([^:()+\s]+)(?::[^()+]*)?\)?")  # of exec_vnode: (node:ncpus=4)
 HOST = re.compile(r"(?:^|:)host=([^:+]+)")  # in a job's select
 JOB = re.compile(r"\d+(\[\d*\])?(\.\S+)?")  # its id, as 1234.server
-MONTHS = [
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-]
 # What qdel says of each job that has ended already.
 GONE = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state")
 
@@ -66,28 +50,20 @@ GONE = re.compile(r"Unknown Job Id|Job has finished|Request invalid for state")
 class Pbs:
     """The batch system PBS, by its commands.
 
-    `study`, `session`, `logs`: as for `Slurm`.
-
     Raises:
         SchedulerError: a command of PBS is not installed here.
     """
 
-    def __init__(self, site: Site, study: str, session: str, logs: Path) -> None:
+    def __init__(self, site: Site, names: PilotNames) -> None:
         self.site = site
-        self.family = f"{PREFIX}{study}-"
-        self.name = self.family + session
-        self.logs = logs
+        self.names = names
         self._has: dict[str, str] = {}  # what the job of a whole node asks for, by node
         check_commands("PBS", COMMANDS)
 
     def check(self) -> None:
         """See `Scheduler`."""
         queues = _read("qstat", "-Q", "-f", *JSON).get("Queue", {})
-        for name in (self.site.partition, *self.site.watched):
-            if name not in queues:
-                raise SchedulerError(
-                    f"PBS has no queue {name!r}: there are {', '.join(queues) or 'none'}"
-                )
+        check_partitions(self.site, queues, "PBS")
         found = queues[self.site.partition]
         for switch in ("enabled", "started"):
             if str(found.get(switch, "True")) != "True":
@@ -116,13 +92,13 @@ class Pbs:
     def submit(self, node: str, minutes: int, command: Sequence[str]) -> str:
         """See `Scheduler`."""
         options = [
-            *("-N", self.name),
+            *("-N", self.names.job),
             *("-q", self.site.partition),
             *("-l", f"select=1:{self._has.get(node, f'host={node}')}"),
             *("-l", "place=exclhost"),
             *("-l", f"walltime={minutes // 60:02d}:{minutes % 60:02d}:00"),
             *("-j", "oe"),
-            *("-o", str(self.logs / f"pilot-{node}.log")),
+            *("-o", self.names.log(node)),
             *("-r", "n"),
             "-V",
             *self.site.options,
@@ -148,7 +124,7 @@ class Pbs:
         """Whether the job is a pilot of this study, from this harvest or a former one."""
         owner = _text(job, "Job_Owner").partition("@")[0]
         name = _text(job, "Job_Name")
-        return owner == getpass.getuser() and name.startswith(self.family)
+        return owner == getpass.getuser() and name.startswith(self.names.family)
 
     def _pilot(self, id_: str, job: Mapping[str, Any]) -> Pilot:
         """A pilot that was suspended holds a node that somebody else computes on: it is stale."""
@@ -162,7 +138,7 @@ class Pbs:
             next(iter(nodes), ""),
             running=state in BEGUN,
             minutes=_minutes(_text(_part(job, "Resource_List"), "walltime")),
-            stale=_text(job, "Job_Name") != self.name or state in SUSPENDED,
+            stale=_text(job, "Job_Name") != self.names.job or state in SUSPENDED,
         )
 
     def _idle(
@@ -239,14 +215,9 @@ def _nodes(listed: str) -> Iterator[str]:
 
 def _time(text: str) -> Seconds | None:
     """Seconds since 1970 of "Wed Oct 12 14:48:45 2022", in this machine's zone; None of others."""
-    words = text.split()
-    if len(words) != 5 or words[1] not in MONTHS:
-        return None
+    parts = parsedate(text)
     try:
-        hour, minute, second = map(int, words[3].split(":"))
-        day, year = int(words[2]), int(words[4])
-        month = MONTHS.index(words[1]) + 1
-        return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        return None if parts is None else time.mktime(parts)
     except (ValueError, OverflowError):
         return None
 

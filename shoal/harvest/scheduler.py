@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Protocol
 
 from shoal.core.trial import Seconds
@@ -18,7 +19,6 @@ from shoal.core.trial import Seconds
 # Words of a pilot's command that the batch system's script replaces, where the pilot runs.
 NODE = "{node}"  # the node's name
 UNTIL = "{until}"  # when the job's time limit ends it, in seconds since 1970
-
 
 PREFIX = "shoal-"  # of the names of all pilots' jobs
 PATIENCE: Seconds = 60.0  # for one of a batch system's commands
@@ -99,6 +99,33 @@ class Site:
         return not self.watched or partition in (self.partition, *self.watched)
 
 
+@dataclass(frozen=True, slots=True)
+class PilotNames:
+    """What the jobs of a study's pilots are called, and where they write.
+
+    `study`: so that those of a former harvest are known. `session`: tells this harvest from former
+    ones. `logs`: the folder for what pilots print.
+    """
+
+    study: str
+    session: str
+    logs: Path
+
+    @property
+    def family(self) -> str:
+        """What all names begin with, those of former harvests, too."""
+        return f"{PREFIX}{self.study}-"
+
+    @property
+    def job(self) -> str:
+        """The name of this harvest's jobs."""
+        return self.family + self.session
+
+    def log(self, node: str) -> str:
+        """The file for what the pilot on this node prints."""
+        return str(self.logs / f"pilot-{node}.log")
+
+
 class Scheduler(Protocol):
     """A batch system, as harvesting sees it.
 
@@ -137,6 +164,18 @@ def check_commands(system: str, names: Iterable[str]) -> None:
             f"{system}'s {', '.join(lacking)} cannot be found: run this where {system}'s commands "
             "are installed, such as a login node, and see that PATH has them"
         )
+
+
+def check_partitions(
+    site: Site, names: Iterable[str], system: str, noun: str = "queue"
+) -> None:
+    """Raise SchedulerError unless the site's partitions are among these names."""
+    there = dict.fromkeys(names)
+    for name in (site.partition, *site.watched):
+        if name not in there:
+            raise SchedulerError(
+                f"{system} has no {noun} {name!r}: there are {', '.join(there) or 'none'}"
+            )
 
 
 def run_command(

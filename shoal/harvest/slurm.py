@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 
 from shoal.core.trial import Seconds
 from shoal.harvest.hosts import hosts
@@ -19,11 +18,13 @@ from shoal.harvest.scheduler import (
     PREFIX,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Sighting,
     Site,
     Waiting,
     check_commands,
+    check_partitions,
     pilot_script,
     run_command,
 )
@@ -48,31 +49,21 @@ OF_A_JOB = ("SLURM_", "SLURMD_", "PMI_", "PMIX_")
 class Slurm:
     """The batch system Slurm, by its commands.
 
-    `study`: names the pilots' jobs, so that those of a former harvest are known. `session`: tells
-    this harvest from former ones. `logs`: the folder for what pilots print.
-
     Raises:
         SchedulerError: a command of Slurm is not installed here.
     """
 
-    def __init__(self, site: Site, study: str, session: str, logs: Path) -> None:
+    def __init__(self, site: Site, names: PilotNames) -> None:
         self.site = site
-        self.family = f"{PREFIX}{study}-"
-        self.name = self.family + session
-        self.logs = logs
+        self.names = names
         check_commands("Slurm", COMMANDS)
 
     def check(self) -> None:
         """Raise SchedulerError unless Slurm answers, the partitions exist and sbatch understands
         the options.
         """
-        names = _run("sinfo", "-h", "-a", "-o", "%R").split()
-        for partition in (self.site.partition, *self.site.watched):
-            if partition not in names:
-                there = ", ".join(dict.fromkeys(names))
-                raise SchedulerError(
-                    f"Slurm has no partition {partition!r}: there are {there}"
-                )
+        there = _run("sinfo", "-h", "-a", "-o", "%R").split()
+        check_partitions(self.site, there, "Slurm", "partition")
         try:
             _run("sbatch", "--test-only", *self._options(1), given=script(["true"], 1))
         except SchedulerError as error:
@@ -103,7 +94,7 @@ class Slurm:
         options = [
             "--parsable",
             f"--nodelist={node}",
-            f"--output={self.logs / f'pilot-{node}.log'}",
+            f"--output={self.names.log(node)}",
             *self._options(minutes),
         ]
         said = _run("sbatch", *options, given=script(command, minutes))
@@ -125,7 +116,7 @@ class Slurm:
     def _options(self, minutes: int) -> list[str]:
         """What sbatch is told of each pilot; the user's options come last, and so prevail."""
         return [
-            f"--job-name={self.name}",
+            f"--job-name={self.names.job}",
             f"--partition={self.site.partition}",
             f"--time={minutes}",
             "--nodes=1",
@@ -143,7 +134,7 @@ class Slurm:
 
     def _is_ours(self, job: "_Job") -> bool:
         """Whether the job is a pilot of this study, from this harvest or a former one."""
-        return job.user == str(os.getuid()) and job.name.startswith(self.family)
+        return job.user == str(os.getuid()) and job.name.startswith(self.names.family)
 
     def _pilot(self, job: "_Job") -> Pilot:
         node = next(iter(job.nodes or job.asked), "")
@@ -152,7 +143,7 @@ class Slurm:
             node,
             running=job.state in BEGUN,
             minutes=job.minutes,
-            stale=job.name != self.name,
+            stale=job.name != self.names.job,
         )
 
     def _idle(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 def recorded(folder: Path, names: Iterable[str]) -> Path:
     """A folder of these commands. Each prints the file NAME.prints, notes its arguments in
-    NAME.given, what it reads in NAME.read, and fails with NAME.error if that is there.
+    NAME.given, its environment in NAME.env, what it reads in NAME.read, and fails with NAME.error
+    if that is there.
     """
     folder.mkdir()
     for name in names:
@@ -16,7 +17,8 @@ def recorded(folder: Path, names: Iterable[str]) -> Path:
             f"""#!/bin/sh
 for word in "$@"; do printf '%s\\n' "$word"; done >> {folder}/{name}.given
 echo . >> {folder}/{name}.given
-case {name} in *sub) cat > {folder}/{name}.read;; esac
+env > {folder}/{name}.env
+case {name} in *sub|sbatch) cat > {folder}/{name}.read;; esac
 if [ -e {folder}/{name}.error ]; then cat {folder}/{name}.error >&2; exit 1; fi
 for word in "$@"; do
   if [ -e "{folder}/{name}.prints $word" ]; then cat "{folder}/{name}.prints $word"; exit 0; fi
@@ -34,3 +36,8 @@ def calls(folder: Path, name: str) -> list[list[str]]:
         return []
     text = (folder / f"{name}.given").read_text()
     return [call.splitlines() for call in text.split(".\n")[:-1]]
+
+
+def has(call: list[str], words: list[str]) -> bool:
+    """Whether the words are among the call's arguments, one after the other."""
+    return any(call[i : i + len(words)] == words for i in range(len(call)))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers_kit import calls, recorded
+from answers_kit import calls, has, recorded
 
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.lsf import COMMANDS, JOBS, Lsf, minutes_of, span_of
@@ -16,6 +16,7 @@ from shoal.harvest.scheduler import (
     UNTIL,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Site,
     Waiting,
@@ -83,7 +84,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lsf(folder: Path, **site: Any) -> Lsf:
-    return Lsf(Site("killable", **site), "digits", "b2", folder / "logs")
+    return Lsf(Site("killable", **site), PilotNames("digits", "b2", folder / "logs"))
 
 
 def test_idle_hosts_and_those_lent_until_a_job_begins(commands: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_pilot_is_submitted_for_a_whole_host(commands: Path) -> None:
         ["-P", "my project"],
         ["-o", f"{commands}/logs/pilot-n1.log"],
     ):
-        assert any(given[i : i + len(words)] == words for i in range(len(given))), words
+        assert has(given, words), words
     script = (commands / "bsub.read").read_text()
     assert script.startswith("#!/bin/sh\nuntil=$(( $(date +%s) + 5400 ))\nexec python")
     assert script.endswith("--node n1 --until \"$until\" 'a b'\n")

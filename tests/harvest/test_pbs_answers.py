@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers_kit import calls, recorded
+from answers_kit import calls, has, recorded
 
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.observer import Observer
@@ -18,6 +18,7 @@ from shoal.harvest.scheduler import (
     UNTIL,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Site,
     Waiting,
@@ -98,7 +99,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pbs(folder: Path, **site: Any) -> Pbs:
-    return Pbs(Site("workq", **site), "digits", "b2", folder / "logs")
+    return Pbs(Site("workq", **site), PilotNames("digits", "b2", folder / "logs"))
 
 
 def test_idle_nodes(commands: Path) -> None:
@@ -181,8 +182,7 @@ def test_a_pilot_is_submitted_for_a_whole_node(commands: Path) -> None:
         ["-A", "my project"],
         ["-o", f"{commands}/logs/pilot-n1.log"],
     ):
-        at = [i for i in range(len(first)) if first[i : i + len(words)] == words]
-        assert at, words
+        assert has(first, words), words
     assert "select=1:host=n9:ncpus=56" in second and "walltime=00:05:00" in second
     script = (commands / "qsub.read").read_text()
     assert script.startswith("#!/bin/sh\nuntil=$(( $(date +%s) + 300 ))\nexec python")
@@ -247,7 +247,7 @@ def test_queues_are_checked(commands: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SchedulerError, match="no queue 'big': there are workq, slow"):
         pbs(commands, watched=("big",)).check()
     with pytest.raises(SchedulerError, match="slow is not started"):
-        Pbs(Site("slow"), "digits", "b2", commands).check()
+        Pbs(Site("slow"), PilotNames("digits", "b2", commands)).check()
     monkeypatch.setenv("PATH", str(commands.parent))
     with pytest.raises(SchedulerError, match="PBS's pbsnodes, qstat, qsub, qdel"):
         pbs(commands)

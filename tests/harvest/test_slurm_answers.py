@@ -1,52 +1,37 @@
 """What Slurm's commands print, read; with commands of our own in their place."""
 
 import os
-import stat
 import time
 from math import inf
 from pathlib import Path
 
 import pytest
+from answers_kit import calls, has, recorded
 
 from shoal.harvest.scheduler import (
     NODE,
     UNTIL,
     IdleNode,
     Pilot,
+    PilotNames,
     SchedulerError,
     Site,
     Waiting,
 )
-from shoal.harvest.slurm import Slurm, gpus, minutes_of, script
+from shoal.harvest.slurm import COMMANDS, Slurm, gpus, minutes_of, script
 
 ME = os.getuid()
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of commands, first in PATH: each prints the file of its name, notes what it was
-    given, and fails if there is a file `NAME.error`.
-    """
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("squeue", "sinfo", "sbatch", "scancel"):
-        file = folder / name
-        file.write_text(
-            f"""#!/bin/sh
-echo "$@" >> {folder}/{name}.given
-env > {folder}/{name}.env
-[ {name} = sbatch ] && cat > {folder}/script
-if [ -e {folder}/{name}.error ]; then cat {folder}/{name}.error >&2; exit 1; fi
-cat {folder}/{name}.prints 2>/dev/null || true
-"""
-        )
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    folder = recorded(tmp_path / "bin", COMMANDS)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
 
 
 def slurm(folder: Path, **site: object) -> Slurm:
-    return Slurm(Site("scavenger", **site), "digits", "b2", folder / "logs")  # type: ignore[arg-type]
+    return Slurm(Site("scavenger", **site), PilotNames("digits", "b2", folder / "logs"))  # type: ignore[arg-type]
 
 
 def test_a_look(commands: Path) -> None:
@@ -93,8 +78,7 @@ def test_a_look(commands: Path) -> None:
         Waiting("2", 2),
         Waiting("1", 3, frozenset(("n7", "n12", "n13"))),
     )
-    assert len((commands / "squeue.given").read_text().splitlines()) == 1
-    assert len((commands / "sinfo.given").read_text().splitlines()) == 1
+    assert len(calls(commands, "squeue")) == len(calls(commands, "sinfo")) == 1
 
 
 def test_the_form_of_answers_is_not_the_users(
@@ -119,7 +103,8 @@ def test_the_form_of_answers_is_not_the_users(
 
 def test_only_the_partitions_that_matter_are_asked_for(commands: Path) -> None:
     slurm(commands, watched=("main", "gpu")).look()
-    assert "-p scavenger,main,gpu" in (commands / "squeue.given").read_text()
+    (given,) = calls(commands, "squeue")
+    assert has(given, ["-p", "scavenger,main,gpu"])
 
 
 def test_only_nodes_with_gpus(commands: Path) -> None:
@@ -136,11 +121,11 @@ def test_a_pilot_is_submitted(commands: Path) -> None:
 
     assert site.submit("n7", 12, ["python", "it's", NODE, UNTIL]) == "123"
 
-    given = (commands / "sbatch.given").read_text()
+    (given,) = calls(commands, "sbatch")
     assert "--nodelist=n7" in given
-    assert "--time=12 " in given
-    assert given.rstrip().endswith("--account=x --comment=a b")
-    ran = (commands / "script").read_text()
+    assert "--time=12" in given
+    assert given[-2:] == ["--account=x", "--comment=a b"]
+    ran = (commands / "sbatch.read").read_text()
     assert "until=$(( $(date +%s) + 720 ))" in ran
     assert ran.endswith("""python 'it'"'"'s' "$SLURMD_NODENAME" "$until"\n""")
 
@@ -148,9 +133,9 @@ def test_a_pilot_is_submitted(commands: Path) -> None:
 def test_pilots_are_cancelled_in_one_call(commands: Path) -> None:
     site = slurm(commands)
     site.cancel([])
-    assert not (commands / "scancel.given").exists()
+    assert not calls(commands, "scancel")
     site.cancel(["5", "6"])
-    assert (commands / "scancel.given").read_text() == "--quiet 5 6\n"
+    assert calls(commands, "scancel") == [["--quiet", "5", "6"]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from slurm_kit import SlurmLab, wait_for
 
 from shoal.harvest.harvester import Harvester
 from shoal.harvest.observer import Observer
-from shoal.harvest.scheduler import NODE, UNTIL, SchedulerError, Site
+from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, SchedulerError, Site
 from shoal.harvest.slurm import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -18,7 +18,9 @@ SLEEP = ("sh", "-c", 'echo "$@"; exec sleep 600', "-", NODE, UNTIL)
 
 
 def site(lab: SlurmLab, session: str = "b2", **given: Any) -> Slurm:
-    return Slurm(Site("scavenger", **given), "digits", session, lab.folder / "log")
+    return Slurm(
+        Site("scavenger", **given), PilotNames("digits", session, lab.folder / "log")
+    )
 
 
 @contextmanager

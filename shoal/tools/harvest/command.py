@@ -26,7 +26,7 @@ from shoal.harvest.head import RayHead
 from shoal.harvest.lsf import Lsf
 from shoal.harvest.observer import Observer
 from shoal.harvest.pbs import Pbs
-from shoal.harvest.scheduler import NODE, UNTIL, Site
+from shoal.harvest.scheduler import NODE, UNTIL, PilotNames, Scheduler, Site
 from shoal.harvest.slurm import Slurm
 from shoal.simulate.read import read_log
 from shoal.simulate.site.learnt import elastic_for
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # For slots that come and go, as BFTrainer has it.
 POLICY = 'elastic(horizon="learned", placement="spatial")'
 # The batch systems by name, and a command that each of them alone has.
-SYSTEMS: Mapping[str, tuple[type[Slurm] | type[Pbs] | type[Lsf], str]] = {
+SYSTEMS: Mapping[str, tuple[Callable[[Site, PilotNames], Scheduler], str]] = {
     "slurm": (Slurm, "squeue"),
     "pbs": (Pbs, "pbsnodes"),
     "lsf": (Lsf, "bhosts"),
@@ -139,16 +139,14 @@ class Wanted:
         watched = tuple(self.main_partition or ())
         return Site(self.partition, watched, tuple(options), threads, self.gpu_nodes)
 
-    def opened(
-        self, threads: int, study: str, session: str, logs: Path
-    ) -> Slurm | Pbs | Lsf:
-        """The batch system; see `Slurm`.
+    def batch_system(self, threads: int, names: PilotNames) -> Scheduler:
+        """The batch system.
 
         Raises:
             SchedulerError: a command of it is not installed here.
         """
         kind, _ = SYSTEMS[self.system]
-        return kind(self.site(threads), study, session, logs)
+        return kind(self.site(threads), names)
 
     def observer(self) -> Observer:
         """What decides which nodes to take."""
@@ -338,14 +336,15 @@ def harvesting(folder: Folder, wanted: Wanted, threads: int) -> Iterator[str]:
     place = folder.path.resolve() / HARVEST
     own_folder(place)
     with _alone(folder, place), _told_to_end():
-        site = wanted.opened(threads, _name(folder.path), secrets.token_hex(3), place)
-        site.check()
+        names = PilotNames(_name(folder.path), secrets.token_hex(3), place)
+        scheduler = wanted.batch_system(threads, names)
+        scheduler.check()
         say = _teller(place / "harvest.log")
         with RayHead(place, wanted.ip) as head:
             os.environ.update(head.environment)
             say(f"Ray's head is at {head.address}; looking for idle nodes")
             command = wanted.pilot(place)
-            with Harvester(site, wanted.observer(), command, wanted.tick, say):
+            with Harvester(scheduler, wanted.observer(), command, wanted.tick, say):
                 yield head.address
 
 
