@@ -5,7 +5,6 @@ import platform
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
 from time import monotonic, time
 from typing import Protocol
@@ -60,11 +59,13 @@ def rates_of(
     """Samples/s of these trials together on 1, 2, … `most` slots, divided as gains most.
 
     0 where too few slots are there for any. If a study `grows`, one trial more is like the first.
-    Trials that come too late for a slot each are left out. Packs count as if each trial were alone.
+    Where there are more trials than slots, the widest and the last are left out. Packs count as if
+    each trial were alone.
     """
     best = np.zeros(most + 1)
     first = next(iter(trials))
-    names = [*islice(trials, most), *([first] if grows else [])]
+    narrow = sorted(trials, key=lambda name: trials[name].widths[0])
+    names = [*narrow[:most], *([first] if grows else [])]
     for name in names:
         fewest, widest = trials[name].widths
         with_it = best.copy()
@@ -171,7 +172,7 @@ class PoolMember:
                 )
             self._over.wait(0.1)
         # The others may have to let go of theirs first: more come while it trains.
-        return min(share, self._claim().least)
+        return min(share, self._least(self._state))
 
     def _fitting(self, threads: int) -> OpenPool:
         """The pool, if its slots have so many threads."""
@@ -209,7 +210,7 @@ class PoolMember:
     def _check_widths(self) -> None:
         """Raise PoolError if every trial that has work left needs more slots than there are."""
         slots = self.joined.slots
-        least = self._claim().least
+        least = self._least(self._state)
         if slots is not None and least > slots:
             raise PoolError(
                 f"each trial that has work left needs {least} slots or more, and the pool in "
@@ -236,11 +237,16 @@ class PoolMember:
         self._pool.say(sign)
         self._count += 1
 
+    def _least(self, state: State) -> int:
+        """The fewest slots with which one of the trials that have work left can train."""
+        widths = [trial.widths[0] for trial in state.trials.values()]
+        return min(widths, default=self._widths[0])
+
     def _claim(self) -> SlotClaim:
         """What the study can use, as it stands."""
         state = self._state
         trials = list(state.trials.values())
-        least = min((each.widths[0] for each in trials), default=self._widths[0])
+        least = self._least(state)
         most = sum(each.widths[1] for each in trials) or self._widths[1]
         if self._grows:
             most += 1  # a searcher may have more trials as there are more slots

@@ -6,18 +6,22 @@ of, with studies for its Trainers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
 
 import numpy as np
 
 from shoal.policy.elastic.knapsack import best_counts
-from shoal.policy.elastic.objective import asked, try_objective
+from shoal.policy.elastic.objective import (
+    MADE_UP,
+    Named,
+    asked,
+    check_objective,
+    try_objective,
+)
 from shoal.policy.elastic.table import FORBIDDEN, Table
 from shoal.pool.claim import SlotClaim
 
-Named = Literal["throughput", "efficiency", "priority"]
 # From a claim and its samples/s on 1, 2, … slots to what it is worth per second on each.
-Objective = Named | Callable[["SlotClaim", Sequence[float]], Sequence[float]]
+Objective = Named | Callable[[SlotClaim, Sequence[float]], Sequence[float]]
 
 # Of what a slot makes, the part by which it must make more elsewhere than by priority: a slot that
 # changes hands starts anew, some 6 s of the 120 s for which a division is to hold (section 3.4).
@@ -74,22 +78,17 @@ def _dealt(
 # -- an objective over studies --------------------------------------------------------------------
 
 
-def check_objective(objective: Objective) -> None:
+def try_on_claim(objective: Objective) -> None:
     """Try the objective with a made-up claim, before anything starts.
 
     Raises:
         ValueError: it is no name of one, or see `try_objective`.
     """
+    check_objective("a pool", objective)
     if callable(objective):
-        rates = tuple(100.0 * slots**0.9 for slots in range(1, 9))
-        for few in (rates, rates[:1]):
+        for few in (MADE_UP, MADE_UP[:1]):
             claim = SlotClaim("made-up", most=len(few), rates=few)
             try_objective(objective, claim, "a made-up study", few)
-    elif objective not in get_args(Named):
-        raise ValueError(
-            f"a pool's objective is one of {', '.join(get_args(Named))}, or FILE.py:NAME; "
-            f"got {objective!r}"
-        )
 
 
 def divided(

@@ -340,14 +340,14 @@ def pool(directory: Path, objective: str | None, **options: Any) -> None:
         StudyError: Ray is not installed.
         ValueError: the objective is no name of one, and no function that could be one.
     """
-    from shoal.pool.share import check_objective  # imports NumPy
+    from shoal.pool.share import try_on_claim  # imports NumPy
     from shoal.simulate.objective_file import objective_in
 
     aim: Any = objective
     if is_in_file(objective):
         aim = objective_in(str(objective))
     if aim is not None:
-        check_objective(aim)
+        try_on_claim(aim)
     folder = PoolFolder(directory)
     folder.make()
     folder.begin()  # studies wait for it from now on: to import Ray takes a while, too

@@ -21,7 +21,7 @@ from shoal.core.trial import Trial, TrialId
 from shoal.pool.claim import SlotClaim
 from shoal.pool.folder import OpenPool, PoolFolder, summary, summary_lines
 from shoal.pool.member import PoolMember, rates_of
-from shoal.pool.share import MOVING, check_objective, divided, shares
+from shoal.pool.share import MOVING, divided, shares, try_on_claim
 from shoal.profile.measure import Believer
 
 rising = st.lists(st.floats(0.0, 50.0), min_size=1, max_size=6)
@@ -139,11 +139,11 @@ def test_an_objective_of_ones_own() -> None:
 
     both = [claim(name, [100.0 * n**0.5 for n in range(1, 9)]) for name in "ab"]
     assert divided(8, both, {}, first) == {"a": 7, "b": 1}
-    check_objective(first)
+    try_on_claim(first)
     with pytest.raises(ValueError, match="falls with each slot more"):
-        check_objective(lambda one, rates: [1 / rate for rate in rates])
+        try_on_claim(lambda one, rates: [1 / rate for rate in rates])
     with pytest.raises(ValueError, match="one of throughput, efficiency, priority"):
-        check_objective("speed")  # type: ignore[arg-type]
+        try_on_claim("speed")  # type: ignore[arg-type]
 
 
 def test_an_objective_that_fails_on_the_way_ends_no_study() -> None:
@@ -166,11 +166,9 @@ def test_an_objective_that_fails_on_the_way_ends_no_study() -> None:
 
 
 @pytest.mark.parametrize(
-    "rates", [(), (float("nan"),), (-1.0,), (0.0, 5.0), (float("inf"),)]
+    "rates", [(float("nan"),), (-1.0,), (0.0, 5.0), (float("inf"),)]
 )
 def test_rates_of_a_claim_are_rates(rates: tuple[float, ...]) -> None:
-    if not rates:
-        return
     with pytest.raises(ValueError, match="samples/s, above 0 from 1 slots on"):
         SlotClaim("a", 1.0, 1, 2, 0.0, rates)
 
@@ -207,6 +205,24 @@ def test_the_rates_of_a_study_are_those_of_its_best_division() -> None:
     assert more[:1] == best[:1] and more[-1] > best[-1], "it may have one trial more"
 
 
+def test_a_narrow_trial_behind_wide_ones_is_claimed_for(tmp_path: Path) -> None:
+    """A pool of two slots: the first two trials alone would make nothing on one."""
+    pool = PoolFolder(tmp_path)
+    pool.make()
+    pool.lock.touch()
+    opened = OpenPool("a", 1, platform.node(), os.getpid(), slots=2)
+    pool.open(replace(opened, objective="efficiency"))
+    widths = [(2, 2), (2, 2), (1, 1)]
+    trials = [Trial(TrialId(f"t{i}"), 10.0, {}, pair) for i, pair in enumerate(widths)]
+    state = fold(
+        State(),
+        [*map(Submitted, trials), Measured(trials[0].id, "kind", {"rate": 50.0})],
+    )
+    with PoolMember(pool, tmp_path, None, 1, state, believe=Believer()):
+        (sign,) = pool.signs()
+    assert len(sign.claim.rates) == 2 and sign.claim.rates[0] == 50.0
+
+
 def test_rates_are_claimed_where_the_pool_asks_and_something_was_measured(
     tmp_path: Path,
 ) -> None:
@@ -240,7 +256,7 @@ def test_a_bad_objective_of_a_pool_is_one_line_before_ray_starts(
     aims = tmp_path / "aims.py"
     aims.write_text("def cost(claim, rates):\n    return [-rate for rate in rates]\n")
     for named, why in (
-        ("speed", "one of throughput, efficiency, priority, or FILE.py:NAME"),
+        ("speed", "one of throughput, efficiency, priority, FILE.py:NAME"),
         (f"{aims}:cost", "nothing above 0"),
         (f"{aims}:other", "has no function other"),
     ):

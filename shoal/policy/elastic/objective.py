@@ -35,7 +35,7 @@ class FileObjective:
         return self.place
 
 
-def check_objective(policy: str, objective: Objective) -> None:
+def check_objective(policy: str, objective: object) -> None:
     """Raise ValueError unless it is one of the names or a function."""
     known = get_args(Named)
     if not callable(objective) and objective not in known:
