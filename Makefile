@@ -67,7 +67,7 @@ mutants: $(VENV)/.dev  ## faults put into the papers' rules: tests must notice e
 	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/.dev  ## side by side with peers; tables, and benchmarks/results/*.json
-	for file in sim elastic replay hop plan packing hyperband hybrid search_on_hop model_selection tune_grid shared_stream feed feed_nodes rescale rescaled arrivals flotilla rungs choice choice_on_ray many step harvest page; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in sim elastic replay hop plan packing hyperband hybrid search_on_hop model_selection tune_grid shared_stream feed feed_nodes rescale rescaled arrivals flotilla rungs choice choice_on_ray scale many step harvest page; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 gpu:  ## what needs a GPU, nine minutes of it; again until nothing is left; with a Python that has torch (docs/gpu.md)
 	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) benchmarks/gpu.py $(GPU)

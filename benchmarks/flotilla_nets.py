@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -97,15 +98,12 @@ def head(width: int) -> tuple[nn.Module, ...]:
 
 
 def make_images(folder: Path, shards: int) -> None:
-    """Write the images and their classes, unless they are there."""
-    path = folder / "images.npy"
-    if path.exists():
-        return
+    """Write the images and their classes."""
     count = shards * SHARD
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, size=count)
-    part = np.lib.format.open_memmap(
-        folder / "part.npy", "w+", np.uint8, (count, SIDE, SIDE, 3)
+    images = np.lib.format.open_memmap(
+        folder / "images.npy", "w+", np.uint8, (count, SIDE, SIDE, 3)
     )
     y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32)
     for first in range(0, count, SHARD):
@@ -113,12 +111,11 @@ def make_images(folder: Path, shards: int) -> None:
         angle = np.pi * chosen / CLASSES
         wave = np.sin((x * np.cos(angle) + y * np.sin(angle)) / 4.0)
         noise = rng.integers(0, 128, size=(SHARD, SIDE, SIDE, 3), dtype=np.uint8)
-        part[first : first + SHARD] = noise + (63.0 * (1 + wave))[..., None].astype(
+        images[first : first + SHARD] = noise + (63.0 * (1 + wave))[..., None].astype(
             "uint8"
         )
-    part.flush()
+    images.flush()
     np.save(folder / "labels.npy", labels)
-    (folder / "part.npy").rename(path)
 
 
 def varied(
@@ -173,8 +170,6 @@ class Nets(shoal.Recipe):
 
 def seconds_alone(folder: Path, models: int, seed: int) -> dict[str, Any]:
     """Milliseconds of one core to prepare an image, and for each model to train on one."""
-    from time import perf_counter
-
     torch.set_num_threads(1)
     images = np.load(folder / "images.npy", mmap_mode="r")[: 4 * BATCH]
     rng = np.random.default_rng(0)

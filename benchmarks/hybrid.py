@@ -36,12 +36,8 @@ from shoal.search.space import choice
 from shoal.search.trace import Trace
 
 SIZE = 1000  # samples of a shard
-COSTS = (
-    0.02,
-    0.1,
-    0.3,
-    1.0,
-)  # what summing gradients costs, against a step of one slot
+# What summing gradients costs, against a step of one slot.
+COSTS = (0.02, 0.1, 0.3, 1.0)
 ALLOWED = 1.02
 
 
@@ -95,7 +91,7 @@ def table(rng: np.random.Generator, kinds: int, slots: int, hop: float) -> Table
     return Table(rows)
 
 
-def loads(name: str, seed: int) -> Load:
+def load_of(name: str, seed: int) -> Load:
     """One draw of a load."""
     rng = np.random.default_rng([seed, *name.encode()])
     shards, slots, count = cluster(rng, uneven=seed % 3 == 2)
@@ -135,7 +131,7 @@ def rows(draws: int) -> Iterator[dict[str, Any]]:
         for learnt in (False, True):
             ratios = []
             for seed in range(draws):
-                load = loads(name, seed)
+                load = load_of(name, seed)
                 plain = load.makespan(Hop(), learnt)
                 ratios.append(load.makespan(Hybrid(), learnt) / plain)
             yield {
@@ -146,7 +142,7 @@ def rows(draws: int) -> Iterator[dict[str, Any]]:
                 "best": min(ratios),
                 "worst": max(ratios),
                 "slower": sum(ratio > ALLOWED for ratio in ratios),
-                "_at": int(np.argmax(ratios)),
+                "worst_draw": int(np.argmax(ratios)),
             }
 
 
@@ -154,12 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20)
     args = parser.parse_args()
-    table = list(rows(args.draws))
+    found = list(rows(args.draws))
     ratios = {
-        "hybrid_over_hop": mean(row["mean"] for row in table),
-        "hybrid_over_hop_worst": max(row["worst"] for row in table),
+        "hybrid_over_hop": mean(row["mean"] for row in found),
+        "hybrid_over_hop_worst": max(row["worst"] for row in found),
     }
-    write("hybrid", table, ratios)
+    write("hybrid", found, ratios)
 
 
 if __name__ == "__main__":

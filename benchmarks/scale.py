@@ -8,10 +8,8 @@ One process, one core, processor time of one thread: other processes do not coun
   many slots.
 - Trials: 10 000 of them in packs on 100 slots, all alike, or no two alike; the engine's time and
   the policy's. Asked for: 0.5 ms a trial.
-
 - Runs: the part of a real run's time that goes to deciding, in units of one second and of
   ten. Asked for: 0.5 % and 0.1 %.
-
 - Journal: a million lines of 100 000 trials: processor seconds to open it, of `shoal status` and of
   `shoal report`, Python's start included, and the page's MB. Asked for: 3, 3 and 5 s, 15 MB.
 

@@ -285,8 +285,8 @@ def _churn(rng: np.random.Generator) -> Any:
 # -- running --------------------------------------------------------------------------------
 
 
-def journal_of(work: Workload, policy: Any, seed: int, off: float = OFF) -> list[Line]:
-    """The study under this policy, in virtual time. `seed`: of errors of up to `off`."""
+def journal_of(work: Workload, policy: Any, seed: int) -> list[Line]:
+    """The study under this policy, in virtual time. `seed`: of errors of up to `OFF`."""
     opened = Opened(1, work.shards)
     journal = Journal()
     journal.append(0.0, opened)
@@ -297,7 +297,7 @@ def journal_of(work: Workload, policy: Any, seed: int, off: float = OFF) -> list
         work.script,
         shards=work.shards,
         seed=seed,
-        measuring=Measuring(off, seed, tries=True),
+        measuring=Measuring(OFF, seed, tries=True),
     )
     run(
         work.searcher(),

@@ -15,9 +15,10 @@ def choices() -> list[Rule]:
         sentence(
             "docs/benchmarks.md",
             "`auto` takes {:.3f} to {:.3f} times as long as the best fixed policy, in the mean "
-            "over 3 seeds; {:.3f} times at worst; the worst fixed policy takes up to {:.1f} times",
+            "over {} seeds; {:.3f} times at worst; the worst fixed policy takes up to {:.1f} times",
             min(means),
             max(means),
+            len({each["seed"] for each in benchmark("choice")["rows"]}),
             ratio("choice", "worst_auto_over_best"),
             ratio("choice", "worst_over_auto"),
         ),

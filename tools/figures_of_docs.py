@@ -122,6 +122,8 @@ def widths() -> list[Sentence]:
         each["policy"]: each["mean_completion_s"]
         for each in benchmark("arrivals")["rows"]
     }
+    curves = benchmark("wide-curve")["rows"]
+    wider = [each for each in curves if each["measured at"] != "1"]
     return [
         sentence(
             PAGE,
@@ -139,6 +141,15 @@ def widths() -> list[Sentence]:
             PAGE,
             "takes {:.3f} times as long as the best fixed policy with three",
             ratio("choice_on_ray", "auto_over_best_few"),
+        ),
+        sentence(
+            PAGE,
+            "{:.0f} % with the links, a factor of {:.2f} to {:.1f} without; measured alone only, "
+            "{:.0f} % with them",
+            100 * ratio("wide-curve", "curve_error"),
+            1 + min(each["without"] for each in wider),
+            1 + ratio("wide-curve", "curve_error_without"),
+            100 * ratio("wide-curve", "curve_error_alone"),
         ),
         sentence(
             PAGE,
@@ -410,6 +421,67 @@ def ensemble() -> list[Sentence]:
     ]
 
 
+def nets() -> list[Sentence]:
+    """The ensemble of real nets, of `flotilla.py --nets`."""
+
+    def seconds(way: str) -> float:
+        return float(row("flotilla-nets", way=way)["makespan_s"])
+
+    def of(key: str) -> float:
+        return float(ratio("flotilla-nets", key))
+
+    lines = [
+        sentence(
+            PAGE,
+            f"| {label} | {{:.1f}} s | {{:.1f}} s | {{:.2f}} |",
+            seconds(f"{way}, own"),
+            seconds(f"{way}, shared"),
+            of(sharing),
+        )
+        for label, way, sharing in (
+            ("a slot for each", "random", "sharing_at_random"),
+            ("FLEET's global flotilla", "flotilla", "sharing_in_flotillas"),
+        )
+    ]
+    return [
+        *lines,
+        sentence(PAGE, "| water-fill | | {:.1f} s | |", seconds("waterfill, shared")),
+        sentence(
+            PAGE,
+            "sharing by four slots would gain {:.2f}\ntimes",
+            of("sharing_bound"),
+        ),
+        sentence(
+            PAGE,
+            "the flotilla takes {:.2f} times as long as a slot for each with own preprocessors, "
+            "and is {:.2f} times as fast shared; water-fill is {:.2f} times as fast as the "
+            "flotilla",
+            1 / of("widths_own"),
+            of("widths_shared"),
+            of("waterfill_over_flotilla"),
+        ),
+    ]
+
+
+def few_trials() -> list[Sentence]:
+    """What `hybrid` takes of `hop`'s time where speeds are learnt, in the mean and at worst."""
+
+    def of(load: str) -> float:
+        return float(row("hybrid", load=load, speeds="learnt")["mean"])
+
+    return [
+        sentence(
+            "docs/policy.md",
+            "few equal trials take {:.2f} of the time of `hop` in the mean, Hyperband {:.2f} with "
+            "one bracket after another and {:.2f} with all at once; the worst draw takes {:.2f}",
+            of("equal"),
+            of("hyperband, brackets in turn"),
+            of("hyperband"),
+            ratio("hybrid", "hybrid_over_hop_worst"),
+        )
+    ]
+
+
 def deciding_ms(one: Row) -> float:
     """Milliseconds of a decision of `flotilla.py`."""
     return float(1e3 * one["deciding_share"] * one["makespan_s"] / one["decisions"])
@@ -644,6 +716,8 @@ RULES: list[Rule] = [
     *stream(),
     *changes_of_width(),
     *ensemble(),
+    *nets(),
+    *few_trials(),
     *hyperband(),
     *searches(),
     *divided(),
