@@ -1,7 +1,7 @@
 """The rounds that a slot is given: the next units of its gang's trials."""
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -72,9 +72,7 @@ class NextRounds:
             parcels = self._first(call, process, run, trials)
 
         # Of many visits: ten times as fast as Ray's own pickling.
-        measured = frozenset[str]()
-        if any(not unit.visits for unit in call.units.values()):
-            measured = frozenset(self._course.measurements.rated)
+        measured = rated_before(call.units, self._course.measurements.rated)
         task = pickle.dumps((call.units, run.gang.fused, measured))
         if not process.at_work:
             call.begun = monotonic()
@@ -132,3 +130,13 @@ class NextRounds:
             visits.append(unit.visit._replace(samples=size))
             samples += size
         return Position(at.trial, tuple(visits), samples)
+
+
+def rated_before(units: Units, rated: Collection[str]) -> frozenset[str] | None:
+    """The signatures whose rates are known (`rated`), for the slot that makes these units.
+
+    None where all trials have made visits: they told their rates then, whichever slot it was.
+    """
+    if all(unit.visits for unit in units.values()):
+        return None
+    return frozenset(rated)

@@ -131,7 +131,7 @@ class SlotRounds:
         units: Units,
         fuse: bool,
         parcels: Parcels,
-        measured: Collection[str],
+        measured: Collection[str] | None,
     ) -> tuple[Outcomes, States]:
         """Make a unit of each trial: what came of each, and the states after them.
 
@@ -211,7 +211,7 @@ class SlotRounds:
         number: int,
         units: Sequence[Unit],
         fuse: bool,
-        measured: Collection[str],
+        measured: Collection[str] | None,
     ) -> Results:
         """Train part by part: what came of each unit.
 
