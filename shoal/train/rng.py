@@ -135,20 +135,25 @@ def _write(state: _Others, device: torch.device) -> None:
         torch.mps.set_rng_state(state.device)
 
 
-def drawn(device: torch.device) -> tuple[Any, ...]:
+def global_state(device: torch.device) -> tuple[Any, ...]:
     """Equal as long as nobody draws from a global generator, or sets one or torch's modes.
 
     The device's generator is looked at, too.
     """
     others = _read(device)
+    numpy = _outside()
     own = None if others.device is None else others.device.numpy().tobytes()
+    bits: Any = repr(numpy.bits.state)
+    if isinstance(numpy.bits, np.random.MT19937):
+        bits = numpy.memory()
     return (
         others.torch.numpy().tobytes(),
         others.python,
         own,
         others.dtype,
         others.grad,
-        _outside().memory(),
+        bits,
+        numpy.waiting,
     )
 
 

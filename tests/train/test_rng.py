@@ -3,6 +3,7 @@
 import random
 import warnings
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from device_kit import HERE
 from train_kit import copied
 
-from shoal.train.rng import Rng
+from shoal.train.rng import Rng, global_state
 
 
 def draw(count: int = 1) -> list[float]:
@@ -42,6 +43,26 @@ def test_a_trial_draws_as_if_alone(counts: Any) -> None:
         moved = Rng(9, HERE)
         moved.load(copied(rng.state()))
         rng = moved
+
+
+@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
+def test_the_global_state_tells_whether_anybody_drew(
+    bits: Any,
+) -> None:
+    """Also the normal number that NumPy holds back, and with a generator that a user has set."""
+    seeded(5)
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(bits(3))  # type: ignore[attr-defined]
+    try:
+        seen = [global_state(HERE)]
+        draws: list[Any] = [np.random.randn, np.random.randn, np.random.rand]
+        for draw_one in (*draws, random.random, lambda: torch.rand(())):
+            draw_one()
+            seen.append(global_state(HERE))
+            assert seen[-1] == global_state(HERE)
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+    assert all(one != other for one, other in pairwise(seen))
 
 
 def test_who_is_outside_never_notices() -> None:

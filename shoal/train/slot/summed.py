@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from shoal.core.trial import Seconds
-from shoal.train.fuse.gauge import Gauge
+from shoal.train.fuse.gauge import Gauge, evenly
 from shoal.train.lane.blame import blaming
 from shoal.train.lane.measure import Meter
 from shoal.train.recipe.unit import OutOfMemory, PackRefused, TrialError
-from shoal.train.rng import drawn
-from shoal.train.slot.crew import News, Pass, evenly
+from shoal.train.rng import global_state
+from shoal.train.slot.crew import News, Pass
 from shoal.train.slot.fusing import PART_SECONDS, FusedLanes, LaneSteps, fail, let_go
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.batches import Batch
@@ -49,9 +49,8 @@ class Summing:
         self._meter = meter
         self._paced = paced  # nothing is timed, and lanes take turns
         self.gauge = Gauge()
-        self.most: float = (
-            inf  # lanes in one step, by the memory that a step of each takes
-        )
+        # lanes in one step, by the memory that a step of each takes
+        self.most: float = inf
 
     def wants(self, passes: Sequence[Pass], left: float) -> int | None:
         """The number of lanes whose step in one is to be timed next; None: enough is known.
@@ -247,7 +246,7 @@ def _differentiate(losses: Sequence[Tensor], device: torch.device) -> None:
         OutOfMemory: memory ran out.
         _NotInOne: the backward pass raised, or drew random numbers.
     """
-    before = drawn(device)
+    before = global_state(device)
     try:
         with blaming("summed"):
             torch.autograd.backward(losses)
@@ -255,5 +254,5 @@ def _differentiate(losses: Sequence[Tensor], device: torch.device) -> None:
         raise
     except TrialError as error:
         raise _NotInOne(f"their backward pass raised {error}") from error
-    if drawn(device) != before:
+    if global_state(device) != before:
         raise _NotInOne("their backward pass draws random numbers")
