@@ -9,13 +9,14 @@ from shoal.core.trial import Seconds, TrialId
 FORM = 12  # letters at a signature's beginning; lanes that have them in common may be fused
 # Until fused steps were measured, k fused lanes are taken to cost as much as k ** GUESS alone.
 GUESS = 0.6
-SAVED = (
-    0.97  # fused steps must take less than this part of the time, or lanes take turns
-)
+# Fused steps must take less than this part of the time, or lanes take turns.
+SAVED = 0.97
 # A model of 4 x 64 units takes 8 steps' time a lane to be stacked and checked, and a round tries
 # two widths or more, which may be slower than lanes alone. Where fusing saves a quarter of the
 # time, it is after so many steps of each lane that it has earned that. With fewer it is not tried.
 WORTH_FUSING = 100
+# Steps on end of a lane that may have several slots, about equally long, that tell its rate.
+ALIKE_STEPS = 6
 FUSED = "fused:"  # the figure `fused:w` is the seconds of a step of w lanes
 
 

@@ -18,7 +18,7 @@ from shoal.backend.sim.virtual import (
 )
 from shoal.core.cluster import SlotId
 from shoal.core.event import Advanced, Ended, Event, Failed, Finished, Left, Measured
-from shoal.core.plan import Gang, Lane, evenness, prune
+from shoal.core.plan import Gang, Lane, evenness, prune, same_stream
 from shoal.core.profile import Profile
 from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.core.visits import EPS, is_met
@@ -60,7 +60,7 @@ class SimulatedGangs:
         """Another profile is true from now on."""
         self.truth = self.units.truth = self.units.meter.truth = truth
         for run in self.at_work():
-            run.rates = truth.rates(run.gang)
+            run.rates = self._rates(run.gang)
             for unit in run.units.values():
                 self._schedule(run, unit, 0.0)
 
@@ -100,11 +100,15 @@ class SimulatedGangs:
 
     def _run_of(self, gang: Gang) -> SimulatedGang:
         """The gang at its beginning, not yet at work."""
+        return SimulatedGang.of(gang, self._rates(gang))
+
+    def _rates(self, gang: Gang) -> Mapping[TrialId, float]:
+        """Samples/s of each lane. Of a joint gang, the slot with the most to read sets the pace."""
         rates = self.truth.rates(gang)
-        if gang.joint:  # the slot with the most to read sets the pace
-            even = evenness(gang, self.units.shards)
-            rates = {trial: rate * even for trial, rate in rates.items()}
-        return SimulatedGang.of(gang, rates)
+        if not gang.joint:
+            return rates
+        even = evenness(gang, self.units.shards)
+        return {trial: rate * even for trial, rate in rates.items()}
 
     def _start_afresh(self, run: SimulatedGang) -> None:
         """Each lane begins a unit, once all models are built and all states are loaded.
@@ -130,6 +134,19 @@ class SimulatedGangs:
                     events += [Advanced({report.trial: 0.0}), report]
                 events.append(Ended(gang))
         return events
+
+    def _shrink_refusals(
+        self, trials: Trials = frozenset(), slots: Slots = frozenset()
+    ) -> None:
+        """Gangs that are to be refused go on without these trials and slots."""
+        for gang, (at, reports) in list(self.refusals.items()):
+            rest = prune(gang, trials, slots)
+            if rest == gang:
+                continue
+            del self.refusals[gang]
+            if rest is not None:
+                left = [each for each in reports if each.trial in rest.trials]
+                self.refusals[rest] = (at, left)
 
     def _start(self, run: SimulatedGang, carried: UnitsOfTrials, wait: Seconds) -> None:
         """Each lane begins a unit, or goes on with the one that it brings along."""
@@ -180,7 +197,7 @@ class SimulatedGangs:
         """
         staying: UnitsOfTrials = {}
         parting: UnitsOfTrials = {}
-        same = old.is_same_stream(run)
+        same = same_stream(old.gang, run.gang)
         for trial, unit in old.units.items():
             units = parting
             if same and trial in run.stream:
@@ -308,7 +325,7 @@ class SimulatedGangs:
     def _go_on_as(self, run: SimulatedGang, rest: Gang, wait: Seconds) -> list[Event]:
         """What is left of a gang goes on after this wait, unless it has nothing left to read."""
         run.gang = rest
-        run.rates = self.truth.rates(rest)
+        run.rates = self._rates(rest)
         if run.leaving:
             self.leaving.runs.append(run)
         elif run.is_over():
@@ -332,6 +349,7 @@ class SimulatedGangs:
         for slot in slots:
             self._built.lose(slot)
         self.leaving.shrink(slots=slots)
+        self._shrink_refusals(slots=slots)
         for run in self.at_work():
             if not slots.isdisjoint(run.gang.slots):
                 events += self.shrink(run, slots=slots)
@@ -341,6 +359,7 @@ class SimulatedGangs:
         """The trial trains no more."""
         self.positions[trial].over = True
         self.leaving.shrink(_only(trial))
+        self._shrink_refusals(_only(trial))
         for run in self.at_work():
             if trial in run.gang.trials:
                 return self.shrink(run, _only(trial))

@@ -21,16 +21,13 @@ from shoal.core.plan import Gang, Lane, solo
 from shoal.core.profile import MemoryTogether, Profile
 from shoal.core.state import State
 from shoal.core.trial import Seconds, Trial, TrialId, Value
-from shoal.profile.pace import FORM, FUSED, repacked, rescaled
+from shoal.profile.pace import ALIKE_STEPS, FORM, FUSED, repacked, rescaled
 from shoal.profile.signatures import FORMLESS, TUNING
+from shoal.profile.widths import AT
 
-SAVES = (
-    1e-6  # lanes that save less in one step than by turns are taken not to be fusable
-)
+# Lanes that save a smaller part of the time in one step are taken not to be fusable.
+SAVES = 1e-6
 PROBED = 4  # steps that are tried of a kind that nobody has measured
-ALIKE = (
-    6  # steps after which the rate at a width is known, as in `train.slot.step_times`
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +191,7 @@ class SimulatedMeter:
         trial = unit.position.trial
         if self._measuring is None or not _is_watched(run.gang, trial):
             return
-        at = unit.ready + ALIKE * _batch(trial.config) / unit.rate
+        at = unit.ready + ALIKE_STEPS * _batch(trial.config) / unit.rate
         if at >= unit.trains_until:
             return
         self._count += 1
@@ -214,13 +211,11 @@ class SimulatedMeter:
         events: list[Event] = []
         while self.next() <= now + TICK:
             _, _, unit, run = heappop(self._due)
-            events += self.amid(run, unit)
+            events += self._amid(run, unit)
         return events
 
-    def amid(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
+    def _amid(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
         """What the steps so far tell of a unit under way; its samples are counted at its end."""
-        if self._measuring is None:
-            return []
         lane = _lane_of(run.gang, unit.position.trial.id)
         figures = self._rates(run.gang, lane)
         noted = self._notes.get(lane.trial, {})
@@ -252,7 +247,7 @@ class SimulatedMeter:
         width = len(lane.slots)
         if width > 1:
             alone = Gang((lane,))
-            return {f"rate@{width}": self.truth.rates(alone)[lane.trial]}
+            return {f"{AT}{width}": self.truth.rates(alone)[lane.trial]}
         rate = self._alone(lane.trial, lane.slots[0])
         step = 1.0 / rate
         figures = {"rate": rate, "step": step}
@@ -305,7 +300,7 @@ class SimulatedMeter:
             return true * alone
         if name == "step":
             return true / alone
-        if name.startswith("rate@"):
+        if name.startswith(AT):
             first = self.truth.curve(trial, 1)[0]
             return first * alone * measuring.gain(signature, "wide", true / first)
         if name.startswith(FUSED):

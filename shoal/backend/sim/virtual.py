@@ -10,7 +10,7 @@ from zlib import crc32
 
 from shoal.core.cluster import GiB, ShardId, Slot, SlotId
 from shoal.core.event import Fell, Kept
-from shoal.core.plan import Gang, Lane, prune, same_stream
+from shoal.core.plan import Gang, Lane, prune
 from shoal.core.profile import Cost
 from shoal.core.trial import Samples, Seconds, Trial, TrialId, Value, Visit
 from shoal.core.visits import EPS
@@ -251,10 +251,6 @@ class SimulatedGang:
             return None
         stream = dict.fromkeys(late, 0.0)
         return SimulatedGang(gang, self.rates, None, stream, late, leaving=True)
-
-    def is_same_stream(self, other: "SimulatedGang") -> bool:
-        """Whether both gangs read the same, so that a unit may go on in the other one."""
-        return same_stream(self.gang, other.gang)
 
 
 class SlotEnds:

@@ -7,6 +7,8 @@ from statistics import mean, median
 from typing import NoReturn
 
 from shoal.core.trial import Seconds
+from shoal.profile.pace import ALIKE_STEPS
+from shoal.profile.widths import AT
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, summed
 from shoal.train.recipe.seat import Rescale, Seat
@@ -16,9 +18,9 @@ from shoal.train.wide.lane import Wide
 Kind = tuple[str, int]  # signature and width
 TimedStep = tuple[int, Seconds]  # samples, and the seconds for them
 OnStep = Callable[[Reached], None]  # gets how far the pass is
-# Steps on end, of whole batches, whose seconds differ by this part at most: then their rate is
-# known before there are `STEPS` of them.
-ALIKE, APART = 6, 0.05
+# `ALIKE_STEPS` of whole batches, whose seconds differ by this part at most, tell the rate before
+# there are `STEPS` of them.
+APART = 0.05
 
 
 class StepTimes:
@@ -156,16 +158,16 @@ def _rate_name(width: int) -> str:
     """The name of the figure that is the rate at this width."""
     if width == 1:
         return "rate"
-    return f"rate@{width}"
+    return f"{AT}{width}"
 
 
 def _are_enough(steps: Sequence[TimedStep], size: int) -> bool:
     """Whether these steps tell the rate: there are `STEPS`, or the last ones are alike."""
     if len(steps) >= STEPS:
         return True
-    last = steps[-ALIKE:]
+    last = steps[-ALIKE_STEPS:]
     took = [seconds for count, seconds in last if count == size]
-    return len(took) == ALIKE and max(took) - min(took) <= APART * median(took)
+    return len(took) == ALIKE_STEPS and max(took) - min(took) <= APART * median(took)
 
 
 def _rate(steps: Sequence[TimedStep], size: int) -> float:

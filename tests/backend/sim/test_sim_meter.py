@@ -8,7 +8,7 @@ from simkit import SHARDS, moments, trial
 from shoal.backend.sim.meter import Measuring, signature_of
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Ended, Event, Measured
+from shoal.core.event import Ended, Event, Failed, Left, Measured
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.pack import Packing
@@ -124,6 +124,25 @@ def test_a_pack_with_a_kind_that_nobody_has_measured_is_not_begun() -> None:
     assert found[-1][0] > 9.0, "it began"
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_pack_that_is_tried_shrinks_as_any_gang(lost: bool) -> None:
+    """Its slot leaves, or one of its trials fails, before what was tried is told."""
+    pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))))
+    rows = (Row((10.0,), {"x": 0}), Row((1.0,), {"x": 1}))
+    both = trial("a", 10.0, x=0), trial("b", 10.0, x=1)
+    happens = Left(frozenset({W[0]})) if lost else Failed(A, "gone")
+    found = told(
+        rows,
+        {0.0: (None, pack)},
+        *both,
+        script=[(1.0, happens)],
+        measuring=Measuring(tries=True),
+    )
+    assert [trial for _, trial, _ in measured(found)] == ([] if lost else [B])
+    ended = [event.gang for _, event in found if isinstance(event, Ended)]
+    assert ended == ([] if lost else [solo(B, W[0], 0)])
+
+
 def test_who_has_room_is_told_with_the_first_unit() -> None:
     """To learn that took a step of a model of each kind, which is thrown away."""
     pack = Gang((Lane(A, (W[0],)), Lane(B, (W[0],))), fused=True)
@@ -167,6 +186,23 @@ def test_another_truth_counts_at_once() -> None:
             sim.truth = Table((Row((3.0,)),)).of(sim.known)
 
     assert moments(sim, act)[-1][0] == 6.0
+
+
+def test_another_truth_leaves_the_pace_of_a_joint_gang_to_its_largest_shard() -> None:
+    sizes: Any = {"s": 10, "t": 30}
+    joint = Gang((Lane(A, (W[0], W[1])),), tuple(sizes), joint=True)
+    table = Table((Row((1.0, 2.0)),))
+    sim = Sim(table.of, [Slot(W[0]), Slot(W[1])], shards=sizes)
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(trial("a", 40.0, shards=sizes))
+            sim.change(None, joint)
+            sim.wake(4.0)
+        elif now == 4.0:
+            sim.truth = table.of(sim.known)  # the same one
+
+    assert moments(sim, act)[-1][0] == 30.0
 
 
 def test_what_changes_only_what_is_learnt_makes_no_kind() -> None:
