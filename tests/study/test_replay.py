@@ -393,9 +393,8 @@ def test_a_fused_step_that_leaves_out_a_trial_is_found(
                 put_back()
 
     monkeypatch.setattr(Fused, "_complete", faulty)
-    monkeypatch.setattr(
-        gauge, "GAIN", -100.0
-    )  # to fuse is worth while, whatever it takes
+    # to fuse is worth while, whatever it takes
+    monkeypatch.setattr(gauge, "SAVED", 101.0)
     monkeypatch.setattr(recipe, "batch_size", 4)
     study = trained(tmp_path, recipe(), epochs=epochs)
     assert faults == 1, "it was not fused to the end"

@@ -9,11 +9,10 @@ from math import ceil, inf
 from statistics import fmean, median
 
 from shoal.core.trial import Seconds
-from shoal.profile.pace import WORTH_FUSING
+from shoal.profile.pace import SAVED, WORTH_FUSING
 
 TRIES = 6  # steps timed of each width in a round
 SKIPPED = 2  # how many of the first ones do not count
-GAIN = 0.03  # fused must save so much of the time to be chosen
 # askings, with nothing to try, after which there is another round
 AGAIN = (2, 6, 20, 60, 200, 1000)
 # up to here only what is in doubt is tried again, lest a short search lose by it
@@ -180,18 +179,14 @@ class Gauge:
         if kind in self._never or lanes < 2 or not ratios:
             return 1
         best = min(ratios, key=ratios.__getitem__)
-        if ratios[best] >= 1 - GAIN:
+        if ratios[best] >= SAVED:
             return 1
         # parted by less, as many would not be in one
         return lanes if lanes <= best * NEAR else best
 
     def room(self, kind: str, lanes: int) -> int:
         """How many of so many lanes may be fused in one, if they are parted evenly."""
-        most = self._most.get(kind, lanes)
-        if not 0 < most < lanes:
-            return lanes
-        parts = ceil(lanes / most)
-        return ceil(lanes / parts)
+        return evenly(lanes, self._most.get(kind) or inf)
 
     def why(self, kind: str) -> str | None:
         """Why lanes of this kind are not fused; None: they may be."""
@@ -262,3 +257,10 @@ def _near(width: int, known: Iterable[int]) -> int | None:
 def _speaks(of: int, width: int) -> bool:
     """Whether what is known of one width holds for the other."""
     return of > 1 and width / NEAR <= of <= width * NEAR
+
+
+def evenly(count: int, most: float) -> int:
+    """How many of so many each part has at most, in as few parts as have no more than `most`."""
+    if count <= most or count < 1:
+        return count
+    return ceil(count / ceil(count / max(1, int(most))))

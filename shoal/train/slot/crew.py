@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 from shoal.core.event import Sum
 from shoal.core.trial import Seconds, TrialId
 from shoal.core.visits import EPS
-from shoal.train.fuse.gauge import Gauge
+from shoal.profile.pace import FUSED
+from shoal.train.fuse.gauge import Gauge, evenly
 from shoal.train.fuse.graph import graph_key
 from shoal.train.fuse.optimizers import formula_key
 from shoal.train.lane.blame import Spent, no_room
@@ -230,7 +231,7 @@ class Crews:
         step = self._meter.step(signature)
         if step:
             for width, ratio in self.gauge.ratios(graph).items():
-                figures[f"fused:{width}"] = width * ratio * step
+                figures[f"{FUSED}{width}"] = width * ratio * step
         if self.gauge.why(graph) is not None:
             figures["unfusable"] = 1.0
         return figures
@@ -239,7 +240,7 @@ class Crews:
         """Let all ratios be reported anew: a round compares widths, so that any may differ."""
         for width in self.gauge.ratios(graph):
             for signature in _signatures(crew):
-                self._reported.discard((signature, f"fused:{width}"))
+                self._reported.discard((signature, f"{FUSED}{width}"))
 
 
 def _sort(crew: SameBatches) -> None:
@@ -298,13 +299,6 @@ def _evaluated(unit: Unit, lane: TrainingLane, samples: int) -> dict[int, float]
         for step in range(first, _steps_in(samples, lane) + 1, unit.steps):
             found[step] = min(1.0, step * size / samples)
     return found
-
-
-def evenly(count: int, most: float) -> int:
-    """How many of so many each part has at most, in as few parts as have no more than `most`."""
-    if count <= most or count < 1:
-        return count
-    return ceil(count / ceil(count / max(1, int(most))))
 
 
 def parted(passes: Sequence[Pass], width: int) -> list[list[Pass]]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.profile.pace import WORTH_FUSING
-from shoal.train.fuse.gauge import GAIN, TRIES, Gauge
+from shoal.profile.pace import SAVED, WORTH_FUSING
+from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.slot.crew import parted
 
 
@@ -58,7 +58,7 @@ def test_it_wants_only_widths_in_which_lanes_are_parted(lanes: int) -> None:
 
 def test_what_does_not_gain_is_left_alone() -> None:
     gauge = Gauge()
-    measured(gauge, 4, lambda w: w * (1 - GAIN / 2))
+    measured(gauge, 4, lambda w: w * (1 + SAVED) / 2)
     assert gauge.choose("a", 4) == 1
     gauge.never("b", "an attribute changes")
     assert (
@@ -174,8 +174,7 @@ def test_it_chooses_none_that_was_measured_slower(
     assert chosen in tried
     assert (
         costs[chosen - 1] <= costs[0]
-        and costs[chosen - 1] * (1 - GAIN)
-        <= min(costs[w - 1] for w in tried) / (1 - GAIN) + 1e-9
+        and costs[chosen - 1] * SAVED <= min(costs[w - 1] for w in tried) / SAVED + 1e-9
     )
 
 
