@@ -20,7 +20,7 @@ from shoal.profile.table import Row, Table
 from shoal.reporting import summary
 from shoal.testing import Setting, check_backend
 from shoal.train.fuse.gauge import Gauge
-from shoal.train.slot import summed
+from shoal.train.slot import loss_sum
 
 SPACE = {"width": shoal.grid([4, 8, 6]), "lr": shoal.grid([1e-2, 1e-3])}
 
@@ -83,7 +83,7 @@ def test_a_study_in_sums_is_the_same_study(
     tmp_path: Path, blobs: Any, draws: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a backward pass turns out to draw random numbers: the round is made again."""
-    monkeypatch.setattr(summed, "Gauge", Summed)
+    monkeypatch.setattr(loss_sum, "Gauge", Summed)
     sums: list[int] = []
     backward = torch.autograd.backward
 

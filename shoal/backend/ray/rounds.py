@@ -1,7 +1,7 @@
 """The rounds that a slot is given: the next units of its gang's trials."""
 
 import pickle
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -132,7 +132,9 @@ class NextRounds:
         return Position(at.trial, tuple(visits), samples)
 
 
-def rated_before(units: Units, rated: Collection[str]) -> frozenset[str] | None:
+def rated_before(
+    units: Mapping[TrialId, Unit], rated: Collection[str]
+) -> frozenset[str] | None:
     """The signatures whose rates are known (`rated`), for the slot that makes these units.
 
     None where all trials have made visits: they told their rates then, whichever slot it was.

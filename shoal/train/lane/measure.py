@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from shoal.core.trial import Seconds
 from shoal.train.lane.lane import TrainingLane
 from shoal.train.lane.tensors import bytes_of
-from shoal.train.lane.trunk import saved
+from shoal.train.lane.trunk import shared_bytes
 
 STEPS, COUNTED = 48, 20  # batches measured at most, and how many of the last ones count
 REPEATS = 2  # a figure of a rare event is taken again once: the first time may hold start-up costs
@@ -77,7 +77,7 @@ class Meter:
     def together(self, lanes: Iterable[TrainingLane]) -> float:
         """Bytes that such lanes take in training that take turns."""
         lanes = list(lanes)
-        states = -float(saved(lanes))
+        states = -float(shared_bytes(lanes))
         step = 0.0
         for lane in lanes:
             transient = self.transient(lane)
@@ -99,7 +99,7 @@ class Meter:
         beside = list(beside)
         if room == inf or not all(lane.signature in self._extra for lane in beside):
             return inf
-        free = room + saved(beside)
+        free = room + shared_bytes(beside)
         free -= sum(self.memory(lane) - self.transient(lane) for lane in beside)
         steps = sorted(map(self.transient, lanes), reverse=True)
         count = 0
@@ -133,7 +133,7 @@ class Meter:
         memory = self.memory(lane) / 2**30
         transient = self.transient(lane) / 2**30
         figures = {"step": step, "rate": rate, "memory": memory, "transient": transient}
-        self.tell(lane.signature, **figures, **summed(lane))
+        self.tell(lane.signature, **figures, **all_reduce_figures(lane))
 
     def memory(self, lane: TrainingLane | None) -> float:
         """Bytes that such a lane takes in training.
@@ -194,7 +194,7 @@ class Meter:
         return perf_counter()
 
 
-def summed(lane: TrainingLane) -> dict[str, float]:
+def all_reduce_figures(lane: TrainingLane) -> dict[str, float]:
     """What several slots would sum for a step of such a lane: GiB of gradients, and its samples.
 
     Nothing where the batch grows with the width, for then they are samples of more than a step.

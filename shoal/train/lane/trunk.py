@@ -152,9 +152,8 @@ class Trunks:
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
-        self._told: dict[
-            str, str
-        ] = {}  # by signature: the trunk's key; "": they differ
+        # by signature: the trunk's key; "": they differ
+        self._told: dict[str, str] = {}
         self._frozen: WeakKeyDictionary[HasTrunk, list[Tensor]] = WeakKeyDictionary()
         # by the beginnings of their tensors: lanes that may be the first of several, and trunks
         self._lanes: WeakValueDictionary[bytes, HasTrunk] = WeakValueDictionary()
@@ -263,7 +262,7 @@ def frozen_of(lane: HasTrunk) -> list[Tensor]:
     return frozen
 
 
-def saved(lanes: Iterable[HasTrunk]) -> int:
+def shared_bytes(lanes: Iterable[HasTrunk]) -> int:
     """The bytes that these lanes do not take, because another of them has the same trunk."""
     trunks = [lane.trunk.trunk for lane in lanes if lane.trunk is not None]
     return sum(trunk.bytes for trunk in trunks) - sum(

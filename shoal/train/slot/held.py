@@ -12,7 +12,7 @@ from time import perf_counter
 from shoal.core.trial import Seconds, TrialId
 from shoal.train.lane.blame import Spent, blaming
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.trunk import Trunks, saved
+from shoal.train.lane.trunk import Trunks, shared_bytes
 from shoal.train.recipe.unit import StateLost, Tree, Unit
 from shoal.train.slot.build import LaneBuilder, SavedStates, state_of
 from shoal.train.slot.together import PackRun
@@ -91,8 +91,9 @@ class LanesInMemory:
     def resting(self, but: Collection[TrialId]) -> int:
         """Bytes of all lanes but those of the given trials: what they take beside these."""
         others = [held.lane for trial in but if (held := self.get(trial)) is not None]
-        held_once = saved(held.lane for held in self._lanes.values()) - saved(others)
-        return self._bytes - sum(map(self.size, but)) - held_once
+        shared = shared_bytes(held.lane for held in self._lanes.values())
+        shared -= shared_bytes(others)
+        return self._bytes - sum(map(self.size, but)) - shared
 
     def put(self, trial: TrialId, held: HeldLane) -> None:
         """Hold this lane for the trial, in the place of the one that was there."""
@@ -331,7 +332,7 @@ class HeldLanes:
         if isfinite(self._at.slot_room):
             lanes = list(map(self._lanes.lane, trials))
             needs = sum(map(self._at.meter.memory, lanes))
-            needs -= saved(lane for lane in lanes if lane is not None)
+            needs -= shared_bytes(lane for lane in lanes if lane is not None)
             room = min(room, self._at.slot_room - needs)
         return max(0.0, room)
 

@@ -10,7 +10,7 @@ from shoal.core.trial import Seconds
 from shoal.profile.pace import ALIKE_STEPS
 from shoal.profile.widths import AT
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, summed
+from shoal.train.lane.measure import COUNTED, STEPS, Extra, Meter, all_reduce_figures
 from shoal.train.recipe.seat import Rescale, Seat
 from shoal.train.recipe.unit import Reached
 from shoal.train.wide.lane import Wide
@@ -135,7 +135,9 @@ class StepTimes:
             return
         self._reported[key] = len(steps)
         rate = _rate(steps[-COUNTED:], lane.size)
-        self._meter.tell(signature, **{_rate_name(width): rate}, **summed(lane))
+        self._meter.tell(
+            signature, **{_rate_name(width): rate}, **all_reduce_figures(lane)
+        )
 
 
 def _seconds(changes: Sequence[Rescale]) -> dict[str, Seconds]:

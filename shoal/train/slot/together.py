@@ -3,7 +3,7 @@
 Lanes share a stream if they visit the same shard in the same order. They train in three ways.
 *Interleaved* lanes train one after the other on each chunk; the result is to the bit that of
 training alone. *Fused* lanes have one graph and train in one step, where that was measured to be
-faster. *Summed* lanes (`summed`), which may be unlike, have one backward pass, where that was
+faster. *Summed* lanes (`loss_sum`), which may be unlike, have one backward pass, where that was
 measured to be faster than turns; the result is that of training alone, too.
 """
 
@@ -29,7 +29,7 @@ from shoal.train.shard.passes import ShardPass
 from shoal.train.slot.crew import Crews, News, Pass, SameBatches, parted, steps_left
 from shoal.train.slot.evaluation import Evaluation, ScoresWithin
 from shoal.train.slot.fusing import FusedLanes, LaneSteps, LaneWork, fail
-from shoal.train.slot.summed import SummedSteps, Summing, kind_of
+from shoal.train.slot.loss_sum import SummedSteps, Summing, kind_of
 from shoal.train.slot.workplace import Workplace
 from shoal.train.stream.batches import Batch
 from shoal.train.stream.stream import Stream

@@ -155,9 +155,8 @@ class JointReader:
         }
         self._reads = reads
         self._own = tuple(passes)
-        self._counts = dict.fromkeys(
-            passes, 0
-        )  # of the samples of each shard, up to `at`
+        # of the samples of each shard, up to `at`
+        self._counts = dict.fromkeys(passes, 0)
 
     def sit(self, rank: int, width: int) -> None:
         """From now on `part` gives the rows of this rank; alone, all rows."""
@@ -221,13 +220,11 @@ def taken_of(sizes: Mapping[ShardId, int], count: int) -> dict[ShardId, int]:
     shard. So the answer depends on the arguments alone, and no shard's count ever goes back.
     """
     total = sum(sizes.values())
-    taken = {
+    taken: dict[ShardId, int] = {}
+    for shard, size in sizes.items():
         # those that come well before `count` of all are gone by
-        shard: max(
-            0, ceil(Fraction(size * (count - len(sizes)), total) - Fraction(1, 2))
-        )
-        for shard, size in sizes.items()
-    }
+        before = Fraction(size * (count - len(sizes)), total) - Fraction(1, 2)
+        taken[shard] = max(0, ceil(before))
     names = list(sizes)
     line = [
         (Fraction(2 * taken[shard] + 1, 2 * sizes[shard]), number)

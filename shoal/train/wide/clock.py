@@ -84,7 +84,7 @@ class WidthChanges:
         """Note that the lane is in another generation."""
         self._since = self._left
 
-    def aside(self, seconds: Seconds) -> None:
+    def exclude(self, seconds: Seconds) -> None:
         """So many seconds of the change under way were spent on something else."""
         if self._since is not None:
             width, stopped = self._since

@@ -211,7 +211,7 @@ class Wide:
             self._links = {"latency": link.latency, "transfer": link.transfer * GIB}
             if self._group.rings:
                 self._links["rings"] = 1.0
-            self.changes.aside(self.clock.now() - begin)
+            self.changes.exclude(self.clock.now() - begin)
 
     def take_links(self) -> dict[str, float]:
         """Figures of the links between nodes, where they were measured since the last call."""

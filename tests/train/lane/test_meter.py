@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.measure import STEPS, Meter, summed
+from shoal.train.lane.measure import STEPS, Meter, all_reduce_figures
 from shoal.train.slot.step_times import StepTimes
 
 
@@ -76,9 +76,9 @@ def test_it_tells_what_several_slots_would_sum_in_a_step() -> None:
         settings=SimpleNamespace(**settings),
         parameters=[torch.nn.Parameter(torch.zeros(4)), frozen],
     )
-    assert summed(lane) == {"model": 16 / 2**30, "batch": 24.0}
+    assert all_reduce_figures(lane) == {"model": 16 / 2**30, "batch": 24.0}
     lane.settings.batch_per_slot = True
-    assert summed(lane) == {}, "samples of a step grow with the width"
+    assert all_reduce_figures(lane) == {}, "samples of a step grow with the width"
 
 
 def test_links_that_a_lane_measured_are_told_once() -> None:

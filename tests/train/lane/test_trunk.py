@@ -15,7 +15,7 @@ from shoal.core.trial import Trial, TrialId, Visit
 from shoal.train.fuse.fused import Fused
 from shoal.train.lane import trunk
 from shoal.train.lane.lane import TrainingLane
-from shoal.train.lane.trunk import saved
+from shoal.train.lane.trunk import shared_bytes
 from shoal.train.recipe.unit import Done, TrialError, Unit
 from shoal.train.slot.held import HeldLane, LanesInMemory
 from shoal.train.slot.station import Station
@@ -142,15 +142,14 @@ def here(recipe: Small, **options: Any) -> Station:
 def test_equal_trunks_are_held_once_and_learn_as_alone() -> None:
     trials = [trial("a"), trial("b", lr=1), trial("c", classes=5), trial("d", of=2)]
     held = here(Tuned())
-    news = train(held, trials, epochs=2)
+    train(held, trials, epochs=2)
     a, b, c, d = lanes_of(held, trials)
     assert a.trunk and b.trunk and c.trunk and d.trunk is None
     assert {a.trunk.trunk} == {b.trunk.trunk, c.trunk.trunk}
     whole = sum(p.nbytes for p in a.model[0].parameters())  # type: ignore[union-attr, operator]
-    assert saved([a, b, c, d]) == pytest.approx(2 * whole, rel=0.01)
+    assert shared_bytes([a, b, c, d]) == pytest.approx(2 * whole, rel=0.01)
     assert all(lane.trunk.is_equal() for lane in (a, b, c))  # type: ignore[union-attr]
     as_alone(held, Tuned(), trials, epochs=2)
-    assert len(news) == 4
 
 
 @pytest.mark.parametrize("writes", WRITES)
@@ -169,7 +168,7 @@ def test_a_state_that_is_loaded_leaves_the_trunk_held_once() -> None:
     """Loading writes to all pages; those with the values that they had are given back."""
     trials = [trial("a"), trial("b")]
     first = here(Tuned())
-    done = train(first, trials)
+    train(first, trials)
     states = {each.id: first.state(each.id) for each in trials}
     second = here(Tuned())
     visits = {each.id: tuple(first.lanes.get(each.id).lane.visits) for each in trials}  # type: ignore[union-attr]
@@ -179,16 +178,11 @@ def test_a_state_that_is_loaded_leaves_the_trunk_held_once() -> None:
         for each in trials
     ]
     assert all(isinstance(n, Done) for n in dict(second.together(units)).values())
-    again = [
-        Unit(each, visits[each.id], following, source=states[each.id])
-        for each in trials
-    ]
     before = private_bytes()
-    list(second.together(again))
+    list(second.together(units))
     lanes = lanes_of(second, trials)
-    assert saved(lanes) > 0
+    assert shared_bytes(lanes) > 0
     assert private_bytes() - before < trunk.LEAST / 2
-    assert done
 
 
 def private_bytes() -> int:
@@ -343,7 +337,7 @@ def test_a_slot_counts_a_trunk_once() -> None:
     meter = held.at.meter
     step = meter.transient(lanes[0])
     sum_of_all = sum(map(meter.memory, lanes)) - 2 * step
-    assert meter.together(lanes) == sum_of_all - saved(lanes)
+    assert meter.together(lanes) == sum_of_all - shared_bytes(lanes)
     room = meter.together(lanes) + step
     assert meter.at_once(lanes, lanes, room) == 2
 
@@ -358,9 +352,13 @@ def test_lanes_at_rest_count_a_trunk_once() -> None:
         resting = HeldLane(lane)
         in_memory.put(each.id, resting)
         in_memory.weigh(resting)
-    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - saved([a, b, c])
+    assert in_memory.resting(()) == a.bytes + b.bytes + c.bytes - shared_bytes(
+        [a, b, c]
+    )
     beside = in_memory.resting([trials[0].id])
-    assert beside == b.bytes + c.bytes - saved([a, b, c]), "the one at work has it"
+    assert beside == b.bytes + c.bytes - shared_bytes([a, b, c]), (
+        "the one at work has it"
+    )
 
 
 def test_a_plan_counts_a_trunk_once() -> None:

@@ -126,9 +126,8 @@ class Seating:
         self._reported = reported
         self._gradients: Gradients = gradients
         self._generations: Counter[TrialId] = Counter()
-        self._links = (
-            False  # whether a lane over several nodes was told to measure them
-        )
+        # whether a lane over several nodes was told to measure the links
+        self._links = False
 
     # -- the next unit -------------------------------------------------------------------------
 

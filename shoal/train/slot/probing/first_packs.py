@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from gc import collect
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 
 from shoal.core.trial import Seconds, TrialId
@@ -136,7 +136,8 @@ class FirstPacks:
         try:
             step = self._step(unit, lane)
         except OutOfMemory:  # it has no room beside any other
-            state, extra = self._room_in_bytes(), 0
+            # where the slot's memory is not known: more than any slot has
+            state, extra = int(min(self._at.slot_room, 2.0**60)), 0
         except TrialError:
             return False
         else:
@@ -149,10 +150,6 @@ class FirstPacks:
         figures = {"memory": (state + extra) / 2**30, "transient": extra / 2**30}
         self._meter.tell(signature, **figures)
         return True
-
-    def _room_in_bytes(self) -> int:
-        """The slot's memory; where it is not known, more than any slot has."""
-        return int(min(self._at.slot_room, 2.0**60))
 
     def _step(self, unit: Unit, lane: TrainingLane) -> _Step:
         """What a step costs, as a new lane's steps show.
@@ -169,7 +166,7 @@ class FirstPacks:
             batch = batch_of(next(chunks), size)
         made = self._builder.build(unit.trial)
         state, extra = bytes_of_step(made, batch, size, self._at.device)
-        quickest = float("inf")
+        quickest = inf
         begin = self._meter.now()
         for _ in range(TIMED_STEPS):
             made.begin(size)

@@ -24,7 +24,7 @@ from shoal.core.trial import Trial
 from shoal.train.data.data import Data
 from shoal.train.fuse.gauge import TRIES, Gauge
 from shoal.train.recipe.unit import PackRefused, Unit
-from shoal.train.slot import summed
+from shoal.train.slot import loss_sum
 from shoal.train.slot.setup import StationSetup
 from shoal.train.slot.station import Station
 
@@ -118,7 +118,7 @@ def test_long_chunks_are_reported_in_pieces(
     monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
     """A piece ends with whole steps of all lanes."""
-    monkeypatch.setattr(summed, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(loss_sum, "PART_SECONDS", 0.0)
     recipe = Zoo(chunk=30)
     data = recipe.data()
     trials = [
