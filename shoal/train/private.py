@@ -92,7 +92,7 @@ def class_losses(replacement: Callable[..., Tensor | None]) -> Iterator[None]:
 
     It is given the name of torch's function and its arguments; where it gives None, and for other
     tensors, torch's function is called. That is decomposed in Python within vmap: it takes 0.13 ms
-    more of a fused step of 2 ms, and its first call loads 486 modules, for 0.4 s (`tune_grid.py`).
+    more of a fused step of 2 ms, and its first call loads 486 modules, for 0.4 s (by hand, once).
     """
     if not VMAP:
         yield
