@@ -23,18 +23,16 @@ GAIN = 0.02  # of the seconds left of the trials concerned
 OFF = 0.1  # a rate that was measured again is another one if it is off by more than this part
 SOON: Seconds = 1e-6  # a moment that is early by less is on time
 Rule = Callable[[list[Ask], int], Mapping[TrialId, int]]
-Decided = Mapping[
-    str, Any
-]  # when the last decision was, and what it knew; as JSON holds it
+# When the last decision was, and what it knew; as JSON holds it.
+Decided = Mapping[str, Any]
 
 
 def is_due(view: View, last: Decided, every: Seconds | None = None) -> bool:
     """Whether trials, slots or rates came or went since, or so many seconds passed."""
     if not last or last["counts"] != _counts(view):
         return True
-    if last["running"] != len(
-        view.running
-    ):  # one ended, and is extended already, perhaps
+    # One ended, and is extended already; or a slot was lost, and another came at that moment.
+    if last["running"] != [len(view.running), len(view.busy)]:
         return True
     if every is not None and view.now >= last["at"] + every - SOON:
         return True
@@ -56,10 +54,12 @@ def _are_others(rates: Sequence[float], before: Sequence[float]) -> bool:
 
 def decided(view: View, plan: Plan, last: Decided) -> dict[str, Any]:
     """What to remember of a decision for this plan, made with the `last` one in mind."""
+    lanes = sum(len(gang.lanes) for gang in plan.gangs)
+    slots = sum(len(gang.slots) for gang in plan.gangs)
     return {
         "at": view.now,
         "counts": _counts(view),
-        "running": sum(len(gang.lanes) for gang in plan.gangs),
+        "running": [lanes, slots],
         "rates": measured_rates(view.profile),
         "wide": _wide(view, plan, last),
     }

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from small_studies import Arrivals, follow, nodes, seen, state, table, trial
 
 from shoal.backend.sim.sim import Sim
-from shoal.core.cluster import ShardId
-from shoal.core.event import Advanced, Finished, Opened, Planned, Submitted
+from shoal.core.cluster import ShardId, SlotId
+from shoal.core.event import (
+    Advanced,
+    Finished,
+    Joined,
+    Left,
+    Opened,
+    Planned,
+    Submitted,
+)
 from shoal.core.fold import fold
 from shoal.core.plan import Plan
 from shoal.core.ports import Policy
@@ -198,6 +206,19 @@ def test_a_trial_that_ends_and_is_extended_at_once_goes_on() -> None:
     known = follow(known, first, *ended, Submitted(more))
     _, _, plan = decided(policy, known, memory, 60.0, profile)
     assert wide(plan).keys() == {"t0", "t1", "t2"}
+
+
+def test_a_slot_that_takes_the_place_of_a_lost_one_is_used() -> None:
+    """Both at one moment: there are as many trials and slots as before."""
+    here = nodes(5)
+    known = state([trial(0, 100.0 * EPOCH, (1, 4))], here[:4])
+    policy = Doubling()
+    known, memory, first = decided(policy, known, policy.start(), 0.0, table(CAPES))
+    assert wide(first) == {"t0": 4}
+    lost = Left(frozenset([SlotId("g01")]))
+    known = follow(known, first, lost, Joined(here[4:]))
+    _, _, plan = decided(policy, known, memory, 60.0, table(CAPES))
+    assert wide(plan) == {"t0": 4}
 
 
 @pytest.mark.parametrize("policy", DOUBLINGS, ids=str)
