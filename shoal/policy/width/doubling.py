@@ -129,15 +129,9 @@ class Doubling:
     def decide(self, view: View, memory: Decided) -> tuple[Plan, Decided]:
         check_scores(view, self.foretell)
         if not is_due(view, memory, self.every):
-            return self._as_it_is(view, memory["at"]), memory
+            return again(view, view.plan, self.every, memory["at"]), memory
         plan = placed(view, self._widths(view, memory), self.every)
         return plan, decided(view, plan, memory)
-
-    def _as_it_is(self, view: View, decided_at: Seconds) -> Plan:
-        """What runs, until it is time to decide again."""
-        if self.every is None or not view.trials:
-            return view.plan
-        return Plan(view.plan.gangs, decided_at + self.every)
 
     def _rungs(self) -> Rungs:
         """The widths that the rule considers."""
@@ -189,11 +183,11 @@ def check_interval(seconds: Seconds | None) -> None:
 
 def placed(view: View, widths: Widths, every: Seconds | None) -> Plan:
     """Each trial on so many slots, to be thought over after so many seconds."""
-    return again(view, place(view, widths), every)
+    return again(view, place(view, widths), every, view.now)
 
 
-def again(view: View, plan: Plan, every: Seconds | None) -> Plan:
-    """The plan, to be thought over after so many seconds while there is work."""
+def again(view: View, plan: Plan, every: Seconds | None, since: Seconds) -> Plan:
+    """The plan, to be thought over so many seconds after that time while there is work."""
     if every is None or not view.trials:
         return plan
-    return Plan(plan.gangs, view.now + every)
+    return Plan(plan.gangs, since + every)

@@ -19,6 +19,7 @@ from shoal.core.trial import TrialId
 from shoal.policy.choice import check_one_of
 from shoal.policy.width.ask import (
     Ask,
+    Rung,
     Widths,
     all_widths,
     asks,
@@ -57,9 +58,6 @@ from shoal.policy.width.regroup import (
 Scope = Literal["global", "local"]
 Paces = Mapping[TrialId, float]  # samples/s
 Memory = Mapping[str, Any]
-Rungs = dict[
-    TrialId, int
-]  # for each trial, the place of its width among those it may have
 NEAR = 20 / 176  # the paper's 20 images/s, of its fastest model's rate
 
 
@@ -84,7 +82,7 @@ def create_flotilla(
     if near is None:
         near = NEAR * pace
 
-    rungs: Rungs = {fast.trial: 0}
+    rungs: Rung = {fast.trial: 0}
     free = capacity - fast.least
     by_name = {ask.trial: ask for ask in able}
     nearest = {ask.trial: _Nearest.of(ask, pace) for ask in able if ask is not fast}
@@ -135,7 +133,7 @@ def _best(nearest: Iterable[_Nearest], free: int) -> tuple[float, TrialId | None
     return best, taken, rung
 
 
-def _left_over(members: Sequence[Ask], rungs: Rungs, free: int, guard: bool) -> None:
+def _left_over(members: Sequence[Ask], rungs: Rung, free: int, guard: bool) -> None:
     """The next slot to the slowest one, until none is left (algorithm 2, lines 12-16)."""
 
     def may_rise(ask: Ask) -> bool:

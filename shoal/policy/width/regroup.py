@@ -68,17 +68,20 @@ def smoothed(ask: Ask, told: Told) -> Ask:
     rates = []
     off = 1.0
     for width, rate in zip(ask.widths, ask.rates, strict=True):
-        one = mine.get(str(width))
-        if one is not None:
-            off = one[1] / one[0]
+        if str(width) in mine:
+            last, mean, _, _ = mine[str(width)]
+            off = mean / last
         rates.append(rate * off)
     return replace(ask, rates=tuple(rates))
 
 
 def spread_of(ask: Ask, told: Told) -> float:
     """Samples/s by which the ask's rate at its present width is uncertain."""
-    one = told.get(ask.trial, {}).get(str(ask.held))
-    return one[2] if one is not None else 0.0
+    mine = told.get(ask.trial, {})
+    if str(ask.held) not in mine:
+        return 0.0
+    _, _, spread, _ = mine[str(ask.held)]
+    return spread
 
 
 def widths_of(gangs: Iterable[Gang]) -> list[Widths]:
