@@ -17,9 +17,8 @@ from math import ceil, log, log2
 from shoal.core.cluster import GiB
 from shoal.core.trial import Samples, Seconds
 
-LEAST = (
-    1 / 3
-)  # of a step at least computes; sums hide behind the rest, which is backward
+# Of a step at least computes; sums hide behind the rest, which is backward.
+LEAST = 1 / 3
 GIB = 2**30
 
 

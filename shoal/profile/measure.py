@@ -13,9 +13,9 @@ from shoal.core.trial import Seconds, Trial, TrialId
 from shoal.profile.all_reduce import Beside, Sums, curve_by_links, mean_beside, sums_of
 from shoal.profile.given import Given
 from shoal.profile.pace import (
-    FUSED,
     WORTH_FUSING,
     fused_seconds,
+    fused_steps,
     lockstep,
     new_lanes,
     only_shrinks,
@@ -235,7 +235,7 @@ class Belief:
         """Whether a slot would try it with these: not for a few steps of which nothing is known."""
         figures = self._figures(trials[0])
         batch = figures.get("rate", 0.0) * figures.get("step", 0.0)
-        if not batch or any(name.startswith(FUSED) for name in figures):
+        if not batch or fused_steps(figures):
             return True
         samples = [self.known[t].samples for t in trials if t in self.known]
         return not samples or sum(samples) / len(samples) >= WORTH_FUSING * batch

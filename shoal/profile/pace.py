@@ -109,6 +109,15 @@ def _direction_of(old: Lane, new: Lane) -> str | None:
     return None
 
 
+def fused_steps(figures: Mapping[str, float]) -> dict[int, Seconds]:
+    """Seconds of a step of so many fused lanes, by the numbers of lanes that were measured."""
+    return {
+        int(name.removeprefix(FUSED)): seconds
+        for name, seconds in figures.items()
+        if name.startswith(FUSED)
+    }
+
+
 def fused_seconds(figures: Mapping[str, float], lanes: int, alone: Seconds) -> Seconds:
     """Seconds per sample of so many lanes of one form that may be fused.
 
@@ -119,10 +128,7 @@ def fused_seconds(figures: Mapping[str, float], lanes: int, alone: Seconds) -> S
     one_by_one = lanes * alone
     if lanes < 2 or "unfusable" in figures:
         return one_by_one
-    widths: dict[int, Seconds] = {}
-    for name, seconds in figures.items():
-        if name.startswith(FUSED):
-            widths[int(name.removeprefix(FUSED))] = seconds
+    widths = fused_steps(figures)
     if not widths or not figures.get("step"):
         return float(alone * lanes**GUESS)
     # A width above the number of lanes counts as if its step took as long with fewer.
@@ -138,11 +144,7 @@ def take_turns(figures: Mapping[str, float]) -> bool:
     if "unfusable" in figures:
         return True
     step = figures.get("step")
-    steps = {
-        int(name.removeprefix(FUSED)): seconds
-        for name, seconds in figures.items()
-        if name.startswith(FUSED)
-    }
-    if not steps or not step:
+    widths = fused_steps(figures)
+    if not widths or not step:
         return False
-    return all(seconds >= SAVED * width * step for width, seconds in steps.items())
+    return all(seconds >= SAVED * width * step for width, seconds in widths.items())
