@@ -10,7 +10,7 @@ slots / 2, else one group). The groups need no barrier: a trial may visit any of
 still lacks together, so that slots can be divided anew at any time, also in the middle of epochs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, zip_longest
@@ -30,13 +30,14 @@ SOON = 0.25  # of its own unit's time: so long a trial waits for a group
 GAIN = 0.1  # of the time that plain hopping takes: groups must save more
 Trials = Sequence[TrialId]
 Memory = Mapping[str, Any]
+Reader = tuple[SlotId, ShardId]  # a slot, and the shard that it reads
 Speed = Callable[[int], float]  # a trial's on so many slots, against one slot
 
 
 class SlotGroup(NamedTuple):
     """A group of slots, and the shards that it serves."""
 
-    slots: list[Slot]
+    slots: Sequence[Slot]
     shards: frozenset[ShardId]
 
 
@@ -310,12 +311,12 @@ def _extended(view: View, gang: Gang, free: Set[SlotId], width: int) -> Gang:
     (trial,) = gang.trials
     lacks = view.pending[trial].difference(gang.shards)
     slots = [slot for name, slot in view.slots.items() if name in free]
-    more = readers(view, [s for s in slots if has_room(view, trial, s)], lacks)
-    most = min(width, _most(view, trial, width)) - len(gang.slots)
+    more = readers(view, trial, slots, lacks)
+    most = _most(view, trial, width) - len(gang.slots)
     if most <= 0 or not more:
         return gang
     before = zip(gang.lanes[0].slots, gang.shards, strict=True)
-    wider = joint_unit(view, trial, [*before, *list(more.items())[:most]])
+    wider = joint_unit(view, trial, [*before, *more[:most]])
     return wider if _speed_of(view, wider) > _speed_of(view, gang) else gang
 
 
@@ -344,24 +345,21 @@ def _unit(
 
     It has no more slots than make it quicker, and one only where that is as good.
     """
-    able = [slot for slot in slots if has_room(view, trial, slot)]
-    reads = readers(view, able, shards)
+    reads = readers(view, trial, slots, shards)
     if not reads:
         return None
-    most = min(len(reads), _most(view, trial, len(reads)))
+    most = _most(view, trial, len(reads))
     curve = view.profile.curve(trial, most)
     width = max(range(1, most + 1), key=lambda w: (curve[w - 1], -w))
     count = len(shards)
     if count <= len(reads):
         width = -(-count // -(-count // width))  # no wider than saves a unit
-    gang = joint_unit(view, trial, list(reads.items())[:width])
-    alone = joint_unit(view, trial, list(reads.items())[:1])
+    gang = joint_unit(view, trial, reads[:width])
+    alone = joint_unit(view, trial, reads[:1])
     return gang if _speed_of(view, gang) > _speed_of(view, alone) else alone
 
 
-def joint_unit(
-    view: View, trial: TrialId, reads: Sequence[tuple[SlotId, ShardId]]
-) -> Gang:
+def joint_unit(view: View, trial: TrialId, reads: Sequence[Reader]) -> Gang:
     """The trial's unit, in which each of these slots reads that shard."""
     slots, shards = zip(*reads, strict=True)
     quota = samples_in(view, set(shards))
@@ -370,15 +368,17 @@ def joint_unit(
 
 
 def readers(
-    view: View, slots: Sequence[Slot], shards: frozenset[ShardId]
-) -> dict[SlotId, ShardId]:
+    view: View, trial: TrialId, slots: Sequence[Slot], shards: frozenset[ShardId]
+) -> list[Reader]:
     """Which slot reads which of the shards: as many shards as can be, the largest first.
 
-    Slots that are left over read along where much is to be read.
+    Slots that are left over read along where much is to be read. Those without room for the trial
+    read nothing.
     """
     reads: dict[SlotId, ShardId] = {}
     count: dict[ShardId, int] = {}
-    by_choice = sorted(slots, key=lambda slot: (len(slot.shards & shards), slot.id))
+    able = [slot for slot in slots if has_room(view, trial, slot)]
+    by_choice = sorted(able, key=lambda slot: (len(slot.shards & shards), slot.id))
     for slot in by_choice:
         here = (slot.shards & shards) - count.keys()
         if here:
@@ -391,7 +391,7 @@ def readers(
             shard = max(sorted(along), key=lambda q: view.shards[q] / count[q])
             reads[slot.id] = shard
             count[shard] += 1
-    return reads
+    return list(reads.items())
 
 
 # -- trials that need several slots
@@ -402,7 +402,8 @@ def _with_wide(view: View, plan: Plan) -> Plan:
     wide = [t for t in queue(view) if view.trials[t].widths[0] > 1]
     if not wide:
         return plan
-    free = _free(view, plan)
+    taken = {slot for gang in plan.gangs for slot in gang.slots}
+    free = [slot for name, slot in view.slots.items() if name not in taken]
     at_work = {trial for gang in plan.gangs for trial in gang.trials}
     gangs: list[Gang] = []
     for trial in wide:
@@ -415,12 +416,6 @@ def _with_wide(view: View, plan: Plan) -> Plan:
     return plan.but(gangs) if gangs else plan
 
 
-def _free(view: View, plan: Plan) -> list[Slot]:
-    """The slots that the plan leaves idle."""
-    taken = {slot for gang in plan.gangs for slot in gang.slots}
-    return [slot for name, slot in view.slots.items() if name not in taken]
-
-
 # -- the groups
 
 
@@ -428,15 +423,10 @@ def _groups(view: View, slots: Sequence[Slot], count: int) -> list[SlotGroup]:
     """The slots in so many groups. Of the groups that hold a shard one serves it."""
     cuts = [k * len(slots) // count for k in range(count + 1)]
     parts = [slots[first:end] for first, end in pairwise(cuts)]
-    return [
-        SlotGroup(list(part), served)
-        for part, served in zip(parts, _served(view, parts), strict=True)
-    ]
+    return [SlotGroup(*each) for each in zip(parts, _served(view, parts), strict=True)]
 
 
-def _served(
-    view: View, parts: Sequence[Sequence[Slot]]
-) -> Iterable[frozenset[ShardId]]:
+def _served(view: View, parts: Sequence[Sequence[Slot]]) -> list[frozenset[ShardId]]:
     """The shards that each group serves: each shard goes to the emptiest group that holds it.
 
     Shards with the fewest holders are given away first: the others can still choose.
