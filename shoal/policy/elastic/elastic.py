@@ -21,7 +21,7 @@ from shoal.core.cluster import GiB, Slot, SlotId
 from shoal.core.plan import Gang, Lane, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, Trial, TrialId
-from shoal.policy.elastic import placed
+from shoal.policy.elastic import joint_units
 from shoal.policy.elastic.knapsack import best_counts, steady
 from shoal.policy.elastic.objective import (
     Objective,
@@ -103,25 +103,29 @@ class RowsKept:
             return False
         if any(_free_to_change(gang) is None for gang in gangs):
             return False
-        now = {name: view.trials.get(name) for name in changed}
-        if any(
-            now[name] is not rows.trials[name]
-            for name in now
-            if name in rows.trials and now[name]
-        ):
-            return False  # it was submitted again
-        for name in [name for name in now if name in rows.trials and now[name] is None]:
+        new: list[TrialId] = []
+        gone: list[TrialId] = []
+        for name in changed:
+            trial = view.trials.get(name)
+            if trial is rows.trials.get(name):
+                continue
+            if trial is None:
+                gone.append(name)
+            elif name in rows.trials:
+                return False  # it was submitted again
+            else:
+                new.append(name)
+
+        def held(name: TrialId) -> Held:
+            return _free_to_change(view.running.get(name)) or ()
+
+        for name in gone:
             rows.drop(name)
         for name in {lane.trial for gang in gangs for lane in gang.lanes}:
             if name in rows.trials:
-                rows.hold(
-                    rule, view, name, _free_to_change(view.running.get(name)) or ()
-                )
-        new = [name for name in now if name not in rows.trials and now[name]]
+                rows.hold(rule, view, name, held(name))
         if new:
-            lanes = {
-                name: _free_to_change(view.running.get(name)) or () for name in new
-            }
+            lanes = {name: held(name) for name in new}
             rows.append(_Rows.of(rule, view, lanes, rows.room))
         return True
 
@@ -141,7 +145,7 @@ class Elastic:
     trial; or a `Spatial`. `hysteresis`: a trial gives up slots only if that gains more than this
     part of what it makes within the horizon. So measured speeds may be off by half of it without
     equal trials exchanging slots. `placed`: data stays at nodes, so that each slot of a trial reads
-    a shard that lies there, and counts change between units; see `shoal.policy.elastic.placed`.
+    a shard that lies there, and counts change between units; see `joint_units`.
 
     Raises:
         ValueError: a horizon, cost, admit, objective, placement or hysteresis that cannot be.
@@ -191,9 +195,11 @@ class Elastic:
         remembered = self._remembered(view, memory)
         if self.placed:
             seconds = self._seconds(view, remembered)
-            asked = problem_of(self, view, seconds, placed.lanes(view, self.admit))
-            counts = None if asked is None else _counts(asked)
-            return placed.plan(view, asked, counts), remembered
+            held = joint_units.lanes(view, self.admit)
+            asked = problem_of(self, view, seconds, held)
+            if asked is None:
+                return view.plan, remembered
+            return joint_units.plan(view, asked, _counts(asked)), remembered
         asked = problem(self, view, self._seconds(view, remembered))
         # By rack, those that stay may change places with those that grow.
         claims = _claims(view, asked, _counts, everybody=self._spatial is not None)

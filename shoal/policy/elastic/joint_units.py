@@ -17,7 +17,7 @@ from shoal.policy.elastic.problem import Problem
 from shoal.policy.elastic.table import Counts
 from shoal.policy.hop.hop import Hop
 from shoal.policy.hop.hybrid import joint_unit, readers
-from shoal.policy.idle import has_room, idle_slots, with_more
+from shoal.policy.idle import idle_slots, with_more
 
 HOP = Hop("lrw")  # remembers nothing, and is best where times are uncertain
 
@@ -31,15 +31,13 @@ def lanes(view: View, admit: int | None) -> Mapping[TrialId, tuple[SlotId, ...]]
     return found
 
 
-def plan(view: View, asked: Problem | None, counts: Counts | None) -> Plan:
+def plan(view: View, asked: Problem, counts: Counts) -> Plan:
     """What runs, and the next units of trials that wait, on slots at which nothing runs.
 
     What is left by trials that are to have slots, as they lack no shard that lies there, goes to
     whoever lacks one: no slot is idle that a trial could use. Where nobody is to have more than one
     slot, trials hop: which of them visits which shard is all that counts.
     """
-    if asked is None or counts is None:
-        return view.plan
     if counts.max() <= 1 and len(counts) == len(view.trials):
         hopped, _ = HOP.decide(view, HOP.start())
         return hopped
@@ -68,9 +66,5 @@ def plan(view: View, asked: Problem | None, counts: Counts | None) -> Plan:
 def _unit(view: View, trial: TrialId, count: int, slots: Sequence[Slot]) -> Gang | None:
     """The trial's next unit on so many of the slots; None if it cannot run on those there are."""
     fewest, _ = view.trials[trial].widths
-    able = [slot for slot in slots if has_room(view, trial, slot)]
-    reads = readers(view, able, view.pending[trial])
-    chosen = list(reads.items())[:count]
-    if len(chosen) < max(1, fewest):
-        return None
-    return joint_unit(view, trial, chosen)
+    reads = readers(view, trial, slots, view.pending[trial])[:count]
+    return joint_unit(view, trial, reads) if len(reads) >= fewest else None
