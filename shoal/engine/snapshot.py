@@ -55,7 +55,7 @@ LEAST = 10_000
 EVERY = 50_000  # lines of a journal
 ENDING = (
     2**16
-)  # bytes of the journal, before where the snapshot stands, that must be there
+)  # bytes of the journal before a snapshot's place that must be as they were
 MARGIN = 2**20  # bytes that a snapshot may have more than its journal
 # Their values are among `gangs`, and are written as places there.
 BY_GANG = ("busy", "running")

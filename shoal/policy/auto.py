@@ -20,10 +20,10 @@ Simulate = Callable[[View, Policy[Any]], Seconds]
 # A policy that was chosen by simulation is left only for this many times the gain: simulations do
 # not show that trials must complete their visits before their slots serve another plan.
 SURER = 2.5
-MANY_SLOTS = (
-    64  # slots at work, above which the guard does not look on at each decision,
-)
-GUARD_PAUSE: Seconds = 2e-3  # but after so many seconds for each of them
+# Where more slots are at work the guard does not look on at each decision, but after a pause of so
+# many seconds for each of them.
+MANY_SLOTS = 64
+GUARD_PAUSE: Seconds = 2e-3
 SLIGHT = 0.02  # of the seconds that a cost comes with: less does not matter
 
 

@@ -143,16 +143,12 @@ def compare(view: View, plan: Plan) -> Comparison | None:
     return Comparison(work / pace, simple, switch)
 
 
-def _left(view: View, trial: TrialId) -> float:
-    """Samples that the trial has yet to train."""
-    return max(0.0, view.trials[trial].samples - view.done[trial])
-
-
 def _alone(view: View, trial: TrialId) -> Seconds:
     """Seconds that the trial has left on a slot of its own; infinity: it needs several."""
     if view.trials[trial].widths[0] > 1:
         return inf
-    return _left(view, trial) / view.profile.curve(trial, 1)[0]
+    left = max(0.0, view.trials[trial].samples - view.done[trial])
+    return left / view.profile.curve(trial, 1)[0]
 
 
 def _speeds(view: View, trial: TrialId) -> list[float]:

@@ -62,14 +62,9 @@ def seconds_together(
     profile: Profile, slot: SlotId, trials: Trials, fuse: bool
 ) -> Seconds:
     """Seconds per sample of the trials together on one slot."""
-    gang = on_one_slot(slot, trials, fuse)
-    return 1.0 / min(profile.rates(gang).values())
-
-
-def on_one_slot(slot: SlotId, trials: Trials, fuse: bool, since: int = 0) -> Gang:
-    """The trials as a gang on one slot; with `fuse` several are fused."""
     lanes = tuple(Lane(trial, (slot,)) for trial in trials)
-    return Gang(lanes, fused=fuse and len(trials) > 1, since=since)
+    gang = Gang(lanes, fused=fuse and len(trials) > 1)
+    return 1.0 / min(profile.rates(gang).values())
 
 
 # -- memory

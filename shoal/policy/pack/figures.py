@@ -64,6 +64,11 @@ class Figures:
         self.view = view
         return self
 
+    def slot(self, gang: Gang) -> Slot:
+        """The one slot of the gang."""
+        (name,) = gang.slots
+        return self.view.slots[name]
+
     def gang(self, slot: Slot, trials: Trials) -> Gang:
         """The trials as a new gang on this slot."""
         here = self._lanes.get(slot.id)
@@ -197,8 +202,7 @@ class Figures:
         if len(gang.slots) > 1:
             rates = self.view.profile.rates(gang)
             return max(self.left(trial) / rates[trial] for trial in gang.trials)
-        (name,) = gang.slots
-        return self.span(self.view.slots[name], gang.trials)
+        return self.span(self.slot(gang), gang.trials)
 
     def _stretches(self, slot: Slot, left: Left) -> Seconds:
         """The sum of the stretches from one lane's end to the next one's.

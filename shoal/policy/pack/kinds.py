@@ -39,7 +39,7 @@ def alike(figures: Figures, trials: Trials, same: Names) -> list[Kind]:
 
 
 @dataclass(slots=True)
-class Gaining:
+class Kinds:
     """Trials in kinds such that each gains with the first of its kind.
 
     Trials of one form are of one kind also where two of them gain nothing together, if as many as
@@ -51,7 +51,7 @@ class Gaining:
     most: int
     crowds: set[Hashable]
     news: News
-    kinds: dict[Graph, "_Kinds"] = field(default_factory=dict)
+    kinds: dict[Graph, "_KindsOfGraph"] = field(default_factory=dict)
     trials: dict[TrialId, None] = field(default_factory=dict)
 
     @classmethod
@@ -61,19 +61,20 @@ class Gaining:
         trials: Trials,
         same: Names,
         most: int,
-        before: "Gaining | None" = None,
-    ) -> "Gaining":
+        before: "Kinds | None",
+    ) -> "Kinds":
         """The kinds of these trials; `before`: those of others, from which they may follow."""
         crowds = _crowds(figures, trials, most)
         news = figures.view.news
-        if before is None or not before._leads_to(figures, trials, crowds):
-            before = cls(figures, same, most, crowds, news)
+        kinds = before
+        if kinds is None or not kinds._leads_to(figures, trials, crowds):
+            kinds = cls(figures, same, most, crowds, news)
         else:
-            before._keep(trials)
-            before.news = news
-        for trial in islice(trials, len(before.trials), None):
-            before._add(trial)
-        return before
+            kinds._keep(trials)
+            kinds.news = news
+        for trial in islice(trials, len(kinds.trials), None):
+            kinds._add(trial)
+        return kinds
 
     def all(self) -> list[Kind]:
         """The kinds, in the order of their first trials within each graph."""
@@ -110,7 +111,7 @@ class Gaining:
         """Put one more trial into the kind that it suits."""
         self.trials[trial] = None
         of = graph(self.figures.view, trial, self.same)
-        kinds = self.kinds.setdefault(of, _Kinds(self.figures))
+        kinds = self.kinds.setdefault(of, _KindsOfGraph(self.figures))
         kinds.add(trial, crowded=self.figures.form(trial) in self.crowds)
 
 
@@ -132,7 +133,7 @@ def _crowds(figures: Figures, trials: Trials, most: int) -> set[Hashable]:
 
 
 @dataclass(slots=True)
-class _Kinds:
+class _KindsOfGraph:
     """The kinds of one graph.
 
     `by_form`: the first kind whose first trial has that form; `by_number`: whose first trial has

@@ -11,7 +11,8 @@ from itertools import chain
 from math import ceil, inf
 from typing import Literal
 
-from shoal.core.cluster import GiB, Slot
+from shoal.core.check import in_order
+from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan
 from shoal.core.state import View
 from shoal.core.trial import Seconds, TrialId
@@ -21,9 +22,9 @@ from shoal.policy.pack.company import GAIN
 from shoal.policy.pack.division import SOME, cheapest
 from shoal.policy.pack.figures import Figures
 from shoal.policy.pack.grouping import Groups, Member, at_random, equal_length, nearest
-from shoal.policy.pack.kinds import Gaining, Kind, alike
+from shoal.policy.pack.kinds import Kind, Kinds, alike
 from shoal.policy.pack.places import Levels, places
-from shoal.policy.pack.refill import Refill, Running, has_room, in_order
+from shoal.policy.pack.refill import Refill, Running, has_room
 from shoal.policy.pack.splitting import split
 
 WINDOW = 256  # waiting trials looked at beside those for idle slots: a decision's time has a bound
@@ -42,7 +43,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.running = Running()
-        self.kinds: Gaining | None = None
+        self.kinds: Kinds | None = None
         self._figures: Figures | None = None
 
     def figures_in(self, view: View, fuse: bool) -> Figures:
@@ -115,7 +116,7 @@ class Pack:
             return view.plan, memory
         figures = self.kept.figures_in(view, self.fuse)
         if not waits:
-            return _split(view, figures, slots), memory
+            return split(figures, slots), memory
 
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
         if not slots:
@@ -133,7 +134,7 @@ class Pack:
         if not self.refill:
             return view.plan.but(start), memory
         roomy += [gang for gang in start if has_room(gang, self.most)]
-        everybody = in_order([*view.plan.gangs, *start]) if roomy else ()
+        everybody = sorted([*view.plan.gangs, *start], key=in_order) if roomy else ()
         refill = Refill(figures, self.most, self.same, behind)
         stop: list[Gang] = []
         for before, after in refill.joined(roomy, everybody, waits):
@@ -141,16 +142,6 @@ class Pack:
             start.discard(before)
             start.add(after)
         return (view.plan.but(start, stop) if start else view.plan), memory
-
-
-def _split(view: View, figures: Figures, slots: Slots) -> Plan:
-    """What runs, where packs gave trials to these idle slots."""
-    start: list[Gang] = []
-    stop: list[Gang] = []
-    for gang, parts in split(figures, slots):
-        stop.append(gang)
-        start += parts
-    return view.plan.but(start, stop) if start else view.plan
 
 
 def shared_out(work: Seconds, busy: Sequence[Seconds]) -> Seconds:
@@ -199,44 +190,33 @@ class _PacksForIdle:
         most = min(self.rule.most, ceil(waiting / idle))
         packs = self._packs(slot, trials, most)
         chosen = self._fair(slot, packs, waiting, idle)
-        while self._memory(chosen) > slot.memory:  # by a rounding error
+        while self.figures.memory(chosen) > slot.memory:  # by a rounding error
             chosen.pop()
         return chosen
 
-    def _memory(self, pack: Group) -> GiB:
-        """What the pack needs."""
-        return self.figures.memory(pack)
-
     def _packs(self, slot: Slot, trials: Trials, most: int) -> Packs:
         """The trials in packs; of very many, only those of them that are to run next."""
-        same = self.rule.same
-        if self.rule.grouping != "contiguous":
-            kinds = alike(self.figures, trials, same)
+        rule, kept = self.rule, self.rule.kept
+        if rule.grouping != "contiguous":
+            kinds = alike(self.figures, trials, rule.same)
             return _chained(self._as_in_the_paper(slot, kind, most) for kind in kinds)
-        kinds = self._gaining(trials)
+        kept.kinds = Kinds.of(self.figures, trials, rule.same, rule.most, kept.kinds)
+        kinds = kept.kinds.all()
         if len(trials) > SOME:
             return self._longest(slot, kinds, most)
         return _chained(self._cheapest(slot, kind, most) for kind in kinds)
 
     # -- the cheapest packs
 
-    def _gaining(self, trials: Trials) -> list[Kind]:
-        """The trials in kinds that gain by company; kept from one slot and decision to the next."""
-        rule, kept = self.rule, self.rule.kept
-        kept.kinds = Gaining.of(self.figures, trials, rule.same, rule.most, kept.kinds)
-        return kept.kinds.all()
-
     def _longest(self, slot: Slot, kinds: Sequence[Kind], most: int) -> Packs:
         """Packs of the longest trials, of the kind that has the most work."""
         kind = max(kinds, key=self._work)
         # Equals lie together. How they are numbered depends on what was asked before; this not.
-        numbers = [self.figures.number(trial) for trial in kind]
+        numbers = map(self.figures.number, kind)
         place = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
-        keys = [
-            (self._steps(trial), place[number], at)
-            for at, (trial, number) in enumerate(zip(kind, numbers, strict=True))
-        ]
-        order = [kind[at] for _, _, at in sorted(keys)]
+        order = sorted(
+            kind, key=lambda t: (self._steps(t), place[self.figures.number(t)])
+        )
         return self._cheapest(slot, order[-2 * most :], most)
 
     def _work(self, kind: Kind) -> Seconds:

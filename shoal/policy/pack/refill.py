@@ -6,6 +6,7 @@ from hashlib import blake2b
 from heapq import nsmallest
 from math import ceil, inf
 
+from shoal.core.check import in_order
 from shoal.core.cluster import Slot
 from shoal.core.plan import Gang, Plan
 from shoal.core.profile import Profile
@@ -43,17 +44,13 @@ class Refill:
             return
         left = sorted(waits, key=lambda trial: -self.figures.left(trial))
         packs = {gang: gang.trials for gang in all_packs if len(gang.slots) == 1}
-        for gang in in_order(roomy):
-            lanes = self._with_more(self._slot(gang), gang, left, packs)
+        for gang in sorted(roomy, key=in_order):
+            slot = self.figures.slot(gang)
+            lanes = self._with_more(slot, gang, left, packs)
             if len(lanes) > len(gang.lanes):
                 packs[gang] = tuple(lanes)
                 left = [trial for trial in left if trial not in lanes]
-                yield gang, self.figures.gang(self._slot(gang), lanes)
-
-    def _slot(self, gang: Gang) -> Slot:
-        """The one slot of the gang."""
-        (name,) = gang.slots
-        return self.figures.view.slots[name]
+                yield gang, self.figures.gang(slot, lanes)
 
     def _with_more(
         self, slot: Slot, gang: Gang, waits: Trials, packs: PacksOf
@@ -214,8 +211,3 @@ def has_room(gang: Gang, most: int) -> bool:
     """
     whole = gang.quota is None and not gang.shards
     return whole and len(gang.lanes) < most and len(gang.slots) == 1
-
-
-def in_order(gangs: Collection[Gang]) -> list[Gang]:
-    """The oldest gangs first."""
-    return sorted(gangs, key=lambda gang: (gang.since, gang.trials))

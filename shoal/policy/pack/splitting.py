@@ -4,42 +4,39 @@ The paper's packs stay together until their trials end; so a slot may stand idle
 one, as at the end of a study. A pack that gains little by its company is then better parted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from shoal.core.check import in_order
 from shoal.core.cluster import Slot
-from shoal.core.plan import Gang
+from shoal.core.plan import Gang, Plan
 from shoal.core.trial import Seconds, TrialId
 from shoal.policy.idle import fits
 from shoal.policy.pack.figures import Figures
-from shoal.policy.pack.refill import in_order
 
 EARLIER = 0.05  # a pack is split if all its trials then end earlier by this part
 Parts = tuple[Gang, Gang]
 
 
-def split(figures: Figures, idle: Sequence[Slot]) -> Iterator[tuple[Gang, Parts]]:
-    """Packs that give some of their trials to idle slots, and their two parts.
+def split(figures: Figures, idle: Sequence[Slot]) -> Plan:
+    """What runs, where packs gave some of their trials to these idle slots.
 
     The packs that take longest come first. A gang with a quota ends by itself, and soon.
     """
+    now = figures.view.plan
     spans: dict[Gang, Seconds] = {}
-    for gang in in_order(figures.view.plan.gangs):
+    for gang in sorted(now.gangs, key=in_order):
         at_work = all(trial in figures.view.trials for trial in gang.trials)
         if gang.quota is None and len(gang.lanes) > len(gang.slots) == 1 and at_work:
             spans[gang] = figures.until_over(gang)
-    for slot in idle:
-        if not spans:
-            return
+    start: list[Gang] = []
+    stop: list[Gang] = []
+    for slot in idle[: len(spans)]:
         longest = max(spans, key=spans.__getitem__)
         parts = _parts(figures, longest, slot, spans.pop(longest) * (1 - EARLIER))
         if parts is not None:
-            yield longest, parts
-
-
-def _slot(figures: Figures, gang: Gang) -> Slot:
-    """The one slot of the gang."""
-    (name,) = gang.slots
-    return figures.view.slots[name]
+            stop.append(longest)
+            start += parts
+    return now.but(start, stop) if start else now
 
 
 def _parts(figures: Figures, gang: Gang, idle: Slot, before: Seconds) -> Parts | None:
@@ -47,7 +44,7 @@ def _parts(figures: Figures, gang: Gang, idle: Slot, before: Seconds) -> Parts |
 
     Either the shortest or the longest trials go, so many that both parts end as early as can be.
     """
-    here = _slot(figures, gang)
+    here = figures.slot(gang)
     best: Parts | None = None
     order: list[TrialId] = sorted(
         gang.trials, key=lambda trial: (figures.alone(trial), trial)
