@@ -19,7 +19,6 @@ WritableTable = MutableMapping[Any, Any]
 Trials = frozenset[TrialId]
 Slots = frozenset[SlotId]
 NONE: frozenset[Any] = frozenset()
-Lines = tuple[Queue[SlotId], Queue[TrialId]]
 # Tables that are empty when a run begins.
 OF_ONE_RUN = ("slots", "gangs", "busy", "running", "gone", "unread", "held_back")
 # Tables by which it is known who waits.
@@ -35,7 +34,7 @@ class Draft:
     A table is named like its field of `State`. It is copied when it is first written to.
     """
 
-    __slots__ = ("_lines", "_started", "_stopped", "base", "fresh", "scalars")
+    __slots__ = ("_queues", "_started", "_stopped", "base", "fresh", "scalars")
 
     def __init__(self, base: State) -> None:
         self.base = base
@@ -46,8 +45,8 @@ class Draft:
         # The gangs that run now and did not in the base, and the other way round; in order.
         self._started: dict[Gang, None] = {}
         self._stopped: dict[Gang, None] = {}
-        # The lines of idle slots and of waiting trials, once they change.
-        self._lines: Lines | None = None
+        # The queues that were copied, by the names of fields of `Queues`.
+        self._queues: dict[str, Queue[Any]] = {}
 
     def read(self, name: str) -> Table:
         """The table as it is now, only to be read."""
@@ -75,9 +74,11 @@ class Draft:
         if plan is not None and "gangs" in changes:
             plan = Plan.running(state.gangs, plan, self._started, self._stopped)
         if queues is not None and not OF_QUEUES.isdisjoint(changes):
-            idle, waiting = self._lines or (queues.idle, queues.waiting)
+            tables = state.slots, state.busy, state.trials, state.running
             queues = Queues(
-                state.slots, state.busy, state.trials, state.running, idle, waiting
+                *tables,
+                self._queues.get("idle", queues.idle),
+                self._queues.get("waiting", queues.waiting),
             )
         state.take(plan, queues)
         return state
@@ -90,27 +91,27 @@ class Draft:
 
     # -- slots and trials come and go ------------------------------------------------------------
 
-    def _who_waits(self) -> Lines | None:
-        """The lines of idle slots and waiting trials, to be written to; None: nobody asked."""
-        queues = self.base.answered[1]
-        if self._lines is None and queues is not None:
-            self._lines = queues.idle.copy(), queues.waiting.copy()
-        return self._lines
+    def _queue(self, name: str) -> Queue[Any] | None:
+        """The queue as it is now, to be written to; None: nobody asked who waits."""
+        _, queues = self.base.answered
+        if name not in self._queues and queues is not None:
+            self._queues[name] = getattr(queues, name).copy()
+        return self._queues.get(name)
 
     def join(self, slot: Slot) -> None:
         """The slot is here, or has changed."""
         self.write("slots")[slot.id] = slot
-        lines = self._who_waits()
-        if lines is not None:
-            lines[0].add(slot.id)
+        idle = self._queue("idle")
+        if idle is not None:
+            idle.add(slot.id)
             if slot.id in self.read("busy"):
-                lines[0].leave(slot.id)
+                idle.leave(slot.id)
 
     def leave(self, name: SlotId) -> Slot | None:
         """The slot is here no more. Returns it, if it was here."""
-        lines = self._who_waits()
-        if lines is not None:
-            lines[0].remove(name)
+        idle = self._queue("idle")
+        if idle is not None:
+            idle.remove(name)
         slot: Slot | None = self.write("slots").pop(name, None)
         return slot
 
@@ -118,11 +119,11 @@ class Draft:
         """The trial has work left."""
         self.write("known")[trial.id] = trial
         self.write("trials")[trial.id] = trial
-        lines = self._who_waits()
-        if lines is not None:
-            lines[1].add(trial.id)
+        waiting = self._queue("waiting")
+        if waiting is not None:
+            waiting.add(trial.id)
             if trial.id in self.read("running"):
-                lines[1].leave(trial.id)
+                waiting.leave(trial.id)
 
     # -- gangs: the tables `gangs`, `busy` and `running` change together -------------------------
 
@@ -134,14 +135,14 @@ class Draft:
         gangs[gang] = None
         busy = self.write("busy")
         running = self.write("running")
-        lines = self._who_waits()
+        idle, waiting = self._queue("idle"), self._queue("waiting")
         for lane in gang.lanes:
             running[lane.trial] = gang
             busy.update(dict.fromkeys(lane.slots, gang))
-            if lines is not None:
-                lines[1].leave(lane.trial)
+            if idle is not None and waiting is not None:
+                waiting.leave(lane.trial)
                 for slot in lane.slots:
-                    lines[0].leave(slot)
+                    idle.leave(slot)
 
     def stop(self, gang: Gang) -> None:
         """The gang runs no more. Nothing changes if it does not run."""
@@ -152,15 +153,15 @@ class Draft:
             self._stopped[gang] = None
         busy = self.write("busy")
         running = self.write("running")
-        lines = self._who_waits()
+        idle, waiting = self._queue("idle"), self._queue("waiting")
         for lane in gang.lanes:
             running.pop(lane.trial, None)
             for slot in lane.slots:
                 busy.pop(slot, None)
-            if lines is not None:
-                lines[1].come(lane.trial)
+            if idle is not None and waiting is not None:
+                waiting.come(lane.trial)
                 for slot in lane.slots:
-                    lines[0].come(slot)
+                    idle.come(slot)
 
     def shrink(self, gang: Gang, trials: Trials = NONE, slots: Slots = NONE) -> None:
         """The gang goes on without these trials and slots, or stops if no lane is left."""
@@ -176,9 +177,9 @@ class Draft:
         if trial not in self.read("trials"):
             return
         del self.write("trials")[trial]
-        lines = self._who_waits()
-        if lines is not None:
-            lines[1].remove(trial)
+        waiting = self._queue("waiting")
+        if waiting is not None:
+            waiting.remove(trial)
         self.forget("ranked", trial)
         self.forget("held_back", trial)
         self.write("ended")[trial] = how

@@ -20,7 +20,7 @@ Stand = tuple[int, K]  # a place, and who stands there
 
 
 class Queue(Generic[K]):
-    """Keys in a line, of which some are away: whoever comes back stands where it stood.
+    """Keys in a queue, of which some are away: whoever comes back stands where it stood.
 
     Like an `Overlay` it is kept as changes over a base that many versions share, so that a copy
     costs what changed since. Only `copy` is written to, before anybody else sees it.
@@ -29,7 +29,7 @@ class Queue(Generic[K]):
     __slots__ = ("_base", "_gone", "_more", "_next", "_places", "_shared")
 
     def __init__(self, keys: Iterable[K] = ()) -> None:
-        # Where each key stands, also while it is away; and whether other lines use this table.
+        # Where each key stands, also while it is away; and whether other queues use this table.
         self._places: MutableMapping[K, int] = {key: i for i, key in enumerate(keys)}
         self._shared = False
         self._next = len(self._places)
@@ -39,7 +39,7 @@ class Queue(Generic[K]):
         self._more: list[Stand[K]] = []
 
     def copy(self) -> Queue[K]:
-        """The same line, to be written to."""
+        """The same queue, to be written to."""
         new: Queue[K] = Queue.__new__(Queue)
         new._places, new._shared, new._next = self._places, True, self._next
         if (len(self._gone) + len(self._more)) ** 2 > SPREAD * len(self._base):
@@ -97,10 +97,10 @@ class Queue(Generic[K]):
         place = self._places.get(key)
         if place is None:
             return
-        at = _found(self._more, place)
-        if at is not None:
-            del self._more[at]
-        elif _found(self._base, place) is not None:
+        index = _index(self._more, place)
+        if index is not None:
+            del self._more[index]
+        elif _index(self._base, place) is not None:
             self._gone.add(place)
 
     def come(self, key: K) -> None:
@@ -110,14 +110,14 @@ class Queue(Generic[K]):
             return
         if place in self._gone:
             self._gone.remove(place)
-        elif _found(self._base, place) is None and _found(self._more, place) is None:
+        elif _index(self._base, place) is None and _index(self._more, place) is None:
             insort(self._more, (place, key), key=_place)
 
 
-def _found(stands: list[Stand[K]], place: int) -> int | None:
+def _index(stands: list[Stand[K]], place: int) -> int | None:
     """The index of this place among those in order; None: it is not there."""
-    at = bisect_left(stands, place, key=_place)
-    return at if at < len(stands) and stands[at][0] == place else None
+    index = bisect_left(stands, place, key=_place)
+    return index if index < len(stands) and stands[index][0] == place else None
 
 
 def _place(pair: tuple[int, object]) -> int:

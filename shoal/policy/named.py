@@ -126,19 +126,24 @@ def _plain(value: Any, name: str) -> Any:
     return value
 
 
-def objectives_of(policy: Any) -> Iterator[Callable[..., Any]]:
-    """The functions that are objectives of the policy, and of those within it."""
-    objective = getattr(policy, "objective", None)
-    if callable(objective):
-        yield objective
-    for name in OF_POLICIES:
-        inner = getattr(policy, name, None)
-        if hasattr(inner, "decide"):
-            yield from objectives_of(inner)
+def nested(policy: Any) -> Iterator[Any]:
+    """The policy, and those within it."""
+    yield policy
+    within = [getattr(policy, name, None) for name in OF_POLICIES]
     candidates = getattr(policy, "candidates", None)
     if isinstance(candidates, Mapping):
-        for each in candidates.values():
-            yield from objectives_of(each)
+        within += candidates.values()
+    for inner in within:
+        if hasattr(inner, "decide"):
+            yield from nested(inner)
+
+
+def objectives_of(policy: Any) -> Iterator[Callable[..., Any]]:
+    """The functions that are objectives of the policy, and of those within it."""
+    for each in nested(policy):
+        objective = getattr(each, "objective", None)
+        if callable(objective):
+            yield objective
 
 
 def rebuild(data: Mapping[str, Any]) -> Policy[Any]:

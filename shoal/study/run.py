@@ -104,7 +104,7 @@ from shoal.study.watch.log import Log
 from shoal.study.watch.notice import Damage, Idleness, MetricCheck, Repeats
 from shoal.study.watch.retention import Retention
 from shoal.study.watch.running import at_work, was_cut_off
-from shoal.study.watch.snapshots import Sealing
+from shoal.study.watch.snapshots import SnapshotWriter
 from shoal.train.data.data import Data
 from shoal.train.recipe.guard import forget_shared
 from shoal.train.recipe.shard import ShardRecipe
@@ -426,7 +426,9 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
         start.state,
         made.backend.tell,
     )
-    sealing = Sealing(setup.folder.snapshots, journal, ready.past, retention.learnt)
+    writer = SnapshotWriter(
+        setup.folder.snapshots, journal, ready.past, retention.learnt
+    )
     with limit:
         return run(
             ready.deciders.searcher,
@@ -436,7 +438,7 @@ def _carry_out(setup: Setup, asked: Request, ready: _Ready, open_: ExitStack) ->
             journal,
             start.state,
             _deadline(asked, start),
-            [*watchers, limit, sealing],
+            [*watchers, limit, writer],
         )
     return limit.ended(journal, made.backend.now())
 

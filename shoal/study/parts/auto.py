@@ -15,7 +15,7 @@ from shoal.policy import Auto, Pack
 from shoal.policy.aim import MAKESPAN, Objective, check_objective
 from shoal.policy.elastic.elastic import Elastic
 from shoal.policy.hop.hop import Hop
-from shoal.policy.named import FILE, KNOWN, NAMES, OF_POLICIES, SHORT, parse
+from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, nested, parse
 from shoal.policy.width.foretell import rises
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
@@ -70,21 +70,9 @@ def policy_of(
 
 def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
     """Raise StudyError if what trials have left is foretold from a metric that rises."""
-    if metric is not None and mode == "max" and metric in _foretells(policy):
+    foretold = {getattr(each, "foretell", None) for each in nested(policy)}
+    if metric is not None and mode == "max" and metric in foretold:
         raise StudyError(rises(metric))
-
-
-def _foretells(policy: Any) -> set[str]:
-    """The metrics by which the policy, or one within it, foretells."""
-    found: set[str] = set()
-    if metric := getattr(policy, "foretell", None):
-        found.add(metric)
-    within = [getattr(policy, name, None) for name in OF_POLICIES]
-    within += getattr(policy, "candidates", {}).values()
-    for each in within:
-        if each is not None:
-            found |= _foretells(each)
-    return found
 
 
 def with_files(described: Mapping[str, Any]) -> dict[str, Any]:

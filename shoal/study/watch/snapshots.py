@@ -11,7 +11,7 @@ from shoal.engine.journal import Journal, Line
 from shoal.engine.snapshot import EVERY, History, Snapshot, Snapshots, runs_in
 
 
-class Sealing:
+class SnapshotWriter:
     """Follows a run: called after each moment, when all that follows from it is done.
 
     `past`: what the journal came to before. `learnt`: what a snapshot is to hold beside the state.
