@@ -4,25 +4,23 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simkit import SHARDS, slots, started, state_of, trial
+from journal_kit import ENTRIES
+from simkit import SHARDS, started, state_of, trial
 
 from shoal.core.cluster import SlotId
 from shoal.core.event import (
     Advanced,
     Commanded,
     Ended,
-    Entry,
     Evaluated,
     Failed,
     Fell,
     Finished,
-    Joined,
     Kept,
     Left,
     Measured,
     Opened,
     Planned,
-    Remembered,
     Retired,
     Submitted,
     Unread,
@@ -37,51 +35,6 @@ from shoal.testing import World, worlds
 A, B = TrialId("a"), TrialId("b")
 S0, S1, S2 = SHARDS
 W0, W1 = SlotId("w0"), SlotId("w1")
-NAMES = st.sampled_from([A, B, TrialId("never")])
-SHARD = st.sampled_from([S0, S1, S2])
-GANGS = st.builds(
-    solo,
-    NAMES,
-    st.sampled_from([W0, W1, SlotId("gone")]),
-    st.integers(0, 2),
-    SHARD,
-    st.just(10.0),
-)
-VISITS = st.builds(Visit, st.integers(0, 2), SHARD, st.integers(0, 2), st.just(10))
-FINE = st.floats(0, 100)
-ENTRIES: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Opened, st.integers(1, 3), st.just(SHARDS)),
-    st.builds(
-        Submitted,
-        st.builds(trial, st.sampled_from([A, B]), st.sampled_from([30.0, 60.0])),
-    ),
-    st.builds(Retired, NAMES),
-    st.builds(
-        Advanced,
-        st.dictionaries(NAMES, FINE),
-        st.just({}),
-        st.dictionaries(NAMES, st.tuples(VISITS)),
-    ),
-    st.builds(Kept, NAMES, st.integers(0, 5), FINE),
-    st.builds(Fell, NAMES, st.integers(0, 5), FINE),
-    st.builds(Evaluated, NAMES, st.floats(0, 3), st.just({"loss": 1.0})),
-    st.builds(Measured, NAMES, st.sampled_from(["m", "n"]), st.just({"rate": 2.0})),
-    st.builds(Ended, GANGS),
-    st.builds(Finished, NAMES),
-    st.builds(Failed, NAMES, st.just("why")),
-    st.builds(Joined, st.just(slots(SHARDS))),
-    st.builds(Left, st.frozensets(st.sampled_from([W0, W1])), st.booleans()),
-    st.builds(
-        Unread,
-        st.sampled_from([W0, W1]),
-        SHARD,
-        st.just("gone"),
-        st.lists(NAMES, max_size=1).map(tuple),
-    ),
-    st.builds(Planned, st.just(()), st.tuples(GANGS)),
-    st.builds(Remembered, st.sampled_from(["policy", "searcher"]), st.integers()),
-    st.builds(Commanded, st.sampled_from(["stop", "other"]), st.just("why")),
-)
 
 
 @settings(max_examples=150, deadline=None)

@@ -10,21 +10,30 @@ from shoal.core.profile import Cost, MemoryTogether, stepping_in_turns
 
 costs = st.lists(
     st.builds(
-        lambda state, step, form, turns: Cost(
-            state + step, transient=step, form=form, in_turns=turns
+        lambda state, step, form, turns, shared, trunk: Cost(
+            state + step + shared,
+            transient=step,
+            form=form,
+            in_turns=turns,
+            shared=shared,
+            trunk=trunk,
         ),
         st.integers(0, 9),
         st.integers(0, 9),
         st.sampled_from("abc"),
         st.booleans(),
+        st.integers(0, 9),
+        st.sampled_from("xy"),
     ),
     max_size=6,
 )
 
 
 def by_its_meaning(pack: list[Cost]) -> float:
-    """All states, and the dearest step: of one trial, or of those of a form that may be fused."""
-    states = sum(cost.memory - cost.transient for cost in pack)
+    """States, each trunk once, and the dearest step: of a trial, or of a form that may be fused."""
+    states = sum(cost.memory - cost.transient - cost.shared for cost in pack)
+    for trunk in "xy":
+        states += max((c.shared for c in pack if c.trunk == trunk), default=0.0)
     steps = [0.0]
     for _, alike in groupby(sorted(pack, key=str_form), key=str_form):
         of_form = list(alike)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journal_kit import ENTRIES
 from simkit import SHARDS
-from test_fold import ENTRIES
 
 from shoal.core import overlay
 from shoal.core.cluster import Slot, SlotId

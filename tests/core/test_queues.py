@@ -1,13 +1,14 @@
 """What runs and who queues, kept by change: the same as counted anew from the tables."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simkit import view_of
-from test_fold import ENTRIES
+from journal_kit import ENTRIES
+from simkit import started, trial, view_of
 
 from shoal.core import plan as plans
 from shoal.core import queues
@@ -30,7 +31,7 @@ from shoal.testing import World, worlds
 def test_who_waits_is_as_counted_anew(
     batches: list[Any], asked: int, cut: int, spread: int
 ) -> None:
-    """Whenever it was first asked, and however often the lines get a new base."""
+    """Whenever it was first asked, and however often the queues get a new base."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "SPREAD", spread)
         states = [State()]
@@ -95,11 +96,7 @@ def test_a_plan_made_of_another_is_what_the_sets_say(
 
 
 def test_a_view_with_other_tables_is_counted_anew() -> None:
-    """Whoever hands a policy fewer trials or other gangs need not know of the lines."""
-    from dataclasses import replace
-
-    from simkit import started, trial
-
+    """Whoever hands a policy fewer trials or other gangs need not know of the queues."""
     seen = view_of(started(trial("a"), trial("b")))
     assert idle_trials(seen) == ["a", "b"] and len(idle_slots(seen)) == 3
     fewer = {name: each for name, each in seen.trials.items() if name == "b"}

@@ -7,6 +7,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any, get_args
 
+import journal_kit
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +18,9 @@ from shoal.core.event import (
     Advanced,
     Commanded,
     Decided,
-    Ended,
     Entry,
     Evaluated,
     Event,
-    Failed,
-    Fed,
     Fell,
     Finished,
     Joined,
@@ -32,12 +30,11 @@ from shoal.core.event import (
     Opened,
     Planned,
     Remembered,
-    Retired,
     Submitted,
     Unread,
 )
 from shoal.core.fold import fold, step
-from shoal.core.plan import Gang, Lane, solo
+from shoal.core.plan import solo
 from shoal.core.state import State
 from shoal.core.trial import TrialId, Visit
 from shoal.engine import snapshot
@@ -50,67 +47,12 @@ from shoal.testing import World, worlds
 A, B, C = TrialId("a"), TrialId("b"), TrialId("c")
 W0, W1 = SlotId("w0"), SlotId("w1")
 S0, S1, S2 = SHARDS
-NAMES = st.sampled_from([A, B])
-SHARD = st.sampled_from([S0, S1, S2])
-FINE = st.floats(0, 100)
-GANGS = st.builds(
-    solo, NAMES, st.sampled_from([W0, W1]), st.integers(0, 1), SHARD, st.just(10.0)
-) | st.just(Gang((Lane(A, (W0,)), Lane(B, (W1,))), fused=True))
-VISITS = st.builds(
-    Visit,
-    st.integers(0, 2),
-    SHARD,
-    st.integers(0, 2),
-    st.just(10),
-    st.sampled_from([(), ((0, 2),)]),
-)
-VALUES = st.sampled_from([{"loss": 0.1 + 0.2}, {"loss": nan, "acc": -inf}])
-CONFIGS = st.sampled_from([{"x": (1, (2.0, None))}, {"x": 2**53}, {"priority": 2.0}])
+# Also values that no other equals.
 OF_KIND: dict[type[Any], st.SearchStrategy[Any]] = {
-    Opened: st.builds(Opened, st.integers(1, 3), st.just(SHARDS)),
-    Submitted: st.builds(
-        Submitted,
-        st.builds(
-            lambda name, samples, config: replace(trial(name, samples), config=config),
-            NAMES,
-            st.sampled_from([30.0, 60.0]),
-            CONFIGS,
-        ),
-    ),
-    Retired: st.builds(Retired, NAMES),
-    Advanced: st.builds(
-        Advanced,
-        st.dictionaries(NAMES, FINE),
-        st.just({}),
-        st.dictionaries(NAMES, st.tuples(VISITS)),
-        st.dictionaries(NAMES, st.just({"train": 1.0})),
-    ),
-    Kept: st.builds(Kept, NAMES, st.integers(0, 5), FINE, st.just("a/1-1.pt")),
-    Fell: st.builds(Fell, NAMES, st.integers(0, 5), FINE),
-    Evaluated: st.builds(Evaluated, NAMES, st.floats(0, 3), VALUES),
-    Measured: st.builds(
-        Measured, NAMES, st.sampled_from(["m", "n"]), st.just({"rate": 2.0})
-    ),
-    Ended: st.builds(Ended, GANGS, st.sampled_from(["", "no room"])),
-    Finished: st.builds(Finished, NAMES),
-    Failed: st.builds(Failed, NAMES, st.just("why")),
-    Joined: st.builds(Joined, st.just(slots(SHARDS))),
-    Left: st.builds(Left, st.frozensets(st.sampled_from([W0, W1])), st.booleans()),
-    Unread: st.builds(
-        Unread,
-        st.sampled_from([W0, W1]),
-        SHARD,
-        st.just("gone"),
-        st.lists(NAMES, max_size=1).map(tuple),
-    ),
-    Fed: st.builds(Fed, st.just("node"), st.just({"chunks": 1.0})),
-    Decided: st.builds(Decided, FINE),
-    Commanded: st.builds(Commanded, st.sampled_from(["stop", "slots"]), st.just("2")),
-    Planned: st.builds(Planned, st.just(()), st.tuples(GANGS)),
-    Remembered: st.builds(
-        Remembered,
-        st.sampled_from(["policy", "searcher"]),
-        st.just({"rungs": (1, [2.5, None]), "worst": inf}),
+    **journal_kit.OF_KIND,
+    Evaluated: journal_kit.OF_KIND[Evaluated]
+    | st.builds(
+        Evaluated, st.just(A), st.floats(0, 3), st.just({"loss": nan, "acc": -inf})
     ),
 }
 BEGIN: list[Entry] = [
