@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from journal_kit import ENTRIES
-from simkit import started, trial, view_of
+from simkit import SHARDS, slots, started, trial, view_of
 
 from shoal.core import plan as plans
 from shoal.core import queues
+from shoal.core.cluster import SlotId
+from shoal.core.event import Joined, Planned, Submitted
 from shoal.core.fold import fold
 from shoal.core.plan import Plan, solo
 from shoal.core.queues import Queue
 from shoal.core.state import State
+from shoal.core.trial import TrialId
 from shoal.policy import Fifo, Hop, Pack
 from shoal.policy.idle import idle_slots, idle_trials
 from shoal.testing import World, worlds
@@ -46,6 +49,15 @@ def test_who_waits_is_as_counted_anew(
             stop, start = state.plan.since(before.plan)
             assert stop == before.plan.gangs - state.plan.gangs
             assert start == state.plan.gangs - before.plan.gangs
+
+
+def test_a_gang_may_be_planned_before_its_trial_and_slot_are_known() -> None:
+    gang = solo(TrialId("a"), SlotId("w0"), 0)
+    states = [State()]
+    for entry in (Planned((), (gang,)), Submitted(trial("a")), Joined(slots(SHARDS))):
+        assert states[-1].queues
+        states.append(fold(states[-1], [entry]))
+        check(states[-1])
 
 
 def check(state: State) -> None:
