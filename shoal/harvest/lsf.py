@@ -156,10 +156,9 @@ class Lsf:
                 continue  # without a limit nobody can ask for the whole host
             self._slots[name] = int(host["MAX"])
             busy = any(host[each] != "0" for each in ("RUN", "SSUSP", "USUSP"))
-            # One that is closed because all its slots are reserved is lent as well.
-            state = host["STATUS"]
+            # One that is full though nothing runs has all slots reserved, and lends them.
             reserved = host["RSV"] != "0"
-            opened = state == "ok" or (state == "closed_Full" and reserved)
+            opened = host["STATUS"] in ("ok", "closed_Full")
             if opened and not busy and self._slots[name] >= self.site.least_cpus:
                 window = windows.get(name, 0.0) if reserved else inf
                 found[name] = IdleNode(name, window)

@@ -18,11 +18,11 @@ from shoal.policy.named import objectives_of
 from shoal.reporting import compare
 from shoal.reporting.html import write
 from shoal.simulate.fields import SpecError
-from shoal.simulate.objective_file import with_objective
+from shoal.simulate.objective_file import with_files
 from shoal.simulate.read import read_log
 from shoal.simulate.run import Simulated, run_spec
 from shoal.simulate.site import slurm
-from shoal.simulate.site.learnt import horizon, together, with_log
+from shoal.simulate.site.learnt import horizon, together
 from shoal.simulate.site.watch import record
 from shoal.simulate.site.written import write_log
 from shoal.simulate.site.yielded import figures_of, lines_of
@@ -239,7 +239,7 @@ def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
     if own is not None:
         return own
     try:
-        policy = parse(name, fill=_with_files)
+        policy = parse(name, fill=with_files)
         for objective in objectives_of(policy):
             for _, trial in spec.arrivals[:3]:
                 try_objective(objective, trial, f"trial {trial.id}")
@@ -247,14 +247,6 @@ def _named(spec: Spec, path: str | Path, name: str) -> Policy[Any]:
     except ValueError as error:
         there = ", ".join(spec.policies) or "none of its own"
         raise SpecError(path, "--policy", f"{error}; the spec has {there}") from error
-
-
-def _with_files(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is described by, with what the files say that the user typed.
-
-    A spec itself names no objective in a file: reading one runs no code.
-    """
-    return with_objective(with_log(described))
 
 
 # -- pages -----------------------------------------------------------------------------------------

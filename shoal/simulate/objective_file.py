@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.core.trial import is_in_file
 from shoal.policy.elastic.objective import FileObjective
+from shoal.simulate.site.learnt import with_log
 from shoal.train.recipe.pickled import import_from
 
 FIELD = "objective"
@@ -70,3 +71,16 @@ def with_objective(described: Mapping[str, Any]) -> dict[str, Any]:
             value = with_objective(value)
         found[name] = value
     return found
+
+
+def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy is described by, with what the files say that the user typed.
+
+    A spec of `shoal simulate` names no objective in a file: reading one runs no code.
+
+    Raises:
+        ValueError: as of `objective_in`.
+        TraceError: as of `with_log`.
+        OSError: as of `with_log`.
+    """
+    return with_objective(with_log(described))

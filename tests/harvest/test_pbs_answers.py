@@ -111,19 +111,28 @@ def test_idle_nodes(commands: Path) -> None:
 
 
 def test_a_planned_node_has_a_window(commands: Path) -> None:
-    begins = time.time() + 600
-    start = time.strftime("%a %b %e %H:%M:%S %Y", time.localtime(begins))
-    plan = {"exec_vnode": "(n1:ncpus=8:mem=1gb)+(n9[0]:ncpus=4+n9[1]:ncpus=4)"}
-    plan["start_time"] = start
-    asked = {"nodect": 2}
+    def plan(seconds: float, nodes: str) -> dict[str, str]:
+        begins = time.localtime(time.time() + seconds)
+        start = time.strftime("%a %b %e %H:%M:%S %Y", begins)
+        return {"exec_vnode": nodes, "start_time": start}
+
+    both = "(n1:ncpus=8:mem=1gb)+(n9[0]:ncpus=4+n9[1]:ncpus=4)"
     (commands / "qstat.prints").write_text(
-        jobs({"7.pbs-01": job("Q", estimated=plan, asked=asked)})
+        jobs(
+            {
+                "7.pbs-01": job("Q", estimated=plan(600, both), asked={"nodect": 2}),
+                # Later on the same node; and one that is late.
+                "8.pbs-01": job("Q", estimated=plan(900, "(n1:ncpus=8)")),
+                "9.pbs-01": job("Q", estimated=plan(-60, "(16:ncpus=4)")),
+            }
+        )
     )
     seen = pbs(commands).look()
     for name in ("n1", "n9"):
         assert 590 < seen.idle[name].window <= 601
     assert seen.idle["n12"].window == inf
-    assert seen.waiting == (Waiting("7.pbs-01", 2, frozenset({"n1", "n9"})),)
+    assert seen.idle["16"].window == 0.0
+    assert seen.waiting[0] == Waiting("7.pbs-01", 2, frozenset({"n1", "n9"}))
 
 
 def test_pilots_and_others_that_wait(commands: Path) -> None:

@@ -19,8 +19,7 @@ from shoal.policy.named import FILE, KNOWN, NAMES, SHORT, nested, parse
 from shoal.policy.width.foretell import rises
 from shoal.search.optuna.meant import instead
 from shoal.search.space import Choice, GridDomain, dimensions
-from shoal.simulate.objective_file import with_objective
-from shoal.simulate.site.learnt import with_log
+from shoal.simulate.objective_file import with_files
 from shoal.study.folder import StudyError
 from shoal.train.data.placed.catalogue import Catalogue
 
@@ -73,11 +72,6 @@ def check_foretells(policy: Policy[Any], metric: str | None, mode: str) -> None:
     foretold = {getattr(each, "foretell", None) for each in nested(policy)}
     if metric is not None and mode == "max" and metric in foretold:
         raise StudyError(rises(metric))
-
-
-def with_files(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy is described by, with what the files say that it names."""
-    return with_objective(with_log(described))
 
 
 def known_names() -> str:
