@@ -1,8 +1,6 @@
 """Before a new study begins: one batch is tried, where that costs little."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shoal.study.folder import StudyError
 from shoal.study.options import Options
@@ -10,7 +8,6 @@ from shoal.study.setup import Setup, Space, first_config, unlike_configs
 from shoal.train.data.data import Data
 from shoal.train.function.recipe import FunctionRecipe
 from shoal.train.lane.device import device_of, gpus
-from shoal.train.lane.sharing import SharedError
 from shoal.train.tools.rehearsal import LARGE, Mistake, is_rehearsed, rehearse
 from shoal.train.tools.tried import check_configured
 
@@ -22,9 +19,8 @@ def check_by_rehearsal(
 ) -> None:
     """Train and validate a configuration on one batch; see `rehearse`.
 
-    What is wrong with some configurations only is left to their trials; but a model of another
-    configuration is built, too, for what it shares with the first one's, trials would share.
-    `parameters`: of a model.
+    Where no batch can be tried, a second model is built. What is wrong with some configurations
+    only is left to their trials. `parameters`: of a model.
 
     Raises:
         StudyError: unlike configurations fail, too; or models share what is trained.
@@ -32,28 +28,15 @@ def check_by_rehearsal(
     if space is None or parameters > LARGE or isinstance(setup.recipe, FunctionRecipe):
         return
     first = first_config(space)
-    others = unlike_configs(space, first)[:OTHERS]
     device = _device(data, options)
-    if device is not None and is_rehearsed(setup.recipe, data):
-        _rehearse_one(setup, (first, *others), data, device)
-    try:  # a model of the first was built before
-        check_configured(setup.recipe, (*others, first)[0], setup.seed)
-    except SharedError as error:
-        raise StudyError(str(error)) from error
-    except ValueError:
-        pass  # the trial will say so
-
-
-def _rehearse_one(
-    setup: Setup, configs: Sequence[Mapping[str, Any]], data: Data, device: str
-) -> None:
-    """Rehearse the configurations in turn until one passes.
-
-    Raises:
-        StudyError: none does: what is wrong with the first.
-    """
+    if device is None or not is_rehearsed(setup.recipe, data):
+        try:  # a model was built before: what this one shares with it, trials would share
+            check_configured(setup.recipe, first, setup.seed)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+        return
     found: Mistake | None = None
-    for config in configs:
+    for config in (first, *unlike_configs(space, first)[:OTHERS]):
         try:
             rehearse(
                 setup.recipe, data, config, setup.seed, device, setup.metric, setup.mode
