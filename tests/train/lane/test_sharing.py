@@ -142,7 +142,6 @@ REFUSED: dict[str, tuple[Callable[[], Model], str]] = {
     "backbone": (lambda: backbone(net()), "'{}backbone.0.weight'"),
     "embedding's memory": (table, "'{}table.weight'"),
     "parameter": (parameter, "'{}weight'"),
-    "sometimes frozen": (sometimes_frozen, "'{}backbone.weight'"),
     "thawed in training": (thawed, "requires_grad of '{}backbone.0.weight'"),
     "batch norm that averages": (
         lambda: backbone(net().requires_grad_(False), evaluating=False),
@@ -239,6 +238,17 @@ def test_what_trials_train_together_is_refused_before_any_work(
         searched(form(make), tmp_path / "study")
     assert "\n" not in str(refused.value)
     assert not list((tmp_path / "study").rglob("*.pt"))
+
+
+@pytest.mark.parametrize("form", [Sharing, lightning])
+@pytest.mark.parametrize("policy", ["fifo", "pack", "auto"])
+def test_what_some_configurations_train_fails_their_trials_only(
+    form: Any, policy: str, tmp_path: Path
+) -> None:
+    own = searched(form(sometimes_frozen), tmp_path / "study", policy=policy)
+    first, *others = (each.status for each in own.trials)
+    assert first == "finished"
+    assert all("backbone.weight' (3, 6), which an earlier" in each for each in others)
 
 
 @pytest.mark.parametrize("form", [Sharing, lightning])
