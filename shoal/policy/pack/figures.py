@@ -81,10 +81,11 @@ class Figures:
     # -- of one trial
 
     def left(self, trial: TrialId) -> Samples:
-        """Samples that the trial has yet to train."""
+        """Samples that the trial has yet to train; 0: it ended."""
         left = self._left.get(trial)
         if left is None:
-            left = self.view.trials[trial].samples - self.view.done[trial]
+            known = self.view.trials.get(trial)
+            left = known.samples - self.view.done[trial] if known else 0.0
             self._left[trial] = left
         return left
 

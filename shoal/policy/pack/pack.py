@@ -116,7 +116,7 @@ class Pack:
             return view.plan, memory
         figures = self.kept.figures_in(view, self.fuse)
         if not waits:
-            return split(figures, slots), memory
+            return split(figures, running.packs, slots), memory
 
         behind = max(0, len(view.trials) - len(view.running) - len(waits))
         if not slots:

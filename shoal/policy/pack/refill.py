@@ -162,10 +162,15 @@ class Refill:
 
 
 class Running:
-    """The gangs that run, kept by change: which have room, and what tells them apart."""
+    """The gangs that run, kept by change: which have room, and what tells them apart.
+
+    `packs`: those of several trials on one slot. A gang with a quota ends by itself, and soon: it
+    is not among them.
+    """
 
     def __init__(self) -> None:
         self.roomy: dict[Gang, None] = {}
+        self.packs: dict[Gang, None] = {}
         self._plan = Plan()
         # What is told of each gang, with this profile; and the sum of all.
         self._marks: dict[Gang, int] = {}
@@ -179,10 +184,12 @@ class Running:
         self._plan = view.plan
         for gang in stopped:
             self.roomy.pop(gang, None)
+            self.packs.pop(gang, None)
             self._unmarked.pop(gang, None)
             self._sum -= self._marks.pop(gang, 0)
         self._unmarked.update(dict.fromkeys(started))
         self.roomy.update((gang, None) for gang in started if has_room(gang, most))
+        self.packs.update((gang, None) for gang in started if _is_pack(gang))
 
     def digest(self, view: View) -> str:
         """A few letters that change with what decides who joins: memories are journalled."""
@@ -202,6 +209,11 @@ def _mark(gang: Gang, profile: Profile) -> int:
     """A number by the gang's trials, and their samples/s."""
     seen = gang.trials, sorted(profile.rates(gang).values())
     return int.from_bytes(blake2b(repr(seen).encode(), digest_size=8).digest())
+
+
+def _is_pack(gang: Gang) -> bool:
+    """Whether trials share its one slot until one of them ends."""
+    return gang.quota is None and len(gang.lanes) > len(gang.slots) == 1
 
 
 def has_room(gang: Gang, most: int) -> bool:

@@ -4,7 +4,8 @@ The paper's packs stay together until their trials end; so a slot may stand idle
 one, as at the end of a study. A pack that gains little by its company is then better parted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 
 from shoal.core.check import in_order
 from shoal.core.cluster import Slot
@@ -17,25 +18,24 @@ EARLIER = 0.05  # a pack is split if all its trials then end earlier by this par
 Parts = tuple[Gang, Gang]
 
 
-def split(figures: Figures, idle: Sequence[Slot]) -> Plan:
+def split(figures: Figures, packs: Iterable[Gang], idle: Sequence[Slot]) -> Plan:
     """What runs, where packs gave some of their trials to these idle slots.
 
-    The packs that take longest come first. A gang with a quota ends by itself, and soon.
+    `packs`: those that run. The ones that take longest come first.
     """
-    now = figures.view.plan
-    spans: dict[Gang, Seconds] = {}
-    for gang in sorted(now.gangs, key=in_order):
-        at_work = all(trial in figures.view.trials for trial in gang.trials)
-        if gang.quota is None and len(gang.lanes) > len(gang.slots) == 1 and at_work:
-            spans[gang] = figures.until_over(gang)
+    spans = {gang: figures.until_over(gang) for gang in packs}
+
+    def rank(gang: Gang) -> tuple[Seconds, int, Sequence[TrialId]]:
+        return -spans[gang], *in_order(gang)
+
     start: list[Gang] = []
     stop: list[Gang] = []
-    for slot in idle[: len(spans)]:
-        longest = max(spans, key=spans.__getitem__)
-        parts = _parts(figures, longest, slot, spans.pop(longest) * (1 - EARLIER))
+    for slot, longest in zip(idle, nsmallest(len(idle), spans, key=rank), strict=False):
+        parts = _parts(figures, longest, slot, spans[longest] * (1 - EARLIER))
         if parts is not None:
             stop.append(longest)
             start += parts
+    now = figures.view.plan
     return now.but(start, stop) if start else now
 
 
@@ -44,6 +44,8 @@ def _parts(figures: Figures, gang: Gang, idle: Slot, before: Seconds) -> Parts |
 
     Either the shortest or the longest trials go, so many that both parts end as early as can be.
     """
+    if any(trial not in figures.view.trials for trial in gang.trials):
+        return None  # the gang has yet to go on without one that ended
     here = figures.slot(gang)
     best: Parts | None = None
     order: list[TrialId] = sorted(
