@@ -124,6 +124,7 @@ def widths() -> list[Sentence]:
     }
     curves = benchmark("wide-curve")["rows"]
     wider = [each for each in curves if each["measured at"] != "1"]
+    on_ray = ("few", "many", "mix", "giant", "odd", "midway")
     return [
         sentence(
             PAGE,
@@ -134,13 +135,16 @@ def widths() -> list[Sentence]:
         ),
         sentence(
             PAGE,
-            "best fixed policy with three models, and {:.3f} times with ten",
-            ratio("choice_on_ray", "auto_over_best_many"),
+            "{:.3f} with three unequal models, {:.3f} with ten whose mean end counts, {:.3f} with "
+            "small and large mixed, {:.3f} with a giant, {:.3f} with ten equal ones on four slots, "
+            "{:.3f} with a model that slows down midway",
+            *(ratio("choice_on_ray", f"auto_over_best_{name}") for name in on_ray),
         ),
         sentence(
             PAGE,
-            "takes {:.3f} times as long as the best fixed policy with three",
-            ratio("choice_on_ray", "auto_over_best_few"),
+            "Over `fifo` it takes {:.3f} to {:.3f} times",
+            min(ratio("choice_on_ray", f"auto_over_fifo_{name}") for name in on_ray),
+            ratio("choice_on_ray", "auto_over_fifo"),
         ),
         sentence(
             PAGE,
