@@ -148,6 +148,37 @@ def widths() -> list[Sentence]:
         ),
         sentence(
             PAGE,
+            "{:.2f} ms at 1000 slots and {:.2f} ms at 10 000 (`fifo`), {:.2f} and {:.2f} (`hop`), "
+            "{:.2f} and {:.2f} (`elastic`), {:.2f} and {:.2f} (`pack`",
+            *(
+                row("scale", part="slots", policy=policy, slots=count)["ms"]
+                for policy in ("fifo", "hop", "elastic", "pack")
+                for count in (1000, 10_000)
+            ),
+        ),
+        sentence(
+            PAGE,
+            "`pack` takes {:.2f} ms a trial for like trials, {:.2f} for unlike ones",
+            row("scale", policy="pack, like", trials=10_000)["ms"],
+            ratio("scale", "pack_ms_a_trial"),
+        ),
+        sentence(
+            PAGE,
+            "takes {:.2f} % of a run in units of one second, {:.2f} % in units of ten",
+            100 * ratio("scale", "deciding_share_1_s"),
+            100 * ratio("scale", "deciding_share_10_s"),
+        ),
+        sentence(
+            PAGE,
+            "opens in {:.1f} s; with its 100 000 trials `status` takes {:.1f} s and `report` "
+            "{:.1f} s for {:.1f} MB",
+            ratio("scale", "open_million_lines_s"),
+            ratio("scale", "status_100000_trials_s"),
+            ratio("scale", "report_100000_trials_s"),
+            ratio("scale", "report_100000_trials_mb"),
+        ),
+        sentence(
+            PAGE,
             "{:.0f} % with the links, a factor of {:.2f} to {:.1f} without; measured alone only, "
             "{:.0f} % with them",
             100 * ratio("wide-curve", "curve_error"),
