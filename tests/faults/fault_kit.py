@@ -302,6 +302,8 @@ class Driver:
             left += [f"{folder}/{name}" for name in names if name != "token"]
         pids = {str(pid) for pid, _ in self.seen} | {str(self.process.pid)}
         for segment in Path("/dev/shm").glob("*"):
+            if segment.name.startswith("sem.mp-"):
+                continue  # Python's, of whatever process: the digits in it are no process's number
             if pids & set(re.findall(r"\d+", segment.name)):
                 left.append(str(segment))
         return left

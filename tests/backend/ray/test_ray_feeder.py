@@ -179,8 +179,9 @@ def test_feeders_are_started_as_they_are_needed(
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_none_is_started_where_preparing_costs_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, Costly(shards=2, slow=0.02))
-    bench.run(Given(trials_of(bench.data, [4, 5], 3)), Fifo(), slots=2, feeders="auto")
+    # A step takes much longer than a slice of a busy machine's processor.
+    bench = Bench(tmp_path, Costly(shards=2, slow=0.2))
+    bench.run(Given(trials_of(bench.data, [4, 5], 1)), Fifo(), slots=2, feeders="auto")
     assert not bench.events(Fed)
     bench.check_weights()
 

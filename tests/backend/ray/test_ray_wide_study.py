@@ -142,7 +142,9 @@ def test_a_trial_explores_its_widths_within_a_unit(tmp_path: Path) -> None:
         for entry in entries
         if isinstance(entry, Remembered) and entry.who == "policy" and entry.memory
     ]
-    stamps = max((seen for memory in said for seen in memory.values()), key=len)
+    stamps = max(
+        (seen for memory in said for seen in memory["tried"].values()), key=len
+    )
     # Between two widths the trial may stand still for a moment.
     speeds = {
         before[2]: (after[1] - before[1]) / (after[0] - before[0])
