@@ -111,8 +111,7 @@ def simulate(
             (now, entry) for entry in entries if isinstance(entry, Planned)
         ]
 
-    # Speeds are told: slots that tell them amid units would only have policies asked more often.
-    backend = Sim(truth.of, slots, checkpoint_every=0, shards=shards, measuring=None)
+    backend = Sim(truth.of, slots, checkpoint_every=0, shards=shards)
     begun = fold(State(), [Opened(1, dict(shards))])
     run(
         Arrivals(arrivals),

@@ -191,11 +191,26 @@ class SimulatedMeter:
         trial = unit.position.trial
         if self._measuring is None or not _is_watched(run.gang, trial):
             return
+        if not self._has_news(run.gang, trial):
+            return  # nobody is asked again for what is known
         at = unit.ready + ALIKE_STEPS * _batch(trial.config) / unit.rate
         if at >= unit.trains_until:
             return
         self._count += 1
         heappush(self._due, (at, self._count, unit, run))
+
+    def _has_news(self, gang: Gang, trial: Trial) -> bool:
+        """Whether the trial's steps in this gang tell what its leading slot has not told yet."""
+        lane = _lane_of(gang, trial.id)
+        signature = signature_of(trial)
+        names = self._figures_amid(gang, lane)
+        return any(self._is_untold(lane.slots[0], signature, name) for name in names)
+
+    def _figures_amid(self, gang: Gang, lane: Lane) -> dict[str, float]:
+        """What steps tell of the lane: its rate, and what the last change of its width took."""
+        noted = self._notes.get(lane.trial, {})
+        changes = {name: noted[name] for name in ("up", "down") if name in noted}
+        return self._rates(gang, lane) | changes
 
     def next(self) -> Seconds:
         """When a rate becomes known amid a unit; infinity: never."""
@@ -217,9 +232,7 @@ class SimulatedMeter:
     def _amid(self, run: SimulatedGang, unit: UnitAtWork) -> list[Event]:
         """What the steps so far tell of a unit under way; its samples are counted at its end."""
         lane = _lane_of(run.gang, unit.position.trial.id)
-        figures = self._rates(run.gang, lane)
-        noted = self._notes.get(lane.trial, {})
-        figures |= {name: noted.pop(name) for name in ("up", "down") if name in noted}
+        figures = self._figures_amid(run.gang, lane)
         news = self._news(unit.position, lane, figures)
         if not news:
             return []
@@ -272,13 +285,11 @@ class SimulatedMeter:
     ) -> list[Event]:
         """The figures that the lane's leading slot has not reported yet, as they were measured."""
         signature = signature_of(position.trial)
-        known = self._known.get(signature, {})
         slot = lane.slots[0]
         news: dict[str, float] = {}
         for name in figures:
-            key = (slot, signature, name)
-            if name not in known and key not in self._told:
-                self._told.add(key)
+            if self._is_untold(slot, signature, name):
+                self._told.add((slot, signature, name))
                 if name == "rate":
                     self._rated.add(signature)
                 news[name] = self._off(lane.trial, signature, name, figures)
@@ -286,6 +297,11 @@ class SimulatedMeter:
             return []
         position.signature = signature
         return [Measured(position.trial.id, signature, news)]
+
+    def _is_untold(self, slot: SlotId, signature: str, name: str) -> bool:
+        """Whether the slot has not reported this figure of the kind, and nobody knew it before."""
+        known = self._known.get(signature, {})
+        return name not in known and (slot, signature, name) not in self._told
 
     def _off(
         self, trial: TrialId, signature: str, name: str, figures: Mapping[str, float]

@@ -1,5 +1,6 @@
 """What slots report of costs in virtual time: when, of what, and how wrong."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from simkit import SHARDS, moments, trial
 from shoal.backend.sim.meter import Measuring, signature_of
 from shoal.backend.sim.sim import Sim
 from shoal.core.cluster import Slot, SlotId
-from shoal.core.event import Ended, Event, Failed, Left, Measured
+from shoal.core.event import Ended, Event, Failed, Finished, Left, Measured
 from shoal.core.plan import Gang, Lane, solo
 from shoal.core.trial import Trial, TrialId
 from shoal.profile.pack import Packing
@@ -72,6 +73,22 @@ def test_a_hop_is_told_by_whom_it_brought() -> None:
     assert [figures.get("switch") for _, _, figures in found] == [None, 0.5]
 
 
+def test_nobody_is_asked_amid_a_unit_that_tells_nothing_new() -> None:
+    """One moment amid the first unit, and none amid those of the trial that is like it."""
+    sim = Sim(Table((Row((2.0, 4.0)),)).of, [Slot(W[0])])
+    first, second = (replace(trial(name, 20.0), widths=(1, 2)) for name in "ab")
+
+    def act(now: float, events: tuple[Event, ...]) -> None:
+        if now == 0:
+            sim.submit(first)
+            sim.submit(second)
+            sim.change(None, solo(A, W[0], 0))
+        if any(event == Finished(A) for event in events):
+            sim.change(None, solo(B, W[0], 1))
+
+    assert [now for now, _ in moments(sim, act)] == [0.0, 3.0, 10.0, 20.0]
+
+
 def test_of_a_wide_lane_the_rate_at_its_width_is_known_after_six_steps() -> None:
     """And not what it would do alone, which nobody has seen."""
     wide = Gang((Lane(A, (W[0], W[1])),))
@@ -82,6 +99,18 @@ def test_of_a_wide_lane_the_rate_at_its_width_is_known_after_six_steps() -> None
     assert found[0] == (3.0, A, {"rate@2": 2.0})
     late = {name for _, _, figures in found[1:] for name in figures}
     assert {"rate@3", "up"} <= late and "rate" not in late | {*found[0][2]}
+
+
+def test_what_a_change_of_width_took_is_told_amid_a_unit_though_the_rate_is_known() -> (
+    None
+):
+    narrow, wide = solo(A, W[0], 0), Gang((Lane(A, (W[0], W[1])),), since=1)
+    again = replace(narrow, since=2)
+    changes = {0.0: (None, narrow), 8.0: (narrow, wide), 16.0: (wide, again)}
+    row = Row((1.0, 2.0), up=0.5, down=0.25)
+    found = measured(told((row,), changes, replace(trial("a", 60.0), widths=(1, 2))))
+    told_down = [now for now, _, figures in found if "down" in figures]
+    assert told_down == [22.25]
 
 
 def test_fused_steps_are_told_where_they_save_time() -> None:
