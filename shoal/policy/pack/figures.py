@@ -81,11 +81,10 @@ class Figures:
     # -- of one trial
 
     def left(self, trial: TrialId) -> Samples:
-        """Samples that the trial has yet to train; 0: it ended."""
+        """Samples that the trial has yet to train."""
         left = self._left.get(trial)
         if left is None:
-            known = self.view.trials.get(trial)
-            left = known.samples - self.view.done[trial] if known else 0.0
+            left = self.view.trials[trial].samples - self.view.done[trial]
             self._left[trial] = left
         return left
 

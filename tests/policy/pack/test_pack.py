@@ -191,6 +191,28 @@ def test_a_pack_gives_trials_to_an_idle_slot():
     assert idle_beside(0.0) == [("g0", ["t0", "t1"]), ("g1", ["t2", "t3"])]
 
 
+@pytest.mark.parametrize("quota", [None, 60.0])
+def test_the_pack_that_takes_longest_gives_but_none_that_ends_by_itself(quota):
+    """Of two packs; where both train a quota, both stay."""
+    slots = tuple(Slot(SlotId(f"g{i}")) for i in range(3))
+    packs = [
+        Gang(
+            tuple(Lane(TrialId(f"t{2 * i + k}"), (SlotId(f"g{i}"),)) for k in range(2)),
+            quota=quota,
+        )
+        for i in range(2)
+    ]
+    trials = [Trial(TrialId(f"t{i}"), 100.0 + 100.0 * (i > 1), {}) for i in range(4)]
+    row = Row((1.0,), {}, packing=Packing.shared(0.0, 1.0, 1, joint=0.0))
+    state = fold(
+        State(), [Joined(slots), *map(Submitted, trials), Planned((), tuple(packs))]
+    )
+    plan, _ = Pack().decide(view(state, 0.0, Table((row,)).of(state.known)), "")
+    stay = set(packs[:1] if quota is None else packs)
+    assert plan.gangs & set(packs) == stay
+    assert len(plan.gangs) == (3 if quota is None else 2)
+
+
 def test_the_parts_end_as_early_as_can_be():
     """One long trial leaves three short ones."""
     parts = idle_beside(0.0, left=(300.0, 100.0, 100.0, 100.0))
