@@ -53,9 +53,8 @@ from shoal.engine.plain_files import (
 LONG = 100_000
 LEAST = 10_000
 EVERY = 50_000  # lines of a journal
-ENDING = (
-    2**16
-)  # bytes of the journal before a snapshot's place that must be as they were
+# Bytes of the journal before a snapshot's place that must be as they were.
+ENDING = 2**16
 MARGIN = 2**20  # bytes that a snapshot may have more than its journal
 # Their values are among `gangs`, and are written as places there.
 BY_GANG = ("busy", "running")
