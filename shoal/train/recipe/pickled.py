@@ -21,32 +21,10 @@ from typing import Any
 
 import cloudpickle
 
+from shoal.train.recipe.moved import now_at
 from shoal.train.recipe.stored.own import MAIN, modules_of, root_of
 from shoal.train.recipe.stored.texts import Text, know, known, text_of
 
-# Where a class that a user's recipe can hold was once, and where it is now.
-# A study's folder holds its recipe for years: leave a line here for every such class that moves.
-MOVED: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("shoal.train.columns", "DataError"): ("shoal.train.data.columns", "DataError"),
-    ("shoal.train.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.data.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
-    ("shoal.train.dataset", "Items"): ("shoal.train.data.items.dataset", "Items"),
-    ("shoal.train.folder", "Files"): ("shoal.train.data.npz", "Files"),
-    ("shoal.train.recipe", "LRSchedule"): ("shoal.train.recipe.recipe", "LRSchedule"),
-    ("shoal.train.recipe", "Recipe"): ("shoal.train.recipe.recipe", "Recipe"),
-    ("shoal.train.recipe.arrays", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
-    ("shoal.train.recipe.columns", "DataError"): (
-        "shoal.train.data.columns",
-        "DataError",
-    ),
-    ("shoal.train.recipe.data", "Data"): ("shoal.train.data.data", "Data"),
-    ("shoal.train.recipe.dataset", "Items"): (
-        "shoal.train.data.items.dataset",
-        "Items",
-    ),
-    ("shoal.train.recipe.npz", "Files"): ("shoal.train.data.npz", "Files"),
-    ("shoal.train.sources", "Arrays"): ("shoal.train.data.arrays", "Arrays"),
-}
 # Variables of the environment by which a recipe's modules are another thing.
 ENVIRONMENT = ("KERAS_BACKEND",)
 # What guards the threads of one process: another process has a new one.
@@ -281,8 +259,7 @@ class _Unpickler(pickle.Unpickler):
         self._may_import = may_import
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        now = MOVED.get((module_name, global_name), (module_name, global_name))
-        found = super().find_class(*now)
+        found = super().find_class(*now_at(module_name, global_name))
         if found is _prepare_to_import:
             return partial(found, may_import=self._may_import)
         return found

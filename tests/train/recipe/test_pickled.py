@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.train.recipe import pickled
+from shoal.train.recipe import moved, pickled
+from shoal.train.recipe.stored import form
 
 
-@pytest.mark.parametrize("place", pickled.MOVED.values(), ids=".".join)
+@pytest.mark.parametrize("place", moved.MOVED.values(), ids=".".join)
 def test_a_class_is_where_the_table_says(place: tuple[str, str]) -> None:
     module, name = place
     assert getattr(import_module(module), name).__module__ == module
@@ -22,6 +23,13 @@ def test_a_class_is_where_the_table_says(place: tuple[str, str]) -> None:
 def test_an_old_name_gives_the_class_of_today() -> None:
     named = pickle.GLOBAL + b"shoal.train.recipe\nLRSchedule\n" + pickle.STOP
     assert pickled.loads(named) is shoal.LRSchedule
+
+
+def test_so_does_a_form() -> None:
+    named = {"=": "name", "of": "shoal.train.recipe", "name": "LRSchedule"}
+    assert form.restored(named) is shoal.LRSchedule
+    method = {"=": "name", "of": "shoal.train.data", "name": "Data.frame"}
+    assert form.restored(method) is shoal.Data.frame
 
 
 def test_what_is_not_there_any_more_is_named() -> None:
@@ -71,7 +79,8 @@ IN_ZIP = ("zipped.py", "beside_zipped.py")
 # A script's code goes into the pickle, and a lock is of one process.
 SCRIPT = """
 import threading
-from shoal.train.recipe import pickled
+from shoal.train.recipe import moved, pickled
+from shoal.train.recipe.stored import form
 LOCK, AGAIN, HELD = threading.Lock(), threading.RLock(), threading.local()
 WORDS = open(__file__, "a")
 def train(config):
@@ -89,7 +98,8 @@ if __name__ == "__main__":
 CALL = """
 import sys
 from pathlib import Path
-from shoal.train.recipe import pickled
+from shoal.train.recipe import moved, pickled
+from shoal.train.recipe.stored import form
 for file in sorted(Path(sys.argv[1]).glob("*.pkl")):
     print(file.stem, pickled.loads(file.read_bytes())({})["loss"])
 """

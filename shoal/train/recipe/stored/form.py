@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from shoal.train.recipe.moved import now_at
 from shoal.train.recipe.stored.own import MAIN
 
 MARK = "="
@@ -263,7 +264,8 @@ def _partial(form: Any) -> Any:
 
 
 def _named(form: Any) -> Any:
-    return reduce(getattr, form["name"].split("."), import_module(form["of"]))
+    module, name = now_at(form["of"], form["name"])
+    return reduce(getattr, name.split("."), import_module(module))
 
 
 def _instance(form: Any) -> Any:
